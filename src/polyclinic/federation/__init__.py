@@ -1,0 +1,1 @@
+"""The fold: one protocol for every method, interchangeable sums under it."""

@@ -1,0 +1,41 @@
+"""Parameters: declared once, with bounds and the paper's symbol; they serve Python, TOML, the wire and the docs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from polyclinic.errors import ConfigError
+from polyclinic.privacy.budget import Privacy
+
+__all__ = ["Params", "checked"]
+
+
+class Params(BaseModel):
+    """What every federated method has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    rounds: int = Field(100, ge=1, le=100_000, description="Rounds at most.")
+    tol: float = Field(0.0, ge=0, description="Stop when the method's figure changes by less; 0 = run all rounds.")
+    seed: int = Field(0, ge=0, description="Seed of every random choice but privacy noise.")
+    aggregation: str = Field("plain", description="How sites' contributions are added: plain, masked, subspace, ...")
+    variant: Literal["corrected", "paper"] = Field(
+        "corrected", description="As corrected in docs/errata, or as printed."
+    )
+    privacy: Privacy | None = Field(None, description="Differential privacy asked for.")
+
+
+def checked(model: type[Params], values: dict[str, Any], what: str) -> Any:
+    """Make the parameters, or raise ONE error that names every wrong one."""
+    try:
+        return model(**values)
+    except ValidationError as e:
+        faults = []
+        for f in e.errors():
+            where = ".".join(str(x) for x in f["loc"]) or "parameters"
+            value = "" if f["type"] in ("missing", "extra_forbidden") else f" (got {f['input']!r})"
+            known = f"; known: {', '.join(sorted(model.model_fields))}" if f["type"] == "extra_forbidden" else ""
+            faults.append(f"{where}: {f['msg']}{value}{known}")
+        raise ConfigError(f"{what}: wrong parameters", faults=faults) from None

@@ -1,0 +1,156 @@
+"""The one interface of every federated method, and of every way to add.
+
+All methods are a fold over sums::
+
+    private', x_k, w_k = contribute(step, private_k, public)                      at every site k
+    public'            = combine(step, public, SUM_k w_k x_k, SUM_k w_k, members)  once, or at every node
+
+A method is ONE file with both halves side by side: a subclass of :class:`Method`. It never adds noise, opens no
+socket or file, reads no clock and no global random state. How the sum is taken (plain, masked, subspace, robust)
+is a :class:`Sum`, and no method knows which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from polyclinic.federation.params import Params
+from polyclinic.privacy.release import Arrays, Contribution, Step, Total
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.site import Site
+
+__all__ = ["Arrays", "Contribution", "Exchange", "Message", "Method", "Roster", "Setting", "Step", "Sum", "Total"]
+
+P = TypeVar("P", bound=Params)
+Pub = TypeVar("Pub")
+Pri = TypeVar("Pri")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What everybody knows before round 1: the feature modes (not the patients) and the sites' names."""
+
+    shape: tuple[int, ...]  # sizes of the feature modes, or (d,) for feature matrices
+    axes: tuple[Axis, ...]
+    sites: tuple[str, ...]  # sorted by name
+
+
+class Method(ABC, Generic[P, Pub, Pri]):
+    """A federated method: six pure functions. ``Pub`` and ``Pri`` are frozen dataclasses of arrays, tuples of arrays
+    and scalars, so they are the checkpoint (see ``federation.wire``)."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    needs: ClassVar[Literal["tensor", "features"]] = "tensor"
+    Params: ClassVar[type[Params]]
+    Public: ClassVar[type[Any]]
+    Private: ClassVar[type[Any]]
+    params: P
+
+    # ---- at the coordinator, or at every node under `subspace`
+
+    @abstractmethod
+    def begin(self, setting: Setting, rng: np.random.Generator) -> Pub:
+        """The public start; depends on public values only."""
+
+    @abstractmethod
+    def next(self, public: Pub) -> Step | None:
+        """The next sum to take; None = finished. A function of the public state only (stopping included)."""
+
+    @abstractmethod
+    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+        """The next public state from the sum."""
+
+    def figures(self, public: Pub) -> Mapping[str, float | None]:
+        """Figures of merit of the round just finished, for history and progress (objective, residuals, ...)."""
+        return {}
+
+    # ---- at a site
+
+    @abstractmethod
+    def open(self, site: Site, public: Pub, rng: np.random.Generator) -> Pri:
+        """The site's private start."""
+
+    @abstractmethod
+    def contribute(
+        self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator
+    ) -> tuple[Pri, Contribution]:
+        """One site's part of one sum. Pure: the new private state is kept once the total commits."""
+
+    @abstractmethod
+    def close(self, site: Site, private: Pri, public: Pub) -> Arrays:
+        """What the site keeps of the result (memberships ...); never leaves."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in one attempt at one sum; signed and pinned between hospitals."""
+
+    sites: tuple[str, ...]
+    coordinator: str | None = "coordinator"
+    edges: frozenset[tuple[str, str]] = frozenset()  # neighbours of `subspace`, each pair once, sorted
+    threshold: int = 1  # survivors needed; secure sums: more than half
+    colluders: int = 0  # sites assumed to pool what they see
+    attempt: int = 0
+    keys: Mapping[str, bytes] = field(default_factory=dict)  # long-term verification keys (Ed25519, raw), pinned
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of an exchange. ``body`` holds arrays, bytes, texts, numbers, lists and maps of them."""
+
+    sender: str
+    to: str
+    kind: str
+    round: int
+    step: str
+    attempt: int
+    body: Mapping[str, Any]
+
+
+class Exchange(Protocol):
+    """One party's side of one sum (or of an alignment, or a search): a mailbox, no I/O.
+
+    ``Total`` once this party knows the outcome; ``"done"`` for a party whose work is over but which learns nothing
+    (a site under ``plain`` or ``masked``); ``"burnt"`` if the attempt was aborted with nothing revealed.
+    """
+
+    def start(self) -> list[Message]: ...
+    def receive(self, message: Message) -> list[Message]: ...
+    def deadline(self) -> list[Message]: ...
+    def result(self) -> Total | Literal["pending", "done", "burnt"]: ...
+
+
+class Sum(Protocol):
+    """A way to add. ``side`` makes a party's mailbox: a site brings its contribution, the coordinator brings None."""
+
+    name: ClassVar[str]
+    reveals: ClassVar[Literal["each", "total"]]
+
+    def share(self, roster: Roster) -> float:
+        """Part of the total's noise VARIANCE that each site must add: plain 1, secure sums 1 / (threshold - colluders)."""
+        ...
+
+    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Exchange: ...
+
+
+def seeds(seed: int, *words: str | int) -> np.random.Generator:
+    """A generator that depends on the study's seed and on what it is for (site's name, round, step), and on nothing else.
+
+    >>> float(seeds(0, "north", 1).random()) == float(seeds(0, "north", 1).random())
+    True
+    """
+    import hashlib
+
+    digest = hashlib.sha256("\0".join(str(w) for w in words).encode()).digest()
+    return np.random.default_rng(np.random.SeedSequence([seed, *np.frombuffer(digest[:16], np.uint32).tolist()]))
+
+
+def ordered(sites: Sequence[Site]) -> list[Site]:
+    """Sites by name: seeds and summation follow the name, so the order of a list never matters."""
+    return sorted(sites, key=lambda s: s.name)

@@ -1,0 +1,1 @@
+"""The one door out of a hospital: release, mechanisms, accountant, ledger, policy, card."""

@@ -1,0 +1,156 @@
+"""A site: one hospital's data, which stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Site", "Sites", "pooled"]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One hospital.
+
+    Parameters
+    ----------
+    name
+        Unique in the federation; seeds and order of summation follow it.
+    tensor
+        Patients x codes x codes counts (phenotyping).
+    features
+        (patients, d) matrix (similarity, mixtures).
+    labels
+        (patients,) outcome, 0 or 1 for outcome models; any class for similarity.
+
+    Examples
+    --------
+    >>> Site("north", features=[[0.0, 1.0], [2.0, 3.0]], labels=[0, 1]).patients
+    2
+    """
+
+    name: str
+    tensor: SparseTensor | None = None
+    features: NDArray[np.float64] | None = None
+    labels: NDArray[Any] | None = None
+
+    def __init__(
+        self,
+        name: str,
+        tensor: SparseTensor | None = None,
+        features: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+    ) -> None:
+        faults = []
+        if not isinstance(name, str) or not name.strip():
+            faults.append(f"name {name!r} is not a text")
+        if tensor is None and features is None:
+            faults.append("neither tensor nor features given")
+        if tensor is not None and not isinstance(tensor, SparseTensor):
+            faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor")
+        xs = None
+        if features is not None:
+            try:
+                xs = np.asarray(features, np.float64)
+            except (TypeError, ValueError):
+                faults.append("features are not numbers")
+            if xs is not None and xs.ndim != 2:
+                faults.append(f"features have shape {xs.shape}, expected (patients, d)")
+        ys = None if labels is None else np.asarray(labels)
+        sizes = {
+            "tensor": tensor.patients if isinstance(tensor, SparseTensor) else None,
+            "features": None if xs is None or xs.ndim != 2 else len(xs),
+            "labels": None if ys is None else len(ys),
+        }
+        known = {k: v for k, v in sizes.items() if v is not None}
+        if len(set(known.values())) > 1:
+            faults.append("numbers of patients differ: " + ", ".join(f"{k} {v}" for k, v in known.items()))
+        if ys is not None and ys.ndim != 1:
+            faults.append(f"labels have shape {ys.shape}, expected (patients,)")
+        if faults:
+            raise DataError(f"site {name!r} is not usable", faults=faults)
+        for key, value in (("name", name), ("tensor", tensor), ("features", xs), ("labels", ys)):
+            object.__setattr__(self, key, value)
+
+    @property
+    def patients(self) -> int:
+        """Number of patients."""
+        if self.tensor is not None:
+            return self.tensor.patients
+        assert self.features is not None
+        return len(self.features)
+
+    def counts(self) -> SparseTensor:
+        """The tensor, or an error that says that this method needs one."""
+        if self.tensor is None:
+            raise DataError(f"site {self.name!r} has no tensor", hint="phenotyping needs Site(name, tensor=...)")
+        return self.tensor
+
+    def matrix(self) -> NDArray[np.float64]:
+        """The feature matrix, or an error that says that this method needs one."""
+        if self.features is None:
+            raise DataError(
+                f"site {self.name!r} has no feature matrix", hint="this method needs Site(name, features=...)"
+            )
+        return self.features
+
+    def take(self, patients: ArrayLike) -> Site:
+        """Some of the patients, renumbered; tensor, features and labels together."""
+        index = np.asarray(patients)
+        if index.dtype == bool:
+            index = np.flatnonzero(index)
+        return Site(
+            self.name,
+            None if self.tensor is None else self.tensor.take(index),
+            None if self.features is None else self.features[index],
+            None if self.labels is None else self.labels[index],
+        )
+
+    def __repr__(self) -> str:
+        parts = [f"{self.patients:,} patients"]
+        if self.tensor is not None:
+            parts.append(f"{self.tensor.nnz:,} nonzeros")
+        if self.features is not None:
+            parts.append(f"{self.features.shape[1]} features")
+        if self.labels is not None:
+            parts.append("labels")
+        return f"<Site {self.name}: {', '.join(parts)}>"
+
+
+class Sites(list[Site]):
+    """A list of sites that knows the truth it was generated from, where it was generated (``truth``)."""
+
+    truth: Any
+
+    def __init__(self, sites: Iterable[Site] = (), truth: Any = None) -> None:
+        super().__init__(sites)
+        self.truth = truth
+
+
+def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
+    """All patients under one roof, sites in order of name: what a central method would see.
+
+    Examples
+    --------
+    >>> pooled([Site("b", features=[[1.0]]), Site("a", features=[[2.0]])]).features.tolist()
+    [[2.0], [1.0]]
+    """
+    ordered = sorted(sites, key=lambda s: s.name)
+    has = {
+        "tensor": all(s.tensor is not None for s in ordered),
+        "features": all(s.features is not None for s in ordered),
+        "labels": all(s.labels is not None for s in ordered),
+    }
+    return Site(
+        name,
+        SparseTensor.stack([s.counts() for s in ordered]) if has["tensor"] else None,
+        np.concatenate([s.matrix() for s in ordered]) if has["features"] else None,
+        np.concatenate([np.asarray(s.labels) for s in ordered]) if has["labels"] else None,
+    )

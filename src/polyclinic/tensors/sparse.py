@@ -1,0 +1,449 @@
+"""The sparse tensor: counts of patients x codes x codes ..., stored once, patient by patient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.tensors.axis import Axis
+
+__all__ = ["SparseTensor"]
+
+MAX_CODES: Final = 2**31 - 1
+SHOWN: Final = 5  # faulty rows named in an error
+
+Array = NDArray[Any]
+
+
+class SparseTensor:
+    """Labelled sparse tensor; mode 0 is the patients.
+
+    The layout is patient-major flat CSR (one copy serves every mode): ``rows`` (patients that have entries),
+    ``indptr`` (where each of them starts), one column of code indices per feature mode (16 bit where the mode has
+    at most 65,535 codes, 32 bit above) and float64 ``values``: 12 bytes a nonzero for three modes. Nothing is ever
+    allocated in proportion to the product of the dimensions. Instances are frozen.
+
+    Parameters
+    ----------
+    coords
+        (nonzeros, modes) integer coordinates, 0-based. Duplicates are summed.
+    values
+        (nonzeros,) numbers. Explicit zeros are dropped.
+    shape
+        Size of every mode, 2 to 8 modes; patients first.
+    axes
+        Per mode an :class:`Axis`, a list of labels, a name, or None. With one entry fewer than modes, the feature
+        modes are meant.
+
+    Examples
+    --------
+    >>> t = SparseTensor([[0, 1, 2], [0, 1, 2], [3, 0, 0]], [1.0, 2.0, 5.0], (4, 2, 3))
+    >>> t.nnz, t.shape
+    (2, (4, 2, 3))
+    >>> t.coords.tolist(), t.values.tolist()
+    ([[0, 1, 2], [3, 0, 0]], [3.0, 5.0])
+    """
+
+    __slots__ = ("axes", "codes", "indptr", "rows", "shape", "values")
+
+    shape: tuple[int, ...]
+    rows: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    codes: tuple[Array, ...]
+    values: NDArray[np.float64]
+    axes: tuple[Axis, ...]
+
+    def __init__(
+        self,
+        coords: ArrayLike | Sequence[ArrayLike],
+        values: ArrayLike,
+        shape: Sequence[int],
+        axes: Sequence[Axis | Sequence[str] | str | None] | None = None,
+    ) -> None:
+        faults: list[str] = []
+        dims = _check_shape(shape, faults)
+        labelled = _check_axes(axes, dims, faults)
+        xs = _check_coords(coords, dims, faults)
+        vs = _check_values(values, None if xs is None else len(xs), faults)
+        if faults or xs is None or vs is None:
+            raise DataError(
+                "this is not a sparse tensor of patients x codes",
+                faults=faults,
+                hint="coordinates are 0-based integers below the shape, values are finite numbers",
+            )
+        self._set(*_compress(xs, vs, dims), shape=dims, axes=labelled)
+
+    def _set(
+        self,
+        rows: Array,
+        indptr: Array,
+        codes: tuple[Array, ...],
+        values: Array,
+        *,
+        shape: tuple[int, ...],
+        axes: tuple[Axis, ...],
+    ) -> None:
+        for a in (rows, indptr, *codes, values):
+            a.flags.writeable = False
+        for name, value in zip(
+            ("rows", "indptr", "codes", "values", "shape", "axes"), (rows, indptr, codes, values, shape, axes)
+        ):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_layout(
+        cls,
+        rows: Array,
+        indptr: Array,
+        codes: Sequence[Array],
+        values: Array,
+        shape: Sequence[int],
+        axes: Sequence[Axis | Sequence[str] | str | None] | None = None,
+    ) -> SparseTensor:
+        """Wrap arrays that already are in the layout (checked in one linear pass, nothing is copied or sorted)."""
+        faults: list[str] = []
+        dims = _check_shape(shape, faults)
+        labelled = _check_axes(axes, dims, faults)
+        nnz, p = len(values), len(rows)
+        if not faults:
+            if len(codes) != len(dims) - 1 or any(len(c) != nnz for c in codes):
+                faults.append(
+                    f"{len(codes)} code columns of lengths {[len(c) for c in codes]}, expected {len(dims) - 1} of {nnz}"
+                )
+            if (
+                len(indptr) != p + 1
+                or (p >= 0 and (indptr[0] != 0 or indptr[-1] != nnz))
+                or np.any(np.diff(indptr) <= 0)
+            ):
+                faults.append("row pointers do not rise from 0 to the number of nonzeros")
+            if p and (np.any(np.diff(rows) <= 0) or rows[0] < 0 or rows[-1] >= dims[0]):
+                faults.append("patients are not strictly increasing within the shape")
+            for n, c in enumerate(codes, start=1):
+                if len(c) and (int(c.max()) >= dims[n] or int(c.min()) < 0):
+                    faults.append(f"mode {n}: code index {int(c.max())} outside 0..{dims[n] - 1}")
+            if not np.isfinite(values).all():
+                faults.append("values hold NaN or infinity")
+        if faults:
+            raise DataError("the stored tensor is damaged", faults=faults, hint="write the file again from its source")
+        self = cls.__new__(cls)
+        self._set(
+            np.asarray(rows, np.int64),
+            np.asarray(indptr, np.int64),
+            tuple(np.asarray(c, _code_type(d)) for c, d in zip(codes, dims[1:])),
+            np.asarray(values, np.float64),
+            shape=dims,
+            axes=labelled,
+        )
+        return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"SparseTensor is frozen: cannot set {name!r}; make a new one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            SparseTensor.from_layout,
+            (self.rows, self.indptr, self.codes, self.values, self.shape, self.axes),
+        )
+
+    # ---- what it is
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored nonzeros."""
+        return len(self.values)
+
+    @property
+    def ndim(self) -> int:
+        """Number of modes."""
+        return len(self.shape)
+
+    @property
+    def patients(self) -> int:
+        """Size of mode 0, patients without entries included."""
+        return self.shape[0]
+
+    @property
+    def coords(self) -> NDArray[np.int64]:
+        """(nonzeros, modes) coordinates, sorted; made on demand."""
+        out = np.empty((self.nnz, self.ndim), np.int64)
+        out[:, 0] = np.repeat(self.rows, np.diff(self.indptr))
+        for n, c in enumerate(self.codes, start=1):
+            out[:, n] = c
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole layout."""
+        return sum(a.nbytes for a in (self.rows, self.indptr, *self.codes, self.values))
+
+    def norm_squared(self) -> float:
+        """||O||^2."""
+        return float(self.values @ self.values)
+
+    def __repr__(self) -> str:
+        modes = " x ".join(f"{d:,} {a.name}" for d, a in zip(self.shape, self.axes))
+        return f"<SparseTensor {modes}, {self.nnz:,} nonzeros>"
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{n}</td><td>{_escape(a.name)}</td><td>{d:,}</td><td>{a.vocabulary if n else ''}</td></tr>"
+            for n, (a, d) in enumerate(zip(self.axes, self.shape))
+        )
+        return (
+            f"<table><caption>SparseTensor, {self.nnz:,} nonzeros, {self.nbytes / 2**20:.1f} MiB</caption>"
+            f"<tr><th>mode</th><th>axis</th><th>size</th><th>vocabulary</th></tr>{cells}</table>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SparseTensor):
+            return NotImplemented
+        return (
+            self.shape == other.shape
+            and self.axes == other.axes
+            and all(
+                np.array_equal(a, b)
+                for a, b in zip(
+                    (self.rows, self.indptr, *self.codes, self.values),
+                    (other.rows, other.indptr, *other.codes, other.values),
+                )
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # ---- parts of it
+
+    def take(self, patients: ArrayLike) -> SparseTensor:
+        """The given patients, in the given order, renumbered 0, 1, 2 ...
+
+        Examples
+        --------
+        >>> t = SparseTensor([[0, 1], [2, 0]], [1.0, 2.0], (3, 2))
+        >>> t.take([2, 1]).coords.tolist()
+        [[0, 0]]
+        """
+        wanted = np.asarray(patients)
+        if wanted.dtype == bool:
+            wanted = np.flatnonzero(wanted)
+        wanted = wanted.astype(np.int64)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.patients):
+            raise DataError(f"patients {wanted.min()}..{wanted.max()} asked for, there are {self.patients}")
+        at = np.searchsorted(self.rows, wanted)
+        present = np.zeros(len(wanted), bool)
+        inside = at < len(self.rows)
+        present[inside] = self.rows[at[inside]] == wanted[inside]
+        src = at[present]
+        lengths = self.indptr[src + 1] - self.indptr[src]
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        entries = np.arange(indptr[-1]) + np.repeat(self.indptr[src] - indptr[:-1], lengths)
+        axis = self.axes[0]
+        return SparseTensor.from_layout(
+            np.flatnonzero(present),
+            indptr,
+            [c[entries] for c in self.codes],
+            self.values[entries],
+            (len(wanted), *self.shape[1:]),
+            (axis.take([int(i) for i in wanted]), *self.axes[1:]),
+        )
+
+    def recode(self, mode: int, index: ArrayLike, axis: Axis, size: int) -> SparseTensor:
+        """The same entries with code ``c`` of ``mode`` moved to ``index[c]`` of a new axis (-1 drops it)."""
+        to = np.asarray(index, np.int64)
+        coords, values = self.coords, self.values
+        coords[:, mode] = to[coords[:, mode]]
+        keep = coords[:, mode] >= 0
+        shape = tuple(size if n == mode else d for n, d in enumerate(self.shape))
+        axes = tuple(axis if n == mode else a for n, a in enumerate(self.axes))
+        return SparseTensor(coords[keep], values[keep], shape, axes)
+
+    def with_axes(self, axes: Sequence[Axis | Sequence[str] | str | None]) -> SparseTensor:
+        """The same entries under other axes."""
+        return SparseTensor.from_layout(self.rows, self.indptr, self.codes, self.values, self.shape, axes)
+
+    @staticmethod
+    def stack(tensors: Sequence[SparseTensor]) -> SparseTensor:
+        """Patients of several tensors under one another (the union a central method sees)."""
+        if not tensors:
+            raise DataError("nothing to stack: the list of tensors is empty")
+        first = tensors[0]
+        wrong = [f"tensor {k}: {t.shape[1:]}" for k, t in enumerate(tensors) if t.shape[1:] != first.shape[1:]]
+        if wrong:
+            raise DataError(
+                f"feature modes differ from {first.shape[1:]}",
+                faults=wrong,
+                hint="call pc.align(sites) first",
+            )
+        starts = np.cumsum([0, *(t.patients for t in tensors)])
+        offsets = np.cumsum([0, *(t.nnz for t in tensors)])
+        labels = [t.axes[0].labels for t in tensors]
+        joined = None if any(x is None for x in labels) else tuple(x for part in labels for x in part or ())
+        return SparseTensor.from_layout(
+            np.concatenate([t.rows + s for t, s in zip(tensors, starts)]),
+            np.concatenate([[0], *(t.indptr[1:] + o for t, o in zip(tensors, offsets))]).astype(np.int64),
+            [np.concatenate([t.codes[n] for t in tensors]) for n in range(first.ndim - 1)],
+            np.concatenate([t.values for t in tensors]),
+            (int(starts[-1]), *first.shape[1:]),
+            (Axis(first.axes[0].name, joined), *first.axes[1:]),
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a SparseTensor is not iterated entry by entry; use .coords and .values")
+
+    # ---- files
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``.npz`` (fastest), ``.tns`` / ``.tns.gz`` (FROSTT) or ``.parquet``; atomic."""
+        from polyclinic.tensors import files
+
+        return files.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, shape: Sequence[int] | None = None) -> SparseTensor:
+        """Read a tensor written by :meth:`save`, or any FROSTT file or Parquet table of triples."""
+        from polyclinic.tensors import files
+
+        return files.load(Path(path), shape)
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _code_type(size: int) -> type[np.uint16] | type[np.int32]:
+    return np.uint16 if size <= 65_535 else np.int32
+
+
+def _check_shape(shape: Sequence[int], faults: list[str]) -> tuple[int, ...]:
+    try:
+        dims = tuple(int(d) for d in shape)
+        whole = all(float(d) == int(d) for d in shape)
+    except (TypeError, ValueError, OverflowError):
+        faults.append(f"shape {shape!r} is not a list of whole numbers")
+        return ()
+    if not whole:
+        faults.append(f"shape {tuple(shape)!r} holds a fraction")
+    if not 2 <= len(dims) <= 8:
+        faults.append(f"shape {dims} has {len(dims)} modes, allowed are 2 to 8")
+    for n, d in enumerate(dims):
+        if d < 0:
+            faults.append(f"shape: mode {n} has size {d}, which is negative")
+        elif n and d == 0:
+            faults.append(f"shape: feature mode {n} has size 0; a mode needs at least one code")
+        elif n and d > MAX_CODES:
+            faults.append(f"shape: mode {n} has {d} codes, more than a 32-bit index can hold ({MAX_CODES})")
+        elif d > 2**62:
+            faults.append(f"shape: {d} patients overflow a 64-bit index")
+    return dims
+
+
+def _check_axes(
+    axes: Sequence[Axis | Sequence[str] | str | None] | None, dims: tuple[int, ...], faults: list[str]
+) -> tuple[Axis, ...]:
+    given = list(axes) if axes is not None else [None] * len(dims)
+    if len(given) == len(dims) - 1:
+        given.insert(0, None)
+    if len(given) != len(dims):
+        faults.append(f"axes: {len(given)} axes for {len(dims)} modes")
+        return ()
+    out = tuple(Axis.of(a, n) for n, a in enumerate(given))
+    for n, (a, d) in enumerate(zip(out, dims)):
+        for what, texts in (("labels", a.labels), ("names", a.names)):
+            if texts is not None and len(texts) != d:
+                more = "more" if len(texts) > d else "fewer"
+                faults.append(f"axes: mode {n} ({a.name}) has {len(texts)} {what}, {more} than its {d} codes")
+        if a.labels is not None and len(set(a.labels)) != len(a.labels):
+            seen: set[str] = set()
+            twice = next(x for x in a.labels if x in seen or seen.add(x))  # type: ignore[func-returns-value]
+            faults.append(f"axes: mode {n} ({a.name}) has the label {'of a patient' if n == 0 else repr(twice)} twice")
+    return out
+
+
+def _check_coords(coords: Any, dims: tuple[int, ...], faults: list[str]) -> NDArray[np.int64] | None:
+    try:
+        xs = np.asarray(coords)
+    except ValueError:
+        faults.append("coords: rows of different length")
+        return None
+    if xs.size == 0:
+        xs = np.empty((0, len(dims)), np.int64)
+    if xs.ndim != 2 or xs.shape[1] != len(dims):
+        faults.append(f"coords: array of shape {xs.shape}, expected (nonzeros, {len(dims)})")
+        return None
+    if xs.dtype.kind not in "iu":
+        try:
+            as_float = xs.astype(np.float64)
+        except (TypeError, ValueError):
+            faults.append(f"coords: type {xs.dtype} is not integer")
+            return None
+        bad = np.flatnonzero(~(as_float == np.floor(as_float)).all(1) | ~np.isfinite(as_float).all(1))
+        if bad.size:
+            faults += [f"coords: row {i} is {as_float[i].tolist()}, not whole numbers" for i in bad[:SHOWN]]
+            faults += [f"coords: ... and {bad.size - SHOWN} more such rows"] if bad.size > SHOWN else []
+            return None
+    for n, d in enumerate(dims):
+        column = xs[:, n]
+        bad = np.flatnonzero((column < 0) | (column >= max(d, 0)))
+        faults += [
+            f"coords: row {i}, mode {n}: index {column[i]} is {'negative' if column[i] < 0 else f'not below {d}'}"
+            for i in bad[:SHOWN]
+        ]
+        if bad.size > SHOWN:
+            faults.append(f"coords: mode {n}: ... and {bad.size - SHOWN} more rows out of range")
+    return None if faults else xs.astype(np.int64, copy=False)
+
+
+def _check_values(values: ArrayLike, expected: int | None, faults: list[str]) -> NDArray[np.float64] | None:
+    try:
+        vs = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        faults.append("values: not numbers")
+        return None
+    if vs.ndim != 1 or (expected is not None and len(vs) != expected):
+        faults.append(
+            f"values: array of shape {vs.shape}" + (f", expected ({expected},)" if expected is not None else "")
+        )
+        return None
+    bad = np.flatnonzero(~np.isfinite(vs))
+    faults += [f"values: row {i} is {vs[i]}" for i in bad[:SHOWN]]
+    if bad.size > SHOWN:
+        faults.append(f"values: ... and {bad.size - SHOWN} more that are not finite")
+    return vs
+
+
+def _compress(
+    xs: NDArray[np.int64], vs: NDArray[np.float64], dims: tuple[int, ...]
+) -> tuple[Array, Array, tuple[Array, ...], Array]:
+    """Sort by patient and code, sum duplicates, drop zeros, and lay out by patient."""
+    cells = 1
+    for d in dims:
+        cells *= d  # a Python integer: never overflows
+    if cells < 2**62:
+        key = xs[:, 0].copy()
+        for n, d in enumerate(dims[1:], start=1):
+            key *= d
+            key += xs[:, n]
+        order = None if np.all(key[1:] > key[:-1]) else np.argsort(key, kind="stable")
+        if order is not None:
+            xs, vs, key = xs[order], vs[order], key[order]
+        new = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
+    else:
+        order = np.lexsort(xs.T[::-1])
+        xs, vs = xs[order], vs[order]
+        new = np.concatenate([[True], (xs[1:] != xs[:-1]).any(1)]) if len(xs) else np.zeros(0, bool)
+    starts = np.flatnonzero(new)
+    if len(starts) < len(vs):
+        vs = np.add.reduceat(vs, starts)
+        xs = xs[starts]
+    keep = vs != 0
+    if not keep.all():
+        xs, vs = xs[keep], vs[keep]
+    first = np.flatnonzero(np.diff(xs[:, 0], prepend=-1))
+    rows = xs[first, 0].astype(np.int64)
+    indptr = np.append(first, len(vs)).astype(np.int64)
+    codes = tuple(np.ascontiguousarray(xs[:, n]).astype(_code_type(d)) for n, d in enumerate(dims[1:], start=1))
+    return rows, indptr, codes, np.array(vs, np.float64)
