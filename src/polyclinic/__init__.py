@@ -14,6 +14,8 @@ _WHERE = {
     "SparseTensor": "polyclinic.tensors.sparse",
     "Axis": "polyclinic.tensors.axis",
     "Site": "polyclinic.tensors.site",
+    "Study": "polyclinic.study",
+    "Node": "polyclinic.study",
 }
 
 __all__ = ["__version__", *sorted(_WHERE)]
