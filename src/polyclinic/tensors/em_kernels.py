@@ -1,0 +1,248 @@
+"""EM for one patient at a time: place the patient among the phenotypes, and sum unit-length statistics in integers.
+
+Model (PRIVACY 3.2): the counts of patient i are draws from sum_r a_ir b_r (x) c_r (x) ..., all columns on the simplex.
+The codes of all feature modes are stacked: row ``offset_m + code`` of one (codes, R) matrix belongs to mode m, so any
+number of modes costs one more column of row numbers. Every patient's vector of statistics is divided by its length and
+truncated toward zero to whole multiples of 2^-16, so that its length in exact integers never exceeds 2^16: that is the
+sensitivity. Sums are int64, hence the same in any order and for any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["GRID", "UNIT", "memberships", "stacked_rows", "unit_statistics"]
+
+UNIT: Final = 65_536  # a patient's vector has at most this length, in whole grid steps
+GRID: Final = 1.0 / UNIT
+CHUNK: Final = 2_048  # patients per task; fixed, though int64 sums would not mind another number
+LARGEST: Final = 1e15  # counts above are scaled down together: only their ratios matter, and squares must stay finite
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+_FAST = {"reassoc", "contract", "nsz"}  # vectorised sums; NaN and infinity keep their meaning
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _place(
+    rows: NDArray[np.int32], counts: Float, w: Float, prior: Float, steps: int, a: Float, next_a: Float, phi: Float
+) -> None:
+    """Fill ``a`` with the patient's memberships: ``steps`` EM steps from the prior's mean, Dirichlet smoothing ``prior``.
+
+    ``phi`` (entries, R) is left filled with the product of the factors at every entry.
+    """
+    n, modes = rows.shape
+    rank = w.shape[1]
+    for e in range(n):
+        first = rows[e, 0]
+        for r in range(rank):
+            phi[e, r] = w[first, r]
+        for m in range(1, modes):
+            row = rows[e, m]
+            for r in range(rank):
+                phi[e, r] *= w[row, r]
+    total = 0.0
+    for r in range(rank):
+        total += prior[r]
+    for r in range(rank):
+        a[r] = prior[r] / total
+    for _ in range(steps):
+        for r in range(rank):
+            next_a[r] = 0.0
+        for e in range(n):
+            mix = 0.0
+            for r in range(rank):
+                mix += a[r] * phi[e, r]
+            if mix > 0.0:
+                scale = counts[e] / mix
+                for r in range(rank):
+                    next_a[r] += scale * phi[e, r]
+        total = 0.0
+        for r in range(rank):
+            next_a[r] = next_a[r] * a[r] + prior[r]
+            total += next_a[r]
+        for r in range(rank):
+            a[r] = next_a[r] / total
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _tame(values: Float, out: Float) -> None:
+    """Copy the counts; where the largest exceeds ``LARGEST`` scale all of them down."""
+    top = 0.0
+    for e in range(len(values)):
+        top = max(top, values[e])
+    scale = 1.0 if top <= LARGEST else LARGEST / top
+    for e in range(len(values)):
+        out[e] = values[e] * scale
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _memberships(
+    indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, prior: Float, steps: int, out: Float
+) -> None:
+    rank = w.shape[1]
+    longest = 0
+    for i in range(len(indptr) - 1):
+        longest = max(longest, indptr[i + 1] - indptr[i])
+    phi, counts, spare = np.empty((longest, rank)), np.empty(longest), np.empty(rank)
+    for i in range(len(indptr) - 1):
+        lo, hi = indptr[i], indptr[i + 1]
+        _tame(values[lo:hi], counts[: hi - lo])
+        _place(rows[lo:hi], counts[: hi - lo], w, prior, steps, out[i], spare, phi)
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _statistics(
+    indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, prior: Float, steps: int, out: Int
+) -> None:
+    """Add every patient's unit vector, in grid steps, to ``out`` (codes, R)."""
+    size, rank = w.shape
+    modes = rows.shape[1]
+    longest = 0
+    for i in range(len(indptr) - 1):
+        longest = max(longest, indptr[i + 1] - indptr[i])
+    phi, counts = np.empty((longest, rank)), np.empty(longest)
+    a, p = np.empty(rank), np.empty(rank)
+    s = np.zeros((size, rank))  # one patient's statistics; only the touched rows are ever non-zero
+    touched, seen = np.empty(longest * modes, np.int64), np.zeros(size, np.bool_)
+    whole = np.empty((longest * modes, rank), np.int64)
+    for i in range(len(indptr) - 1):
+        lo, hi = indptr[i], indptr[i + 1]
+        n = hi - lo
+        _tame(values[lo:hi], counts[:n])
+        _place(rows[lo:hi], counts[:n], w, prior, steps, a, p, phi)
+        used = 0
+        for e in range(n):
+            mix = 0.0
+            for r in range(rank):
+                p[r] = a[r] * phi[e, r]
+                mix += p[r]
+            if not mix > 0.0:  # a code no phenotype knows: it belongs to each as the patient does
+                mix = 1.0
+                for r in range(rank):
+                    p[r] = a[r]
+            scale = counts[e] / mix
+            for m in range(modes):
+                row = rows[lo + e, m]
+                if not seen[row]:
+                    seen[row] = True
+                    touched[used] = row
+                    used += 1
+                for r in range(rank):
+                    s[row, r] += scale * p[r]
+        top = 0.0
+        for t in range(used):
+            for r in range(rank):
+                top = max(top, s[touched[t], r])
+        square = 0.0
+        for t in range(used):
+            for r in range(rank):
+                x = s[touched[t], r] / top
+                square += x * x
+        unit = UNIT / (top * np.sqrt(square)) if top > 0.0 else 0.0
+        length = 0
+        for t in range(used):
+            for r in range(rank):
+                k = np.int64(s[touched[t], r] * unit)  # toward zero: the length cannot grow
+                whole[t, r] = k
+                length += k * k
+        # Float rounding could lift a coordinate onto the next grid step; integers decide, not floats.
+        shrink = 1 if length > UNIT * UNIT else 0
+        for t in range(used):
+            row = touched[t]
+            seen[row] = False
+            for r in range(rank):
+                out[row, r] += max(whole[t, r] - shrink, 0)
+                s[row, r] = 0.0
+
+
+def stacked_rows(tensor: SparseTensor) -> NDArray[np.int32]:
+    """(nonzeros, modes) row of every entry's code in the stacked factor matrix; negative counts are refused.
+
+    Examples
+    --------
+    >>> stacked_rows(SparseTensor([[0, 1, 2]], [4.0], (1, 2, 3))).tolist()
+    [[1, 4]]
+    """
+    bad = np.flatnonzero(~(tensor.values > 0))
+    if bad.size:
+        raise DataError(
+            f"{bad.size} counts are not positive (the first is {tensor.values[bad[0]]:g})",
+            hint="this method counts events; give counts, not standardised values",
+        )
+    out = np.empty((tensor.nnz, tensor.ndim - 1), np.int32)
+    offset = 0
+    for m, (codes, size) in enumerate(zip(tensor.codes, tensor.shape[1:])):
+        np.add(codes, offset, out=out[:, m], casting="unsafe")
+        offset += size
+    return out
+
+
+def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10) -> Float:
+    """Place every patient among R phenotypes: (patients, R), rows on the simplex; patients without events get zeros.
+
+    Parameters
+    ----------
+    tensor
+        Counts.
+    w
+        (codes of all feature modes, R) factors stacked, each mode's columns on the simplex.
+    prior
+        (R,) Dirichlet smoothing.
+    steps
+        EM steps.
+    """
+    rows = stacked_rows(tensor)
+    found = np.zeros((len(tensor.rows), w.shape[1]))
+
+    def work(lo: int, hi: int) -> None:
+        _memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, w, prior, steps, found[lo:hi])
+
+    _chunked(work, len(tensor.rows))
+    out = np.zeros((tensor.patients, w.shape[1]))
+    out[tensor.rows] = found
+    return out
+
+
+def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 8) -> Int:
+    """Sum over patients of their unit-length expected counts, in whole grid steps: int64 (codes, R).
+
+    One patient more or less moves the result by a vector of integer length at most ``UNIT`` = 2^16 (PRIVACY 3.2). With
+    R = 1 these are the marginal counts of every mode.
+    """
+    rows = stacked_rows(tensor)
+    parts: list[Int] = []
+
+    def work(lo: int, hi: int) -> None:
+        part = np.zeros(w.shape, np.int64)
+        _statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, w, prior, steps, part)
+        parts.append(part)
+
+    _chunked(work, len(tensor.rows))
+    total = np.zeros(w.shape, np.int64)
+    for part in parts:  # in any order: integers
+        total += part
+    return total
+
+
+def _chunked(work: Callable[[int, int], Any], patients: int) -> None:
+    """Run ``work(first, last + 1)`` on fixed chunks of patients, on as many threads as there are cores."""
+    starts = range(0, patients, CHUNK)
+    if len(starts) <= 1 or (os.cpu_count() or 1) == 1:
+        for lo in starts:
+            work(lo, min(lo + CHUNK, patients))
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda lo: work(lo, min(lo + CHUNK, patients)), starts):
+            pass
