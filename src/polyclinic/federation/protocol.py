@@ -82,6 +82,10 @@ class Method(ABC, Generic[P, Pub, Pri]):
     ) -> tuple[Pri, Contribution]:
         """One site's part of one sum. Pure: the new private state is kept once the total commits."""
 
+    def remedy(self, site: Site, public: Pub) -> str:
+        """What to try when a fit leaves the finite numbers."""
+        return "lower the learning rate"
+
     @abstractmethod
     def close(self, site: Site, private: Pri, public: Pub) -> Arrays:
         """What the site keeps of the result (memberships ...); never leaves."""

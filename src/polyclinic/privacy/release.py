@@ -52,6 +52,8 @@ class Step:
         Contributions are whole multiples of it (exact integer pipeline), or None.
     counts
         True for model steps (they make up ``payload_bytes_up``), False for set-up and scores.
+    asides
+        Arrays of a model step that are scores and not the model (left out of ``payload_bytes_up``).
     """
 
     round: int
@@ -66,11 +68,17 @@ class Step:
     formal: bool = True
     grid: float | None = None
     counts: bool = True
+    asides: tuple[str, ...] = ()
 
     @property
     def noise_sd(self) -> float:
         """Standard deviation of the noise that the total must carry at least; 0 without privacy."""
         return 0.0 if self.multiplier is None or self.sensitivity is None else self.multiplier * self.sensitivity
+
+    @property
+    def reach(self) -> float:
+        """Largest entry of a released contribution, noise included (20 standard deviations: never exceeded in practice)."""
+        return self.bound + 20.0 * self.noise_sd
 
     @property
     def size(self) -> int:

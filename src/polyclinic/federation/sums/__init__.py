@@ -1,1 +1,37 @@
-"""TODO"""
+"""Ways to add over sites, interchangeable under every method: plain, masked, subspace, cycle, and robust rules."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.protocol import Sum
+
+__all__ = ["NAMES", "by_name"]
+
+_WHERE = {
+    "plain": ("plain", "Plain"),
+    "masked": ("masked", "Masked"),
+    "subspace": ("subspace", "Subspace"),
+    "cycle": ("cycle", "Cycle"),
+    "median": ("robust", "Median"),
+    "trimmed": ("robust", "Trimmed"),
+    "geometric": ("robust", "Geometric"),
+    "krum": ("robust", "Krum"),
+    "multikrum": ("robust", "MultiKrum"),
+    "bounded": ("robust", "Bounded"),
+}
+NAMES = tuple(_WHERE)
+
+
+def by_name(name: str, **options: Any) -> Sum:
+    """The way to add that a study names.
+
+    >>> by_name("plain").reveals
+    'each'
+    """
+    if name not in _WHERE:
+        raise ConfigError(f"unknown aggregation {name!r}", faults=[f"known: {', '.join(NAMES)}"])
+    module, cls = _WHERE[name]
+    return cast(Sum, getattr(import_module(f"{__name__}.{module}"), cls)(**options))

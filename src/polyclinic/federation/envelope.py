@@ -1,0 +1,290 @@
+"""Letters between sites: signed with keys that everybody pinned before, sealed so that only the addressee can read.
+
+Only primitives of ``cryptography`` are used: Ed25519 signatures, X25519 key agreement, HKDF-SHA256, ChaCha20-Poly1305.
+Every signature and every seal covers the *context*, a digest of the roster (who, threshold, attempt, pinned keys) and of
+the step (round, name, shapes, bounds). A letter of another round, step, attempt or roster therefore never opens.
+
+What the envelope does not do: it does not hide who talks to whom, nor how much; the transport's TLS does that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
+from polyclinic.federation.protocol import Message, Roster, Step, Total
+
+__all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce"]
+
+_DEPTH = 8  # no honest body nests deeper; stops a hostile one from exhausting the stack
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A party's long-term signing key. Made at the party, never leaves it, never printed, cannot be pickled.
+
+    Examples
+    --------
+    >>> north = Identity.generate("north")
+    >>> north
+    Identity(name='north')
+    >>> len(north.public), len(north.sign(b"text"))
+    (32, 64)
+    """
+
+    name: str
+    _key: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    @classmethod
+    def generate(cls, name: str) -> Identity:
+        """A new key from the operating system's secure source."""
+        return cls(name, Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_bytes(cls, name: str, raw: bytes) -> Identity:
+        """The key of 32 bytes that the party keeps in its key file."""
+        return cls(name, Ed25519PrivateKey.from_private_bytes(raw))
+
+    @property
+    def public(self) -> bytes:
+        """The verification key (32 bytes) that everybody pins in the roster."""
+        return self._key.public_key().public_bytes_raw()
+
+    def sign(self, data: bytes) -> bytes:
+        """Ed25519 signature, 64 bytes."""
+        return self._key.sign(data)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a signing key is never serialised")
+
+
+def introduce(names: Iterable[str]) -> tuple[dict[str, Identity], dict[str, bytes]]:
+    """Make everybody's key, for runs inside one process: private identities, and the public keys for the roster.
+
+    Between hospitals each party makes its own key instead, and only the public halves meet in the roster.
+    """
+    identities = {n: Identity.generate(n) for n in names}
+    return identities, {n: i.public for n, i in identities.items()}
+
+
+def digest(value: Any) -> bytes:
+    """SHA-256 of a body in one canonical form (maps by key, lists and tuples alike, arrays by type, shape and bytes).
+
+    >>> digest({"a": 1, "b": (2, 3)}) == digest({"b": [2, 3], "a": 1})
+    True
+    """
+    h = hashlib.sha256()
+    _feed(h.update, value, 0)
+    return h.digest()
+
+
+def _feed(put: Callable[[bytes], None], v: Any, depth: int) -> None:
+    if depth > _DEPTH:
+        raise ValueError("nested too deep")
+    if isinstance(v, np.generic):
+        v = v.item()
+    if v is None or isinstance(v, bool):
+        put(b"n" if v is None else b"t" if v else b"f")
+    elif isinstance(v, int | str):
+        raw = str(v).encode("utf-8", "surrogatepass")
+        put((b"i" if isinstance(v, int) else b"s") + struct.pack("<Q", len(raw)) + raw)
+    elif isinstance(v, float):
+        put(b"d" + struct.pack("<d", v))
+    elif isinstance(v, bytes | bytearray | memoryview):
+        raw = bytes(v)
+        put(b"b" + struct.pack("<Q", len(raw)) + raw)
+    elif isinstance(v, np.ndarray):
+        if v.dtype.kind not in "biuf":
+            raise TypeError(f"array of type {v.dtype}")
+        a = np.ascontiguousarray(v, v.dtype.newbyteorder("<"))
+        _feed(put, [a.dtype.str, list(v.shape)], depth + 1)
+        put(b"a" + a.tobytes())
+    elif isinstance(v, Mapping):
+        if not all(isinstance(k, str) for k in v):
+            raise TypeError("a map's keys are texts")
+        put(b"m" + struct.pack("<Q", len(v)))
+        for k in sorted(v):
+            _feed(put, k, depth + 1)
+            _feed(put, v[k], depth + 1)
+    elif isinstance(v, list | tuple):
+        put(b"l" + struct.pack("<Q", len(v)))
+        for item in v:
+            _feed(put, item, depth + 1)
+    else:
+        raise TypeError(f"a body cannot hold {type(v).__name__}")
+
+
+def agree(private: X25519PrivateKey, public: bytes, context: bytes, purpose: str, a: str, b: str) -> bytes:
+    """The 32-byte key that two parties share for one purpose in one attempt: HKDF of their X25519 secret."""
+    secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+    info = digest([purpose, *sorted((a, b))])
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=info).derive(secret)
+
+
+class Channel:
+    """An encrypted line between two parties, for one attempt. Nonces are random; labels are authenticated."""
+
+    def __init__(self, key: bytes, me: str, peer: str) -> None:
+        self._aead = ChaCha20Poly1305(key)
+        self._me, self._peer = me, peer
+
+    def seal(self, data: bytes, label: str) -> bytes:
+        """Encrypt for the peer; the label (kind, serial number) must be the same at both ends."""
+        nonce = os.urandom(12)
+        return nonce + self._aead.encrypt(nonce, data, _aad(self._me, self._peer, label))
+
+    def open(self, sealed: bytes, label: str) -> bytes:
+        """Decrypt what the peer sealed; :class:`MessageRefused` if a single bit differs."""
+        try:
+            return self._aead.decrypt(sealed[:12], sealed[12:], _aad(self._peer, self._me, label))
+        except (InvalidTag, ValueError, TypeError) as e:
+            raise MessageRefused(
+                f"sealed message from {self._peer!r} to {self._me!r} ({label}) does not open: tampered or truncated"
+            ) from e
+
+
+def _aad(sender: str, to: str, label: str) -> bytes:
+    return "\0".join((sender, to, label)).encode("utf-8", "surrogatepass")
+
+
+class Envelope:
+    """Seals and opens one party's letters of one attempt.
+
+    Parameters
+    ----------
+    me, roster, step
+        Who, with whom, and for which sum.
+    identity
+        The party's own signing key.
+    """
+
+    def __init__(self, me: str, roster: Roster, step: Step, identity: Identity | None) -> None:
+        parties = [*roster.sites, *([roster.coordinator] if roster.coordinator else [])]
+        faults = [f"no pinned verification key of {p!r}" for p in parties if len(roster.keys.get(p, b"")) != 32]
+        if me not in parties:
+            faults.append(f"{me!r} is not on the roster")
+        if identity is None:
+            faults.append(f"no signing key of {me!r} was given")
+        elif not faults and identity.public != roster.keys[me]:
+            faults.append(f"the signing key of {me!r} does not match the key pinned in the roster")
+        if faults or identity is None:
+            raise ConfigError(
+                f"{me!r}, step {step.name!r}: letters cannot be signed and verified",
+                faults=faults,
+                hint="pin every party's public key in the roster (in process: envelope.introduce)",
+            )
+        self.me, self.roster, self.step, self.identity = me, roster, step, identity
+        self.context = digest(
+            [
+                "polyclinic sum 1",
+                list(roster.sites),
+                roster.coordinator,
+                sorted([list(e) for e in roster.edges]),
+                [roster.threshold, roster.colluders, roster.attempt],
+                dict(roster.keys),
+                [step.round, step.name, {k: list(v) for k, v in step.shapes.items()}],
+                [float(step.bound), float(step.weight_bound), step.grid, float(step.noise_sd)],
+            ]
+        )
+        self._verify = {p: Ed25519PublicKey.from_public_bytes(roster.keys[p]) for p in parties}
+        self._seen: set[tuple[str, str]] = set()
+
+    def sign(self, purpose: str, value: Any) -> bytes:
+        """Signature over a value in this attempt's context."""
+        return self.identity.sign(digest([self.context, purpose, self.me, value]))
+
+    def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
+        """Refuse unless ``who`` signed exactly this value for exactly this purpose and attempt."""
+        try:
+            self._verify[who].verify(bytes(signature), digest([self.context, purpose, who, value]))
+        except (InvalidSignature, KeyError, TypeError, ValueError) as e:
+            raise MessageRefused(f"{purpose} of {who!r}: the signature is wrong") from e
+
+    def seal(self, to: str, kind: str, body: Mapping[str, Any]) -> Message:
+        """A signed message."""
+        s = self.step
+        signature = self.sign(f"{kind} to {to}", body)
+        return Message(self.me, to, kind, s.round, s.name, self.roster.attempt, {**body, "signature": signature})
+
+    def open(self, message: Message) -> dict[str, Any]:
+        """The content of a message after every check, or :class:`MessageRefused` with the reason."""
+        m, s = message, self.step
+        where = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"
+        if m.to != self.me:
+            raise MessageRefused(f"{where} is not for {self.me!r}")
+        if m.sender not in self._verify or m.sender == self.me:
+            raise MessageRefused(f"{where}: the sender is not on the roster")
+        if (m.round, m.step, m.attempt) != (s.round, s.name, self.roster.attempt):
+            raise MessageRefused(
+                f"{where} belongs to another sum (replayed or late)",
+                faults=[
+                    f"round {m.round!r}, step {m.step!r}, attempt {m.attempt!r}",
+                    f"open now: round {s.round}, step {s.name!r}, attempt {self.roster.attempt}",
+                ],
+            )
+        if not isinstance(m.body, Mapping):
+            raise MessageRefused(f"{where} has no readable body")
+        body = dict(m.body)
+        self.verify(m.sender, f"{m.kind} to {m.to}", body, body.pop("signature", b""))
+        if (m.sender, m.kind) in self._seen:
+            raise MessageRefused(f"{where} was received before (replayed)")
+        return body
+
+    def accept(self, message: Message) -> None:
+        """Remember an opened message, so that a replay is refused."""
+        self._seen.add((message.sender, message.kind))
+
+
+class Party:
+    """One side of a signed exchange: opens the envelope, then hands the content to the handler of that kind.
+
+    A handler reads the whole body before it changes anything, so a refused message leaves no trace. The driver logs a
+    :class:`MessageRefused` and goes on.
+    """
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope = envelope
+        self.me, self.roster, self.step = envelope.me, envelope.roster, envelope.step
+        self._result: Total | Literal["pending", "done", "burnt"] = "pending"
+
+    def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
+        """What to do with each kind of message; called with the sender and the body."""
+        raise NotImplementedError
+
+    def receive(self, message: Message) -> list[Message]:
+        """Take one message and answer."""
+        return self.handle(message, self.envelope.open(message))
+
+    def handle(self, message: Message, body: dict[str, Any]) -> list[Message]:
+        """Hand an authentic body on; whatever is wrong inside is a refusal, never a crash."""
+        where = f"message {message.kind!r} from {message.sender!r} to {self.me!r}"
+        if self._result != "pending":
+            raise MessageRefused(f"{where} came after this exchange had ended")
+        act = self.handlers().get(message.kind)
+        if act is None:
+            raise MessageRefused(f"{where}: unknown kind")
+        try:
+            answer = act(message.sender, body)
+        except PolyclinicError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as e:
+            raise MessageRefused(f"{where} is malformed", faults=[f"{type(e).__name__}: {e}"]) from e
+        self.envelope.accept(message)
+        return answer
+
+    def result(self) -> Total | Literal["pending", "done", "burnt"]:
+        """``Total``, or where this side stands."""
+        return self._result

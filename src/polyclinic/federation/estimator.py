@@ -1,0 +1,93 @@
+"""The estimator: parameters in, ``fit(sites)``, results in attributes that end in an underscore."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.fold import Fold, Outcome, Progress
+from polyclinic.federation.params import Params, checked
+from polyclinic.federation.protocol import Method
+from polyclinic.tensors.site import Site
+
+__all__ = ["Configured", "Estimator"]
+
+
+class Configured:
+    """Anything made from declared parameters: keyword arguments, all faults at once, scikit-learn's get/set_params."""
+
+    Params: ClassVar[type[Params]] = Params
+
+    def __init__(self, **params: Any) -> None:
+        self.params = checked(self.Params, params, type(self).__name__)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.get_default(), annotation=f.annotation)
+                for n, f in cls.Params.model_fields.items()
+            ]
+        )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters, by name."""
+        return {n: getattr(self.params, n) for n in self.Params.model_fields}
+
+    def set_params(self, **params: Any) -> Any:
+        """Change some parameters; checked like new ones."""
+        self.params = checked(self.Params, {**self.get_params(), **params}, type(self).__name__)
+        return self
+
+    def with_params(self, **params: Any) -> Any:
+        """A new, unfitted one with some parameters changed."""
+        return type(self)(**{**self.get_params(), **params})
+
+    def __repr__(self) -> str:
+        changed = {
+            n: v
+            for n, v in self.get_params().items()
+            if v != self.Params.model_fields[n].get_default() or n in ("rank",)
+        }
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
+
+    def _fitted(self, attribute: str) -> Any:
+        try:
+            return self.__dict__[attribute]
+        except KeyError:
+            raise ConfigError(f"this {type(self).__name__} is not fitted yet", hint="call .fit(sites) first") from None
+
+
+class Estimator(Configured, Method[Any, Any, Any]):
+    """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
+
+    history_: list[dict[str, Any]]
+    traffic_: Any
+    privacy_: Any
+
+    def fit(self, sites: Sequence[Site], *, progress: Callable[[Progress], None] | None = None, **options: Any) -> Any:
+        """Learn from the sites; only sums leave them.
+
+        Parameters
+        ----------
+        sites
+            The hospitals, in any order.
+        progress
+            Called with every :class:`~polyclinic.federation.fold.Progress` event.
+        """
+        self.publish(Fold(self, sites, progress=progress, **options).run())
+        return self
+
+    def publish(self, outcome: Outcome) -> None:
+        """Turn an outcome of any engine into attributes."""
+        from polyclinic.privacy.card import card_of
+
+        self.history_ = outcome.history
+        self.traffic_ = outcome.traffic
+        self.privacy_ = card_of(self, outcome)
+        self._publish(outcome)
+
+    def _publish(self, outcome: Outcome) -> None:
+        raise NotImplementedError

@@ -1,0 +1,347 @@
+"""The fold: public' = combine(public, sum over sites of contribute(...)), round after round.
+
+:class:`SiteParty` is a hospital's half and :class:`Fold` the whole loop in one process. An engine drives the same
+parties over threads or between hosts; the algorithms never know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from polyclinic.errors import ConfigError, DataError, Divergence, PeerLost, ProtocolMismatch
+from polyclinic.federation import wire
+from polyclinic.federation.protocol import (
+    Arrays,
+    Contribution,
+    Exchange,
+    Message,
+    Method,
+    Roster,
+    Setting,
+    Step,
+    Sum,
+    Total,
+    ordered,
+    seeds,
+)
+from polyclinic.federation.sums import by_name
+from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.door import Door
+from polyclinic.tensors.site import Site
+
+__all__ = ["Fold", "Outcome", "Progress", "SiteParty", "deliver", "roster_for", "run", "setting_of"]
+
+COORDINATOR = "coordinator"
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A progress event: data that a command line, a page or a notebook renders."""
+
+    kind: str  # "begin" | "round" | "end"
+    method: str
+    round: int
+    rounds: int
+    figures: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves behind."""
+
+    public: Any
+    privates: Mapping[str, Any]
+    closed: Mapping[str, Arrays]  # stays at the sites
+    history: list[dict[str, Any]]
+    traffic: Traffic
+    setting: Setting
+    releases: tuple[tuple[Step, float], ...]  # every step taken and the share of noise that each site added
+    seconds: float
+
+
+def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
+    """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
+    if not sites:
+        raise DataError("no sites given", hint="pass a list of pc.Site")
+    names = [s.name for s in sites]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
+    sites = ordered(sites)
+    faults = []
+    if method.needs == "features":
+        widths = {s.name: s.matrix().shape[1] for s in sites}
+        d = max(set(widths.values()), key=list(widths.values()).count)
+        faults = [f"{n!r} has {w} features, the others {d}" for n, w in widths.items() if w != d]
+        shape: tuple[int, ...] = (d,)
+        axes: tuple[Any, ...] = ()
+    else:
+        tensors = {s.name: s.counts() for s in sites}
+        keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}
+        common = max(set(keys.values()), key=lambda k: (list(keys.values()).count(k), k))
+        for n, (size, digests) in keys.items():
+            if len(size) != len(common[0]):
+                faults.append(f"{n!r} has {len(size)} feature modes, the others {len(common[0])}")
+            elif size != common[0]:
+                faults.append(f"{n!r} has feature modes of sizes {size}, the others {common[0]}")
+            elif digests != common[1]:
+                other = [a.name for a, x, y in zip(tensors[n].axes[1:], digests, common[1]) if x != y]
+                faults.append(f"{n!r} has another vocabulary (or order of codes) in {', '.join(other)}")
+        reference = next(t for n, t in tensors.items() if keys[n] == common)
+        shape, axes = reference.shape[1:], reference.axes[1:]
+    if faults:
+        raise ProtocolMismatch("sites do not fit together", faults=faults, hint="call sites = pc.align(sites) first")
+    return Setting(shape, axes, tuple(s.name for s in sites))
+
+
+def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:
+    """Who takes part; secure sums need at least three sites and more than half of them to survive."""
+    n = len(names)
+    secure = adder.reveals == "total"
+    if secure and n < 3:
+        raise ConfigError(
+            f"aggregation {adder.name!r} refuses {n} site(s): with fewer than 3 a sum shows the other's contribution",
+            hint="use at least 3 sites, or aggregation='plain'",
+        )
+    need = threshold if threshold is not None else (n // 2 + 1 if secure else n)
+    if secure and need <= n / 2:
+        raise ConfigError(f"threshold {need} of {n} sites is not more than half")
+    return Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt)
+
+
+class SiteParty:
+    """One hospital's half of the fold."""
+
+    def __init__(self, method: Method[Any, Any, Any], site: Site, adder: Sum, door: Door) -> None:
+        self.method, self.site, self.adder, self.door = method, site, adder, door
+        self.private: Any = None
+        self._next: Any = None
+
+    def open(self, public: Any) -> None:
+        """Make the private start."""
+        self.private = self.method.open(self.site, public, seeds(self.method.params.seed, self.site.name, "open"))
+
+    def contribute(self, step: Step, public: Any, roster: Roster) -> Contribution:
+        """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
+        if self.private is None:
+            self.open(public)
+        rng = seeds(self.method.params.seed, self.site.name, step.round, step.name)
+        self._next, mine = self.method.contribute(step, self.site, self.private, public, rng)
+        for name, a in mine.arrays.items():
+            if not np.isfinite(a).all():
+                raise Divergence(
+                    f"site {self.site.name!r}, round {step.round}: {name!r} left the finite numbers",
+                    hint=self.method.remedy(self.site, public),
+                )
+        return self.door.release(step, mine, share=self.adder.share(roster), attempt=roster.attempt)
+
+    def side(self, step: Step, public: Any, roster: Roster) -> Exchange:
+        """The site's mailbox for one sum."""
+        return self.adder.side(self.site.name, roster, step, self.contribute(step, public, roster))
+
+    def commit(self) -> None:
+        """The sum was taken: the new private state is the state."""
+        self.private, self._next = self._next, None
+
+    def close(self, public: Any) -> Arrays:
+        """What stays at the site."""
+        if self.private is None:
+            self.open(public)
+        return self.method.close(self.site, self.private, public)
+
+
+def deliver(sides: Mapping[str, Exchange], sent: Callable[[Message], None] | None = None) -> None:
+    """Carry messages between mailboxes until all are done; when nothing moves, the deadline passes for everybody."""
+    queue: deque[Message] = deque(m for name in sorted(sides) for m in sides[name].start())
+    waited = False
+    while True:
+        while queue:
+            m = queue.popleft()
+            if sent is not None:
+                sent(m)
+            if m.to in sides:
+                queue.extend(sides[m.to].receive(m))
+        if waited or all(x.result() != "pending" for x in sides.values()):
+            return
+        for _ in range(8):  # a secure sum has several phases, each with its own deadline
+            for name in sorted(sides):
+                queue.extend(sides[name].deadline())
+            if queue:
+                break
+        else:
+            waited = True
+
+
+class Fold:
+    """A run in one process, one sum at a time: :meth:`advance` until it returns False."""
+
+    def __init__(
+        self,
+        method: Method[Any, Any, Any],
+        sites: Sequence[Site],
+        *,
+        adder: Sum | None = None,
+        doors: Mapping[str, Door] | None = None,
+        quorum: int | None = None,
+        silent: Callable[[Step, str], bool] | None = None,
+        each: Callable[[Callable[[SiteParty], Any], Iterable[SiteParty]], Iterable[Any]] = map,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.method = method
+        self.setting = setting_of(method, sites)
+        self.adder = adder if adder is not None else by_name(method.params.aggregation)
+        self.roster = roster_for(self.adder, self.setting.sites, threshold=quorum)
+        doors = doors or {}
+        self.parties = {
+            s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in ordered(sites)
+        }
+        self.silent, self.each, self.progress = silent, each, progress
+        self.public: Any = None
+        self.history: list[dict[str, Any]] = []
+        self.traffic = Traffic()
+        self.releases: list[tuple[Step, float]] = []
+        self.protocol = f"{method.name}/{method.version}"
+        self._clock = time.perf_counter()
+        self._spent = 0.0
+        self._start: bytes = b""
+
+    # ---- the loop
+
+    def begin(self) -> None:
+        """The public start, and every site's private one."""
+        rng = seeds(self.method.params.seed, "begin")
+        self.public = self.method.begin(self.setting, rng)
+        list(self.each(lambda p: p.open(self.public), self.parties.values()))
+        self._tell("begin", 0, {})
+
+    def advance(self) -> bool:
+        """Take one sum; False when the method is finished."""
+        if self.public is None:
+            self.begin()
+        step = self.method.next(self.public)
+        if step is None:
+            self._tell("end", self.traffic.rounds, {})
+            return False
+        total, members = self._sum(step)
+        self.public = self.method.combine(step, self.public, total)
+        for name in members:
+            self.parties[name].commit()
+        self.releases.append((step, self.adder.share(self.roster)))
+        if step.counts:
+            self.traffic.rounds = max(self.traffic.rounds, step.round)
+        after = self.method.next(self.public)
+        if step.round and (after is None or after.round != step.round):
+            self._close_round(step.round)
+        return True
+
+    def _sum(self, step: Step) -> tuple[Total, tuple[str, ...]]:
+        present = [n for n in self.parties if self.silent is None or not self.silent(step, n)]
+        down = len(wire.encode({"step": wire.pack(step), "public": wire.pack(self.public)}))
+        for name in present:
+            self.traffic.received(name, step.round, down)
+        sides: dict[str, Exchange] = dict(
+            zip(
+                present, self.each(lambda p: p.side(step, self.public, self.roster), [self.parties[n] for n in present])
+            )
+        )
+        if self.roster.coordinator is not None:
+            sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
+        payload = 8 * (step.size - sum(int(np.prod(step.shapes[a])) for a in step.asides))
+        for name in present:
+            if step.counts:
+                self.traffic.payload(name, payload)
+
+        def count(m: Message) -> None:
+            size = len(wire.encode_message(m, self.protocol))
+            if m.sender != COORDINATOR:
+                self.traffic.sent(m.sender, step.round, size)
+            if m.to != COORDINATOR:
+                self.traffic.received(m.to, step.round, size)
+
+        deliver(sides, count)
+        results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
+        if not results:
+            missing = sorted(set(self.parties) - set(present))
+            raise PeerLost(
+                f"round {step.round}, step {step.name!r}: {len(present)} of {len(self.parties)} sites answered, "
+                f"{self.roster.threshold} are needed",
+                faults=[f"silent: {n!r}" for n in missing],
+                hint="wait for them and resume, or lower the quorum",
+            )
+        return results[0], tuple(present)
+
+    def _close_round(self, number: int) -> None:
+        now = time.perf_counter()
+        self._spent += now - self._clock
+        self._clock = now
+        up, down = self.traffic.in_round(number)
+        figures = {k: v for k, v in self.method.figures(self.public).items()}
+        self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
+        self._tell("round", number, figures)
+
+    def _tell(self, kind: str, number: int, figures: Figures) -> None:
+        if self.progress is not None:
+            self.progress(Progress(kind, self.method.name, number, self.method.params.rounds, figures))
+
+    def run(self) -> Outcome:
+        """All rounds, then what stays at the sites."""
+        while self.advance():
+            pass
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        """The result so far."""
+        closed = dict(zip(self.parties, self.each(lambda p: p.close(self.public), self.parties.values())))
+        return Outcome(
+            self.public,
+            {n: p.private for n, p in self.parties.items()},
+            closed,
+            self.history,
+            self.traffic,
+            self.setting,
+            tuple(self.releases),
+            self._spent,
+        )
+
+    # ---- the checkpoint: public and private states are plain values
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on later; patient-level loadings are in it, so it stays where the sites are."""
+        return {
+            "protocol": self.protocol,
+            "public": wire.pack(self.public),
+            "privates": {n: wire.pack(p.private) for n, p in self.parties.items()},
+            "history": self.history,
+            "traffic": self.traffic.state(),
+            "releases": [[wire.pack(s), share] for s, share in self.releases],
+            "spent": self._spent,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`; the result is the same as without the interruption."""
+        if state["protocol"] != self.protocol:
+            raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
+        if set(state["privates"]) != set(self.parties):
+            raise ProtocolMismatch(
+                f"checkpoint of sites {sorted(state['privates'])}, this run has {sorted(self.parties)}"
+            )
+        self.public = wire.unpack(self.method.Public, state["public"])
+        for name, tree in state["privates"].items():
+            self.parties[name].private = wire.unpack(self.method.Private, tree)
+        self.history = [dict(h) for h in state["history"]]
+        self.traffic = Traffic.restore(dict(state["traffic"]))
+        self.releases = [(wire.unpack(Step, s), float(share)) for s, share in state["releases"]]
+        self._spent = float(state["spent"])
+        self._clock = time.perf_counter()
+
+
+def run(method: Method[Any, Any, Any], sites: Sequence[Site], **options: Any) -> Outcome:
+    """Run a method over sites in this process; see :class:`Fold` for the options."""
+    return Fold(method, sites, **options).run()

@@ -1,0 +1,200 @@
+"""The wire: how values become bytes. A msgpack header, then raw array buffers; versioned, size-limited, never pickle.
+
+Layout: ``b"PCW1"``, header length (4 bytes, little endian), header, buffers. The header holds the tree of values, with
+every array replaced by its number, and the type and shape of every array. Decoding allocates nothing that the sender
+did not send, and refuses everything that is not exactly this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgpack
+import numpy as np
+
+from polyclinic.errors import MessageRefused, ProtocolMismatch
+from polyclinic.federation.protocol import Message
+
+__all__ = ["LIMIT", "VERSION", "decode", "decode_message", "encode", "encode_message", "pack", "unpack"]
+
+MAGIC: Final = b"PCW1"
+VERSION: Final = 1
+LIMIT: Final = 64 * 2**20  # bytes of one message
+DEPTH: Final = 12
+TYPES: Final = frozenset({"<f8", "<f4", "<i8", "<i4", "<u8", "<u4", "<u2", "|u1", "|b1"})
+ARRAY: Final = "\x00array"
+
+T = TypeVar("T")
+
+
+def encode(value: Any, *, limit: int = LIMIT) -> bytes:
+    """Bytes of a tree of None, booleans, numbers, texts, bytes, arrays, lists and maps.
+
+    >>> decode(encode({"a": [1, 2.5, "x", None], "b": np.arange(3.0)}))["b"].tolist()
+    [0.0, 1.0, 2.0]
+    """
+    arrays: list[np.ndarray[Any, Any]] = []
+    tree = _strip(value, arrays, 0)
+    header = msgpack.packb(
+        {"v": VERSION, "t": tree, "a": [[a.dtype.str, list(a.shape)] for a in arrays]}, use_bin_type=True
+    )
+    size = 8 + len(header) + sum(a.nbytes for a in arrays)
+    if size > limit:
+        raise MessageRefused(
+            f"a message of {size:,} bytes exceeds the limit of {limit:,}", hint="lower the rank or the number of codes"
+        )
+    return b"".join([MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in arrays)])
+
+
+def decode(data: bytes, *, limit: int = LIMIT) -> Any:
+    """Inverse of :func:`encode`; anything malformed raises :class:`MessageRefused` and nothing else."""
+    if len(data) > limit:
+        raise MessageRefused(f"a message of {len(data):,} bytes exceeds the limit of {limit:,}")
+    if len(data) < 8 or data[:4] != MAGIC:
+        raise MessageRefused("not a Polyclinic message: wrong first bytes")
+    (length,) = struct.unpack("<I", data[4:8])
+    if length > len(data) - 8:
+        raise MessageRefused("message truncated inside its header")
+    try:
+        header = msgpack.unpackb(
+            data[8 : 8 + length], raw=False, strict_map_key=True, max_buffer_size=max(length, 1), max_str_len=length
+        )
+    except Exception as e:
+        raise MessageRefused(f"message header is unreadable ({type(e).__name__})") from None
+    if not isinstance(header, dict) or set(header) != {"v", "t", "a"} or not isinstance(header["a"], list):
+        raise MessageRefused("message header has the wrong fields")
+    if header["v"] != VERSION:
+        raise ProtocolMismatch(
+            f"message in wire version {header['v']!r}, this side speaks {VERSION}",
+            hint="upgrade the side with the smaller number",
+        )
+    arrays, at = [], 8 + length
+    for entry in header["a"]:
+        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in TYPES):
+            raise MessageRefused("message announces an array of an unknown type")
+        shape = entry[1]
+        if not isinstance(shape, list) or len(shape) > 8 or not all(type(d) is int and 0 <= d < 2**40 for d in shape):
+            raise MessageRefused("message announces an array of a wrong shape")
+        count = 1
+        for d in shape:
+            count *= d
+        size = count * np.dtype(entry[0]).itemsize
+        if size > len(data) - at:
+            raise MessageRefused("message truncated inside an array")
+        arrays.append(np.frombuffer(data, entry[0], count, at).reshape(shape))
+        at += size
+    if at != len(data):
+        raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")
+    return _fill(header["t"], arrays, 0)
+
+
+def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
+    if depth > DEPTH:
+        raise MessageRefused(f"a message nested deeper than {DEPTH}")
+    if isinstance(value, np.ndarray):
+        a = np.ascontiguousarray(value) if value.ndim else value
+        if a.dtype.byteorder == ">":
+            a = a.astype(a.dtype.newbyteorder("<"))
+        if a.dtype.str not in TYPES:
+            raise MessageRefused(f"an array of type {a.dtype} cannot travel")
+        arrays.append(a)
+        return {ARRAY: len(arrays) - 1}
+    if isinstance(value, Mapping):
+        return {str(k): _strip(v, arrays, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strip(v, arrays, depth + 1) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    raise MessageRefused(f"a value of type {type(value).__name__} cannot travel")
+
+
+def _fill(tree: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
+    if depth > DEPTH:
+        raise MessageRefused(f"a message nested deeper than {DEPTH}")
+    if isinstance(tree, dict):
+        if ARRAY in tree:
+            number = tree[ARRAY]
+            if len(tree) != 1 or type(number) is not int or not 0 <= number < len(arrays):
+                raise MessageRefused("message refers to an array that it does not carry")
+            return arrays[number]
+        return {k: _fill(v, arrays, depth + 1) for k, v in tree.items()}
+    if isinstance(tree, list):
+        return [_fill(v, arrays, depth + 1) for v in tree]
+    if tree is None or isinstance(tree, bool | int | float | str | bytes):
+        return tree
+    raise MessageRefused("message holds a value of an unknown kind")
+
+
+def encode_message(message: Message, protocol: str = "", *, limit: int = LIMIT) -> bytes:
+    """Bytes of one message of an exchange; ``protocol`` is the method's name and version (``"trip/1"``)."""
+    return encode({**_fields(message), "protocol": protocol}, limit=limit)
+
+
+def decode_message(data: bytes, protocol: str = "", *, limit: int = LIMIT) -> Message:
+    """Inverse of :func:`encode_message`; another protocol or version is refused by name."""
+    value = decode(data, limit=limit)
+    kinds = {
+        "sender": str,
+        "to": str,
+        "kind": str,
+        "round": int,
+        "step": str,
+        "attempt": int,
+        "body": dict,
+        "protocol": str,
+    }
+    if not isinstance(value, dict) or set(value) != set(kinds):
+        raise MessageRefused("message has the wrong fields")
+    wrong = [f"{k} is a {type(value[k]).__name__}" for k, t in kinds.items() if type(value[k]) is not t]
+    if wrong:
+        raise MessageRefused("message fields have the wrong type", faults=wrong)
+    theirs = value.pop("protocol")
+    if theirs != protocol:
+        raise ProtocolMismatch(
+            f"message from {value['sender']!r} speaks {theirs!r}, this side speaks {protocol!r}",
+            hint="install the same version of Polyclinic on both sides",
+        )
+    return Message(**value)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
+def pack(state: Any) -> Any:
+    """A frozen dataclass (nested ones too) as a tree for :func:`encode`."""
+    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+        return {k: pack(v) for k, v in _fields(state).items()}
+    if isinstance(state, list | tuple):
+        return [pack(v) for v in state]
+    if isinstance(state, Mapping):
+        return {k: pack(v) for k, v in state.items()}
+    return state
+
+
+def unpack(kind: type[T], tree: Any) -> T:
+    """The dataclass of a tree made by :func:`pack`; lists come back as tuples."""
+    from typing import get_args, get_type_hints
+
+    hints = get_type_hints(kind)
+    fields = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(tree, dict) or set(tree) != fields:
+        raise MessageRefused(f"a stored {kind.__name__} has the wrong fields")
+    values = {}
+    for name, value in tree.items():
+        inner = next((h for h in (hints[name], *get_args(hints[name])) if dataclasses.is_dataclass(h)), None)
+        values[name] = unpack(inner, value) if inner is not None and isinstance(value, dict) else _tuples(value)  # type: ignore[arg-type]
+    return kind(**values)
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,175 @@
+"""What every phenotype model gives its user, central or federated: factors, weights, memberships, table, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.errors import DataError, ProtocolMismatch
+from polyclinic.federation.estimator import Configured, Estimator
+from polyclinic.federation.fold import Outcome
+from polyclinic.federation.params import Params
+from polyclinic.tensors import cp, kernels
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.site import Site
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.table import Table
+
+__all__ = ["FactorParams", "Factorization", "FederatedFactorization"]
+
+Array = NDArray[np.float64]
+
+
+class FactorParams(Params):
+    """Parameters of every phenotype model."""
+
+    rank: int = Field(10, ge=1, le=10_000, description="Number of phenotypes (R).")
+    nonnegative: bool = Field(True, description="Weights of codes and memberships are never negative.")
+    zeros: Literal["observed", "missing"] = Field(
+        "observed", description="Absent entries are zeros of the model (observed), or unknown (missing; ERRATA E0.4)."
+    )
+    n_starts: int = Field(1, ge=1, le=1000, description="Random starts; the best one is kept.")
+
+
+class Factorization(Configured):
+    """The results of a fit, in canonical form.
+
+    Attributes
+    ----------
+    factors_
+        One (I_n, R) array per feature mode; columns of length 1, in order of weight, signs fixed.
+    weights_
+        (R,) product of all column norms, largest first.
+    memberships_
+        Site -> (patients, R) loadings on ``factors_``; they never leave the site.
+    """
+
+    factors_: list[Array]
+    weights_: Array
+    memberships_: dict[str, Array]
+    axes_: tuple[Axis, ...]
+    history_: list[dict[str, Any]]
+    traffic_: Any
+    privacy_: Any
+
+    def _set(
+        self, factors: Sequence[Array], energy: Array, memberships: Mapping[str, Array], axes: Sequence[Axis]
+    ) -> None:
+        """Store a model: ``energy`` (R,) is the sum over all patients of squared memberships for the factors as given."""
+        unit, norms = cp.normalise(factors)
+        weights = np.sqrt(np.maximum(energy, 0.0)) * norms
+        signs = np.ones(len(weights))
+        for n, f in enumerate(unit):
+            top = np.sign(f[np.abs(f).argmax(0), np.arange(f.shape[1])])
+            top[top == 0] = 1.0
+            unit[n] = f * top
+            signs *= top
+        order = np.argsort(-weights, kind="stable")
+        self.order_ = order
+        self.factors_ = [np.ascontiguousarray(f[:, order]) for f in unit]
+        self.weights_ = weights[order]
+        self.memberships_ = {s: np.ascontiguousarray((a * (norms * signs))[:, order]) for s, a in memberships.items()}
+        self.axes_ = tuple(axes)
+
+    @property
+    def phenotypes_(self) -> Table:
+        """One row per phenotype and code: what the phenotype is made of, heaviest codes first."""
+        rows: list[list[Any]] = []
+        for r in range(len(self._fitted("weights_"))):
+            for axis, f in zip(self.axes_, self.factors_):
+                column = f[:, r]
+                total = float(np.abs(column).sum()) or 1.0
+                for i in np.argsort(-np.abs(column), kind="stable"):
+                    if column[i] == 0.0:
+                        break
+                    rows.append(
+                        [r, axis.name, axis.label(i), axis.describe(i), float(column[i]), float(abs(column[i])) / total]
+                    )
+        return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
+
+    def transform(self, data: SparseTensor | Site) -> Array:
+        """(patients, R) memberships of new patients on the learned phenotypes."""
+        tensor = data.counts() if isinstance(data, Site) else data
+        factors = self._fitted("factors_")
+        expected = tuple(len(f) for f in factors)
+        if tensor.shape[1:] != expected:
+            raise ProtocolMismatch(
+                f"new patients have feature modes of sizes {tensor.shape[1:]}, the model {expected}",
+                hint="align them to the model's codes first (pc.align)",
+            )
+        for a, b in zip(tensor.axes[1:], self.axes_):
+            if a.labels is not None and b.labels is not None and a.labels != b.labels:
+                raise ProtocolMismatch(
+                    f"new patients have other {a.name} codes than the model", hint="call pc.align first"
+                )
+        return cp.solve_memberships(
+            tensor,
+            factors,
+            nonnegative=getattr(self.params, "nonnegative", True),
+            zeros=getattr(self.params, "zeros", "observed"),
+        )
+
+    def score(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
+        """Reconstruction with memberships solved anew: ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells,
+        ``fit`` = 1 - ||O - X|| / ||O||."""
+        tensors = (
+            [data]
+            if isinstance(data, SparseTensor)
+            else [s.counts() for s in ([data] if isinstance(data, Site) else data)]
+        )
+        if not tensors:
+            raise DataError("nothing to score: no sites given")
+        full = observed = norm = cells = 0.0
+        nonzeros = 0
+        for t in tensors:
+            a = self.transform(t)
+            factors = [a, *self.factors_]
+            residual = kernels.residuals_at(t, factors)
+            observed += float(residual @ residual)
+            nonzeros += t.nnz
+            norm += t.norm_squared()
+            inner = float(t.values @ (t.values - residual))
+            full += max(0.0, t.norm_squared() - 2 * inner + float(cp.gram(factors, None).sum()))
+            cells += float(np.prod([float(d) for d in t.shape]))
+        return {
+            "rmse_observed": float(np.sqrt(observed / max(nonzeros, 1))),
+            "rmse_full": float(np.sqrt(full / max(cells, 1.0))),
+            "fit": 1.0 - float(np.sqrt(full / norm)) if norm else 1.0,
+        }
+
+
+class FederatedFactorization(Factorization, Estimator):
+    """A phenotype model learned by a protocol of the fold.
+
+    Its Public state has ``factors`` (tuple of feature factors), ``energy`` (R,) or None, ``objective`` and ``last``
+    (figures); its ``close`` gives ``{"memberships": ...}``.
+    """
+
+    def fit(self, sites: Sequence[Site], **options: Any) -> Any:
+        """Learn phenotypes from the sites; best of ``n_starts`` by the last known objective."""
+        if self.params.n_starts == 1:
+            return super().fit(sites, **options)
+        best: Any = None
+        for start in range(self.params.n_starts):
+            m = self.with_params(seed=self.params.seed + start, n_starts=1)
+            Estimator.fit(m, sites, **options)
+            goal = m.objective_ if m.objective_ is not None else np.inf
+            if best is None or goal < best.objective_:
+                best = m
+        params = self.params
+        self.__dict__.update(best.__dict__)
+        self.params = params
+        return self
+
+    def _publish(self, outcome: Outcome) -> None:
+        public = outcome.public
+        memberships = {n: c["memberships"] for n, c in outcome.closed.items()}
+        energy = public.energy
+        if energy is None:
+            energy = sum((np.square(a).sum(0) for a in memberships.values()), np.zeros(public.factors[0].shape[1]))
+        self.objective_ = public.objective
+        self._set(list(public.factors), np.asarray(energy), memberships, outcome.setting.axes)
