@@ -18,7 +18,9 @@ _WHERE = {
     "Node": "polyclinic.study",
 }
 
-__all__ = ["__version__", *sorted(_WHERE)]
+_ROOMS = {"datasets": "polyclinic.datasets"}
+
+__all__ = ["__version__", *sorted(_WHERE), *sorted(_ROOMS)]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,6 +29,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
+    if name in _ROOMS:
+        return import_module(_ROOMS[name])
     raise AttributeError(f"module 'polyclinic' has no attribute {name!r}")
 
 

@@ -1,0 +1,93 @@
+"""What a synthetic network was made from, so that a method can be held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.tensors.axis import Axis
+
+__all__ = ["Truth", "expected_auc"]
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The planted phenotypes, who carries them, and how the outcome was drawn.
+
+    Parameters
+    ----------
+    names
+        One name per phenotype.
+    axes
+        The full vocabulary of each feature mode, also where a site lists only its own codes.
+    factors
+        Per feature mode the (codes, phenotypes) weights, columns of length 1.
+    memberships
+        Per site the (patients, phenotypes) memberships, in the unit that the outcome model takes: expected number of
+        events of each phenotype (``icu_network``) or its share of the patient's planted events (``planted_counts``).
+    prevalence
+        (sites, phenotypes), True where the site has the phenotype at all; sites as in ``memberships``.
+    coefficients, intercept
+        Log odds of the outcome = ``intercept + memberships @ coefficients``.
+    bayes_auc
+        What a model that knows the true risks would reach, in expectation over the draw of the outcome.
+    background
+        Share of the events that belong to no phenotype.
+    """
+
+    names: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    factors: tuple[Matrix, ...]
+    memberships: Mapping[str, Matrix]
+    prevalence: NDArray[np.bool_]
+    coefficients: Matrix
+    intercept: float
+    bayes_auc: float
+    background: float
+
+    @property
+    def rank(self) -> int:
+        """Number of planted phenotypes."""
+        return len(self.names)
+
+    @property
+    def supports(self) -> tuple[NDArray[np.bool_], ...]:
+        """Per feature mode a (codes, phenotypes) mask of the codes that were planted."""
+        return tuple(f > 0 for f in self.factors)
+
+    @property
+    def shared(self) -> NDArray[np.bool_]:
+        """Phenotypes that more than one site has."""
+        return np.asarray(self.prevalence.sum(0) > 1)
+
+    def risks(self, site: str) -> Matrix:
+        """True probability of the outcome for every patient of one site."""
+        return np.asarray(1 / (1 + np.exp(-(self.intercept + self.memberships[site] @ self.coefficients))))
+
+
+def expected_auc(risk: ArrayLike) -> float:
+    """AUC of the true risks themselves, averaged over all outcomes they could have produced.
+
+    The share, among pairs weighted by the probability that the first has the outcome and the second has not, in which
+    the first has the higher risk (ties count half).
+
+    Examples
+    --------
+    >>> expected_auc([0.0, 1.0])
+    1.0
+    >>> round(expected_auc([0.3, 0.3, 0.3]), 6)
+    0.5
+    """
+    value, group = np.unique(np.asarray(risk, np.float64), return_inverse=True)
+    size = np.bincount(group)
+    positive, negative = value * size, (1 - value) * size
+    below = np.cumsum(negative) - negative
+    with_itself = float(np.sum(size * value * (1 - value)))  # a patient is no pair with itself
+    wins = float(positive @ (below + negative / 2)) - with_itself / 2
+    pairs = float(positive.sum() * negative.sum()) - with_itself
+    return wins / pairs if pairs > 0 else float("nan")
