@@ -1,0 +1,57 @@
+"""Which class a method's name stands for; open to plug-ins by the entry point group ``polyclinic.methods``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from polyclinic.errors import ConfigError
+from polyclinic.study import Study
+
+__all__ = ["BUILT_IN", "find", "make"]
+
+BUILT_IN: Final = {
+    "trip": "polyclinic.phenotypes.trip:TRIP",
+    "dpfact": "polyclinic.phenotypes.dpfact:DPFact",
+    "localtf": "polyclinic.phenotypes.localtf:LocalTF",
+    "distributedsgd": "polyclinic.phenotypes.localtf:DistributedSGD",
+    "sumals": "polyclinic.phenotypes.sumals:SumALS",
+    "dpem": "polyclinic.phenotypes.dpem:DPEM",
+    "cpals": "polyclinic.phenotypes.als:CPALS",
+    "cpsgd": "polyclinic.phenotypes.sgd:CPSGD",
+    "localmodel": "polyclinic.phenotypes.local:LocalModel",
+    "gaussianmixture": "polyclinic.mixtures.em:GaussianMixture",
+    "unpsl": "polyclinic.similarity.unpsl:UnPSL",
+}
+
+
+def find(name: str) -> type[Any]:
+    """The class of a method, built in or plugged in.
+
+    >>> find("trip").__name__
+    'TRIP'
+    """
+    key = name.lower().replace("-", "").replace("_", "")
+    if key in BUILT_IN:
+        module, cls = BUILT_IN[key].split(":")
+        return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    plugged = {e.name.lower(): e for e in entry_points(group="polyclinic.methods")}
+    if key in plugged:
+        return plugged[key].load()  # type: ignore[no-any-return]
+    raise ConfigError(f"unknown method {name!r}", faults=[f"known: {', '.join(sorted({*BUILT_IN, *plugged}))}"])
+
+
+def make(study: Study) -> Any:
+    """The method that a study names, with its parameters checked."""
+    chosen = study.chosen()
+    cls = find(chosen.name)
+    values = dict(chosen.parameters)
+    if "seed" in values:
+        raise ConfigError("method.seed: the seed belongs in [study]", hint="move it there")
+    values["seed"] = study.seed
+    if study.privacy is not None:
+        from polyclinic.privacy.budget import Privacy
+
+        values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))
+    return cls(**values)

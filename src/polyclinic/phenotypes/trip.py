@@ -1,0 +1,264 @@
+"""TRIP: federated phenotyping by consensus ADMM (Kim et al. 2017), both halves.
+
+Minimises, over feature factors A that all hospitals share and patient factors that never leave,
+
+    sum_k 1/2 ||O_k - [[P_k, A, ...]]||^2  +  lambda/2 ||I - B'A||^2   subject to A_k = A at every hospital k, B = A.
+
+The factor 1/2 makes eq. 9 exact (ERRATA E2.1). Only ``omega A_k - H_k`` crosses the wire (E2.6: half the paper's
+uplink), its sum is all the coordinator needs, and one round trip serves all feature modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.errors import Divergence
+from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
+from polyclinic.phenotypes.start import start
+from polyclinic.tensors import cp
+from polyclinic.tensors.kernels import mttkrp
+from polyclinic.tensors.site import Site
+
+__all__ = ["TRIP", "distinct_step"]
+
+Array = NDArray[np.float64]
+Factors = tuple[Array, ...]
+SWEEPS = 3
+HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
+
+
+class TRIPParams(FactorParams):
+    """Parameters of TRIP."""
+
+    penalty: float = Field(1.0, gt=0, description="Consensus penalty omega at the start, in units of mean tr(Gram)/R.")
+    penalty_growth: float = Field(1.05, ge=1, le=1.5, description="Factor of omega per round (1 leaves a gap of 2 %).")
+    distinct: float = Field(
+        0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes; in units of tr(Gram)/R."
+    )
+
+
+@dataclass(frozen=True)
+class TRIPPublic:
+    """What everybody sees: A per feature mode, and for ``distinct`` the auxiliary B and its multiplier Y."""
+
+    stage: Literal["setup", "sweep", "score", "end"]
+    round: int
+    factors: Factors
+    twins: Factors  # B of eq. 10-12, empty without `distinct`
+    multipliers: Factors  # Y
+    omega: tuple[float, ...]  # consensus penalty per mode, of the coming round
+    base: tuple[float, ...]  # summed tr(Gram)/R: the unit of `distinct`
+    objective: float | None = None
+    primal: float | None = None
+    dual: float | None = None
+    norm: float = 1.0  # ||O||^2 over all sites: the unit of scores on the wire
+    cells: float = 0.0
+    energy: Array | None = None
+
+
+@dataclass(frozen=True)
+class TRIPPrivate:
+    """What stays at the hospital: patients, its own copy A_k, and the multipliers H_k of A_k = A."""
+
+    patients: Array
+    locals: Factors
+    duals: Factors
+    omega: tuple[float, ...]  # the penalty of the last round it took part in; empty before
+    first: bool = True
+
+
+class TRIP(FederatedFactorization):
+    """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
+
+    ``tol`` is the relative change of the objective between rounds (the objective of round t is known in round t + 1).
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> m = pc.TRIP(rank=4, rounds=5, seed=0).fit(sites)
+    >>> len(m.factors_), m.traffic_.rounds
+    (2, 5)
+    """
+
+    name = "trip"
+    Params = TRIPParams
+    Public = TRIPPublic
+    Private = TRIPPrivate
+    params: TRIPParams
+
+    # ---- coordinator
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> TRIPPublic:
+        factors = tuple(start(setting.shape, self.params.rank, self.params.seed))
+        twins = factors if self.params.distinct else ()
+        zeros = tuple(np.zeros_like(f) for f in twins)
+        n = len(factors)
+        return TRIPPublic("setup", 0, factors, twins, zeros, (0.0,) * n, (0.0,) * n)
+
+    def next(self, public: TRIPPublic) -> Step | None:
+        modes, rank = len(public.factors), self.params.rank
+        if public.stage == "setup":
+            return Step(0, "setup", {"gram": (modes,), "size": (2,)}, bound=1e12, counts=False)
+        if public.stage == "sweep":
+            size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
+            shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
+            return Step(
+                public.round, "sweep", {**shapes, "aside": (2,)}, bound=HEADROOM * max(size, 1.0), asides=("aside",)
+            )
+        if public.stage == "score":
+            return Step(public.round, "score", {"energy": (rank,), "sse": (1,)}, bound=HEADROOM, counts=False)
+        return None
+
+    def combine(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
+        p = self.params
+        k = total.members
+        if step.name == "setup":
+            base = tuple(max(float(g), 1e-12) for g in total.arrays["gram"])
+            omega = tuple(p.penalty * b / k for b in base)
+            norm, patients = (float(x) for x in total.arrays["size"])
+            cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
+            return replace(public, stage="sweep", round=1, omega=omega, base=base, norm=max(norm, 1e-12), cells=cells)
+        if step.name == "score":
+            sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
+            return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
+        factors, twins, multipliers, dual = [], [], [], 0.0
+        for n, old in enumerate(public.factors):
+            omega = public.omega[n]
+            summed = omega * total.arrays[f"mode{n + 1}"]  # sum_k (omega A_k - H_k)
+            if p.distinct:
+                new, twin, y = distinct_step(
+                    summed,
+                    k * omega,
+                    p.distinct * public.base[n],
+                    public.twins[n],
+                    public.multipliers[n],
+                    p.nonnegative,
+                    p.variant,
+                )
+                twins.append(twin)
+                multipliers.append(y)
+            else:
+                new = summed / (k * omega)  # eq. 10 without lambda
+                if p.nonnegative:
+                    new = np.maximum(new, 0.0)
+            dual += k * omega**2 * float(np.square(new - old).sum())
+            factors.append(new)
+        sse, gap = (float(x) for x in total.arrays["aside"])
+        objective = max(sse, 0.0) * public.norm / 2
+        ended = public.round >= p.rounds or (
+            public.objective is not None and p.tol > 0 and abs(public.objective - objective) <= p.tol * public.objective
+        )
+        return replace(
+            public,
+            stage="score" if ended else "sweep",
+            round=public.round if ended else public.round + 1,
+            factors=tuple(factors),
+            twins=tuple(twins),
+            multipliers=tuple(multipliers),
+            omega=tuple(w * p.penalty_growth for w in public.omega),
+            objective=objective,
+            primal=float(np.sqrt(max(gap, 0.0))),
+            dual=float(np.sqrt(dual)),
+        )
+
+    def figures(self, public: TRIPPublic) -> Mapping[str, float | None]:
+        full = None
+        if public.objective is not None and public.cells:
+            full = float(np.sqrt(2 * public.objective / public.cells))
+        return {"objective": public.objective, "rmse_full": full, "primal": public.primal, "dual": public.dual}
+
+    # ---- hospital k
+
+    def open(self, site: Site, public: TRIPPublic, rng: np.random.Generator) -> TRIPPrivate:
+        zeros = tuple(np.zeros_like(f) for f in public.factors)
+        patients = np.zeros((site.counts().patients, self.params.rank))
+        return TRIPPrivate(patients, public.factors, zeros, ())
+
+    def contribute(
+        self, step: Step, site: Site, private: TRIPPrivate, public: TRIPPublic, rng: np.random.Generator
+    ) -> tuple[TRIPPrivate, Contribution]:
+        tensor, p = site.counts(), self.params
+        sweeps = 10 if private.first else SWEEPS
+        patients, sse = self._patients(tensor, private.patients, public.factors, sweeps)
+        if step.name == "setup":
+            own = [cp.gram([patients, *public.factors], n) for n in range(1, tensor.ndim)]
+            gram = np.array([np.trace(g) / p.rank for g in own])
+            size = np.array([tensor.norm_squared(), float(tensor.patients)])
+            return replace(private, patients=patients, first=False), Contribution({"gram": gram, "size": size})
+        if step.name == "score":
+            return replace(private, patients=patients, first=False), Contribution(
+                {"energy": np.square(patients).sum(0) / public.norm, "sse": np.array([sse / public.norm])}
+            )
+        gap = 0.0
+        duals, own_factors, arrays = list(private.duals), list(private.locals), {}
+        if private.omega:  # H_k += omega (A - A_k), with the A that came back (E2.4)
+            for n, shared in enumerate(public.factors):
+                difference = shared - private.locals[n]
+                gap += float(np.square(difference).sum())
+                duals[n] = private.duals[n] + private.omega[n] * difference
+        current = [patients, *public.factors]
+        for n, shared in enumerate(public.factors, start=1):
+            omega = public.omega[n - 1]
+            g = cp.gram(current, n) + omega * np.eye(p.rank)  # eq. 9: Pi'Pi + omega I
+            target = mttkrp(tensor, current, n) + omega * shared + duals[n - 1]
+            own = cp.hals(shared, g, target, sweeps=SWEEPS) if p.nonnegative else cp.least_squares(g, target)
+            current[n] = own
+            own_factors[n - 1] = own
+            arrays[f"mode{n}"] = own - duals[n - 1] / omega  # (omega A_k - H_k) / omega
+        arrays["aside"] = np.array([sse / public.norm, gap])
+        return TRIPPrivate(patients, tuple(own_factors), tuple(duals), public.omega, False), Contribution(arrays)
+
+    def close(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> Arrays:
+        return {"memberships": cp.solve_memberships(site.counts(), public.factors, nonnegative=self.params.nonnegative)}
+
+    def remedy(self, site: Site, public: TRIPPublic) -> str:
+        return f"raise penalty (now {self.params.penalty:g}) to {10 * self.params.penalty:g}, or lower penalty_growth"
+
+    def _patients(self, tensor: Any, patients: Array, factors: Factors, sweeps: int) -> tuple[Array, float]:
+        """Solve the patients' rows against the shared factors (eq. 7 with ridge, E2.7) and score what they explain."""
+        everyone = [patients, *factors]
+        g = cp.gram(everyone, 0)
+        m = mttkrp(tensor, everyone, 0)
+        solved = cp.hals(patients, g, m, sweeps=sweeps) if self.params.nonnegative else cp.least_squares(g, m)
+        sse = tensor.norm_squared() - 2 * float(np.vdot(solved, m)) + float(np.vdot(solved.T @ solved, g))
+        if not np.isfinite(sse):
+            raise Divergence(f"patient factors left the finite numbers ({sse})", hint="raise penalty")
+        return solved, sse
+
+
+def distinct_step(
+    summed: Array,
+    weight: float,
+    lam: float,
+    twin: Array,
+    y: Array,
+    nonnegative: bool,
+    variant: Literal["corrected", "paper"] = "corrected",
+) -> tuple[Array, Array, Array]:
+    """A, B and Y of one mode under the distinctness penalty lambda/2 ||I - B'A||^2, B = A (eq. 10-12 corrected, E2.2, E2.3).
+
+    ``summed`` is sum_k (omega A_k - H_k) and ``weight`` is K omega. Never forms an I x I matrix (Woodbury).
+    """
+    mu = weight
+    a = _shifted_solve(mu + weight, lam, twin, summed + mu * twin + y + lam * twin)
+    if nonnegative:
+        a = np.maximum(a, 0.0)
+    if variant == "paper":  # as the authors ran it: B is the previous A, the constraint is vacuous (E2.3)
+        return a, a, np.zeros_like(y)
+    b = _shifted_solve(mu, lam, a, (mu + lam) * a - y)
+    return a, b, y + mu * (b - a)
+
+
+def _shifted_solve(alpha: float, lam: float, b: Array, m: Array) -> Array:
+    """(alpha I + lam B B')^-1 M in R x R (E2.2)."""
+    inner = alpha * np.eye(b.shape[1]) + lam * (b.T @ b)
+    out: Array = (m - lam * (b @ np.linalg.solve(inner, b.T @ m))) / alpha
+    return out
