@@ -147,8 +147,13 @@ class MaskedSite(Party):
     def receive(self, message: Message) -> list[Message]:
         """Only the coordinator writes to a site; sites' words inside carry their own signatures."""
         if message.sender != self.roster.coordinator:
-            raise MessageRefused(f"message {message.kind!r} from {message.sender!r}: only the coordinator writes to a site")
-        answer = super().receive(message)
+            raise MessageRefused(
+                f"message {message.kind!r} from {message.sender!r}: only the coordinator writes to a site"
+            )
+        body = self.envelope.open(message)
+        if message.kind == "abort" and self._result == "done":
+            return []  # my part was over; the coordinator could not open the sum
+        answer = self.handle(message, body)
         self._quiet = 0
         return answer
 
@@ -288,7 +293,9 @@ class MaskedCoordinator(Party):
     def _collect(self, kind: str) -> Callable[[str, dict[str, Any]], list[Message]]:
         def take(sender: str, body: dict[str, Any]) -> list[Message]:
             if kind != self._ORDER[self._phase] or sender not in self._expected:
-                raise MessageRefused(f"{kind!r} from {sender!r} is late or out of turn ({self._ORDER[self._phase]!r} now)")
+                raise MessageRefused(
+                    f"{kind!r} from {sender!r} is late or out of turn ({self._ORDER[self._phase]!r} now)"
+                )
             self._got[sender] = getattr(self, f"_read_{kind}")(sender, body)
             return self._advance() if len(self._got) == len(self._expected) else []
 

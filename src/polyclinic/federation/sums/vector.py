@@ -12,6 +12,7 @@ from polyclinic.privacy.release import Array
 
 __all__ = ["flatten", "limits", "only_added", "unflatten"]
 
+
 def only_added(step: Step, name: str) -> None:
     """Refuse a step that shows each site's part: this sum can only add."""
     if step.how != "sum":
