@@ -1,0 +1,193 @@
+"""The algebra of CP factorization in R x R: Grams, solves, norms, canonical form, memberships. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.tensors import kernels
+from polyclinic.tensors.hals import hals
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = [
+    "canonical",
+    "gram",
+    "hals",
+    "least_squares",
+    "normalise",
+    "residual_norm_squared",
+    "shrink_columns",
+    "solve_memberships",
+]
+
+Matrix = NDArray[np.float64]
+Zeros = Literal["observed", "missing"]
+
+
+def gram(factors: Sequence[Matrix], skip: int | None = None) -> Matrix:
+    """(R, R) Hadamard product of A'A over all modes but ``skip``.
+
+    >>> gram([np.eye(2), 2 * np.eye(2), 3 * np.eye(2)], 0).tolist()
+    [[36.0, 0.0], [0.0, 36.0]]
+    """
+    rank = factors[0].shape[1] if skip != 0 else factors[1].shape[1]
+    out = np.ones((rank, rank))
+    for n, a in enumerate(factors):
+        if n != skip:
+            out *= a.T @ a
+    return out
+
+
+def least_squares(gram: Matrix, mttkrp: Matrix, ridge: float = 0.0) -> Matrix:
+    """A = M (G + ridge I)^-1, by pseudo-inverse where G is singular (dead columns; ERRATA E2.7).
+
+    >>> least_squares(2 * np.eye(2), np.array([[2.0, 4.0]])).tolist()
+    [[1.0, 2.0]]
+    """
+    g = gram + ridge * np.eye(len(gram)) if ridge else gram
+    try:
+        solution = np.linalg.solve(g, mttkrp.T).T
+        if np.isfinite(solution).all() and np.linalg.cond(g) < 1e15:
+            return np.ascontiguousarray(solution)
+    except np.linalg.LinAlgError:
+        pass
+    return np.asarray(mttkrp @ np.linalg.pinv(g, hermitian=True))
+
+
+def residual_norm_squared(norm2: float, inner: float, gram_all: Matrix) -> float:
+    """||O - X||^2 = ||O||^2 - 2 <O, X> + 1'(had_n A_n'A_n) 1, over ALL cells; no zero is ever touched (E0.5).
+
+    >>> residual_norm_squared(5.0, 3.0, np.array([[4.0]]))
+    3.0
+    """
+    return max(0.0, norm2 - 2.0 * inner + float(gram_all.sum()))
+
+
+def normalise(factors: Sequence[Matrix]) -> tuple[list[Matrix], NDArray[np.float64]]:
+    """Columns of length 1 and the product of their lengths as weights (R,); zero columns stay zero, weight 0.
+
+    >>> unit, w = normalise([np.array([[3.0], [4.0]]), np.array([[2.0]])])
+    >>> w.tolist(), unit[0].ravel().tolist()
+    ([10.0], [0.6, 0.8])
+    """
+    weights = np.ones(factors[0].shape[1])
+    unit = []
+    for a in factors:
+        norm = np.linalg.norm(a, axis=0)
+        weights = weights * norm
+        unit.append(a / np.where(norm > 0, norm, 1.0))
+    return unit, weights
+
+
+def canonical(
+    factors: Sequence[Matrix], weights: NDArray[np.float64]
+) -> tuple[list[Matrix], NDArray[np.float64], NDArray[np.int64]]:
+    """Heaviest phenotype first, signs fixed: the largest entry of every feature column is positive.
+
+    The sign of a column is free only in pairs; whatever the feature modes turn is turned back in mode 0 (patients).
+
+    Returns
+    -------
+    factors, weights, order
+        ``order`` are the old columns in their new order.
+
+    Examples
+    --------
+    >>> f, w, order = canonical([np.array([[1.0, 1.0]]), np.array([[-1.0, 1.0]])], np.array([1.0, 2.0]))
+    >>> order.tolist(), f[0].tolist(), f[1].tolist()
+    ([1, 0], [[1.0, -1.0]], [[1.0, 1.0]])
+    """
+    order = np.argsort(-np.abs(weights), kind="stable")
+    out = [np.array(a[:, order], np.float64) for a in factors]
+    kept = np.array(weights, np.float64)[order]
+    turned = np.sign(kept)
+    for a in out[1:]:
+        if not len(a):
+            continue
+        largest = a[np.argmax(np.abs(a), axis=0), np.arange(a.shape[1])]
+        sign = np.where(largest < 0, -1.0, 1.0)
+        a *= sign
+        turned = turned * sign
+    out[0] *= np.where(turned < 0, -1.0, 1.0)
+    return out, np.abs(kept), order
+
+
+def shrink_columns(matrix: Matrix, threshold: float) -> Matrix:
+    """Prox of the l2,1 norm over columns: a_r * max(0, 1 - threshold / ||a_r||) (DPFact eq. 12, ERRATA E0.3).
+
+    >>> shrink_columns(np.array([[3.0, 0.1], [4.0, 0.0]]), 1.0).round(3).tolist()
+    [[2.4, 0.0], [3.2, 0.0]]
+    """
+    norm = np.linalg.norm(matrix, axis=0)
+    return np.asarray(matrix * np.maximum(0.0, 1.0 - threshold / np.where(norm > 0, norm, 1.0)))
+
+
+def solve_memberships(
+    tensor: SparseTensor,
+    features: Sequence[Matrix],
+    *,
+    nonnegative: bool = True,
+    zeros: Zeros = "observed",
+    sweeps: int = 50,
+    tol: float = 1e-10,
+    l21: float | None = None,
+    ridge: float = 0.0,
+    threads: int = 1,
+) -> Matrix:
+    """Place patients in given phenotypes: the best (I, R) loadings with the feature factors held.
+
+    Parameters
+    ----------
+    tensor
+        Patients over the codes of ``features``.
+    features
+        One (I_n, R) factor per feature mode.
+    nonnegative
+        Loadings of at least 0 (HALS until the change is below ``tol`` times the largest, at most ``sweeps``);
+        else exact least squares.
+    zeros
+        ``"observed"``: every cell counts. ``"missing"``: only the patient's nonzeros do, each patient then has
+        its own (R, R) system.
+    l21
+        mu of the column penalty; see :func:`hals`.
+
+    Examples
+    --------
+    >>> t = SparseTensor([[0, 0, 0], [2, 1, 0]], [2.0, 3.0], (3, 2, 1))
+    >>> solve_memberships(t, [np.eye(2), np.ones((1, 2))]).tolist()
+    [[2.0, 0.0], [0.0, 0.0], [0.0, 3.0]]
+    """
+    rank = features[0].shape[1]
+    stub = np.empty((0, rank))
+    m = kernels.mttkrp(tensor, [stub, *features], 0, threads=threads)
+    if zeros == "missing":
+        from polyclinic.tensors.completion import solve_mode
+
+        return solve_mode(
+            tensor,
+            [np.zeros((tensor.patients, rank)), *features],
+            0,
+            m,
+            nonnegative=nonnegative,
+            sweeps=sweeps,
+            ridge=ridge,
+        )
+    g = gram([stub, *features], 0)
+    if not nonnegative and not l21:
+        return least_squares(g, m, ridge)
+    d = np.diagonal(g)
+    a = m / np.where(d > 0, d, 1.0)
+    if nonnegative:
+        a = np.maximum(a, 0.0)
+    a[:, d <= 0] = 0.0
+    done, step = 0, 5
+    while done < sweeps:
+        new = hals(a, g, m, sweeps=min(step, sweeps - done), nonnegative=nonnegative, l21=l21, ridge=ridge)
+        change, size = float(np.abs(new - a).max(initial=0.0)), float(np.abs(new).max(initial=0.0))
+        a, done = new, done + step
+        if change <= tol * size:
+            break
+    return a

@@ -1,0 +1,289 @@
+"""The inner loops of CP factorization over the nonzeros of a sparse tensor.
+
+Everything that costs time in phenotyping is here, behind a small interface (``mttkrp``, ``inner``, ``model``,
+``squared_error``), so that another device can stand beside it. Pure-numpy twins are in :mod:`.oracle`.
+
+Design (docs: performance): one patient-major copy serves every mode; a patient's row lives in registers; code modes
+scatter into private outputs that are added in a fixed order. Work is cut into chunks by the data alone, never by the
+number of threads, so results are the same bits for any number of threads. Kernels release the GIL and are compiled
+once per padded rank and number of modes, then cached on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.tensors.compiled import kernel
+from polyclinic.tensors.simd import (
+    LARGEST,
+    WIDTH,
+    blocks,
+    dot,
+    gather,
+    gather_add,
+    lanes,
+    load,
+    load_part,
+    padded,
+    scale,
+    spread,
+    store,
+    store_part,
+    zero,
+)
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["inner", "model", "model_at", "mttkrp", "residuals_at", "squared_error"]
+
+Matrix = NDArray[np.float64]
+CHUNK: Final = 1 << 20  # nonzeros worth a private output of their own
+CHUNKS: Final = 16  # private outputs at most
+
+
+@kernel
+def _patients(shape, batch, target, indptr, codes, values, factors, out, column, columns):  # type: ignore[no-untyped-def]
+    """out[i] = sum over the entries of patient i of value * product of the codes' rows."""
+    for q in range(np.uint64(len(batch))):
+        p = np.uint64(batch[q])
+        total = zero(shape)
+        for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
+            total = gather_add(total, spread(shape, values[e]), codes, factors, e, column)
+        store_part(total, out, np.uint64(target[q]), column, columns)
+
+
+@kernel
+def _codes(shape, batch, target, indptr, code, codes, values, a, factors, out, column, columns):  # type: ignore[no-untyped-def]
+    """out[j] += value * (patient's row) * product of the other codes' rows, entry by entry."""
+    for q in range(np.uint64(len(batch))):
+        p = np.uint64(batch[q])
+        row = load_part(shape, a, np.uint64(target[q]), column, columns)
+        for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
+            j = np.uint64(code[e])
+            old = load(shape, out, j, np.uint64(0))
+            store(gather_add(old, scale(row, values[e]), codes, factors, e, column), out, j, np.uint64(0))
+
+
+@kernel
+def _inner(shape, batch, target, indptr, codes, values, a, factors, out, column, columns):  # type: ignore[no-untyped-def]
+    """out[q] += sum over the entries of patient q of value * model."""
+    for q in range(np.uint64(len(batch))):
+        p = np.uint64(batch[q])
+        total = zero(shape)
+        for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
+            total = gather_add(total, spread(shape, values[e]), codes, factors, e, column)
+        out[q] += dot(total, load_part(shape, a, np.uint64(target[q]), column, columns))
+
+
+@kernel
+def _model(shape, batch, target, indptr, codes, starts, a, factors, out, column, columns):  # type: ignore[no-untyped-def]
+    """out[e] += model at entry e; ``starts`` says where each patient of the batch begins in ``out``."""
+    for q in range(np.uint64(len(batch))):
+        p = np.uint64(batch[q])
+        row = load_part(shape, a, np.uint64(target[q]), column, columns)
+        first = np.uint64(indptr[p])
+        to = np.uint64(starts[q])
+        for e in range(first, np.uint64(indptr[p + np.uint64(1)])):
+            out[to + (e - first)] += dot(row, gather(spread(shape, 1.0), codes, factors, e, column))
+
+
+def _spans(lengths: NDArray[np.int64], pieces: int) -> list[slice]:
+    """Cut a batch into ``pieces`` runs of patients with about the same number of nonzeros."""
+    if pieces <= 1 or len(lengths) < 2:
+        return [slice(0, len(lengths))]
+    ends = np.cumsum(lengths)
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, pieces) / pieces) + 1
+    edges = np.unique(np.concatenate([[0], np.minimum(cuts, len(lengths)), [len(lengths)]]))
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)]
+
+
+def _run(work: Callable[[Any], Any], parts: Sequence[Any], threads: int) -> list[Any]:
+    if threads <= 1 or len(parts) <= 1:
+        return [work(p) for p in parts]
+    with ThreadPoolExecutor(min(threads, len(parts))) as pool:
+        return list(pool.map(work, parts))
+
+
+def _slabs(rank: int) -> list[tuple[int, tuple[int, ...]]]:
+    """First column and width (as ``lanes``) of each slab of columns worked off in one go."""
+    whole = blocks(rank)
+    return [(b * WIDTH, lanes(min(LARGEST, whole - b))) for b in range(0, whole, LARGEST)]
+
+
+def _selection(tensor: SparseTensor, rows: NDArray[np.int64] | None) -> tuple[Any, Any, NDArray[np.int64]]:
+    """Positions of the patients in the layout, their rows in the patients' factor, and their numbers of nonzeros."""
+    if rows is None:
+        return np.arange(len(tensor.rows)), tensor.rows, np.diff(tensor.indptr)
+    batch = np.ascontiguousarray(rows, np.int64)
+    return batch, np.arange(len(batch)), tensor.indptr[batch + 1] - tensor.indptr[batch]
+
+
+def _plain(factor: Matrix) -> Matrix:
+    return np.ascontiguousarray(factor, np.float64)
+
+
+def mttkrp(
+    tensor: SparseTensor,
+    factors: Sequence[Matrix],
+    mode: int,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    threads: int = 1,
+) -> Matrix:
+    """What the data say about one mode, given the other modes' factors (matricised tensor times Khatri-Rao product).
+
+    Parameters
+    ----------
+    tensor
+        Patients x codes x codes ...
+    factors
+        One (I_n, R) array per mode; ``factors[mode]`` is not read (it may have any content) but for its columns.
+    mode
+        0 for patients, else a feature mode.
+    rows
+        Positions into ``tensor.rows``: a batch of patients. Mode 0 then returns (len(rows), R), and ``factors[0]``
+        has one row for each of them.
+    threads
+        Threads to use; the result does not depend on it.
+
+    Returns
+    -------
+    ndarray, (I_mode, R)
+
+    Examples
+    --------
+    >>> t = SparseTensor([[0, 1, 0]], [2.0], (1, 2, 1))
+    >>> mttkrp(t, [np.ones((1, 1)), np.ones((2, 1)), np.full((1, 1), 3.0)], 1).tolist()
+    [[0.0], [6.0]]
+    """
+    rank = factors[1 if mode == 0 else 0].shape[1]
+    batch, target, lengths = _selection(tensor, rows)
+    others = [n for n in range(1, tensor.ndim) if n != mode]
+    codes = tuple(tensor.codes[n - 1] for n in others)
+    rights = tuple(padded(factors[n]) for n in others)
+    if mode == 0:
+        out = np.zeros((len(batch) if rows is not None else tensor.patients, rank))
+        pieces = _spans(lengths, min(CHUNKS, 1 + int(lengths.sum()) // CHUNK))
+        for column, shape in _slabs(rank):
+
+            def fill(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> None:
+                _patients(shape, batch[s], target[s], tensor.indptr, codes, tensor.values, rights, out, column, rank)
+
+            _run(fill, pieces, threads)
+        return out
+    size = tensor.shape[mode]
+    nonzeros = int(lengths.sum())
+    pieces = _spans(lengths, min(CHUNKS, 1 + nonzeros // max(CHUNK, 16 * size)))
+    a, code = _plain(factors[0]), tensor.codes[mode - 1]
+    result = np.empty((size, rank))
+    for column, shape in _slabs(rank):
+
+        def scatter(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> Matrix:
+            private = np.zeros((size, len(shape) * WIDTH))
+            _codes(
+                shape, batch[s], target[s], tensor.indptr, code, codes, tensor.values, a, rights, private, column, rank
+            )
+            return private
+
+        privates = _run(scatter, pieces, threads)
+        total = privates[0]
+        for private in privates[1:]:
+            total += private
+        width = min(rank - column, total.shape[1])
+        result[:, column : column + width] = total[:, :width]
+    return result
+
+
+def inner(
+    tensor: SparseTensor, factors: Sequence[Matrix], *, rows: NDArray[np.int64] | None = None, threads: int = 1
+) -> float:
+    """<O, X>: the data times the model, summed over the nonzeros (zeros add nothing).
+
+    >>> inner(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)])
+    6.0
+    """
+    batch, target, lengths = _selection(tensor, rows)
+    rank = factors[0].shape[1]
+    rights = tuple(padded(f) for f in factors[1:])
+    a, out = _plain(factors[0]), np.zeros(len(batch))
+    pieces = _spans(lengths, min(CHUNKS, 1 + int(lengths.sum()) // CHUNK))
+    for column, shape in _slabs(rank):
+
+        def add(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> None:
+            _inner(
+                shape, batch[s], target[s], tensor.indptr, tensor.codes, tensor.values, a, rights, out[s], column, rank
+            )
+
+        _run(add, pieces, threads)
+    return float(out.sum())
+
+
+def model(
+    tensor: SparseTensor, factors: Sequence[Matrix], *, rows: NDArray[np.int64] | None = None, threads: int = 1
+) -> NDArray[np.float64]:
+    """Model values at the nonzeros, in the order of ``tensor.values`` (or of the batch).
+
+    >>> model(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)]).tolist()
+    [3.0]
+    """
+    batch, target, lengths = _selection(tensor, rows)
+    rank = factors[0].shape[1]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rights = tuple(padded(f) for f in factors[1:])
+    a, out = _plain(factors[0]), np.zeros(int(starts[-1]))
+    pieces = _spans(lengths, min(CHUNKS, 1 + len(out) // CHUNK))
+    for column, shape in _slabs(rank):
+
+        def add(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> None:
+            _model(shape, batch[s], target[s], tensor.indptr, tensor.codes, starts[s], a, rights, out, column, rank)
+
+        _run(add, pieces, threads)
+    return out
+
+
+def residuals_at(
+    tensor: SparseTensor, factors: Sequence[Matrix], *, rows: NDArray[np.int64] | None = None, threads: int = 1
+) -> NDArray[np.float64]:
+    """Data minus model at the nonzeros.
+
+    >>> residuals_at(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)]).tolist()
+    [-1.0]
+    """
+    values = tensor.values
+    if rows is not None:
+        parts = [values[tensor.indptr[p] : tensor.indptr[p + 1]] for p in rows]
+        values = np.concatenate(parts) if parts else values[:0]
+    return values - model(tensor, factors, rows=rows, threads=threads)
+
+
+def squared_error(tensor: SparseTensor, factors: Sequence[Matrix], *, threads: int = 1) -> float:
+    """Sum of squared residuals over the nonzeros, in pieces (never a second copy of the values)."""
+    total, step = 0.0, 4096
+    for s in range(0, len(tensor.rows), step):
+        rows = np.arange(s, min(s + step, len(tensor.rows)))
+        batch = [factors[0][tensor.rows[rows]], *factors[1:]]
+        values = tensor.values[tensor.indptr[rows[0]] : tensor.indptr[rows[-1] + 1]]
+        r = values - model(tensor, batch, rows=rows, threads=threads)
+        total += float(r @ r)
+    return total
+
+
+def model_at(coords: NDArray[np.int64], factors: Sequence[Matrix]) -> NDArray[np.float64]:
+    """Model values at any cells, zeros included (a sample, or held-out entries); ``coords`` is (cells, modes).
+
+    >>> model_at(np.array([[0, 0]]), [np.full((1, 1), 2.0), np.full((2, 1), 3.0)]).tolist()
+    [6.0]
+    """
+    out = np.empty(len(coords))
+    for s in range(0, len(coords), 65_536):
+        part = slice(s, s + 65_536)
+        product = factors[0][coords[part, 0]]
+        for n in range(1, len(factors)):
+            product *= factors[n][coords[part, n]]
+        out[part] = product.sum(1)
+    return out
