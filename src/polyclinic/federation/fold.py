@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -113,7 +113,9 @@ def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None
     need = threshold if threshold is not None else (n // 2 + 1 if secure else n)
     if secure and need <= n / 2:
         raise ConfigError(f"threshold {need} of {n} sites is not more than half")
-    return Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt)
+    roster = Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt)
+    enrol = getattr(adder, "enrol", None)  # secure sums: keys of everybody, neighbours; in one process only
+    return cast(Roster, enrol(roster)) if enrol is not None else roster
 
 
 class SiteParty:
@@ -282,7 +284,7 @@ class Fold:
         self._spent += now - self._clock
         self._clock = now
         up, down = self.traffic.in_round(number)
-        figures = {k: v for k, v in self.method.figures(self.public).items()}
+        figures = dict(self.method.figures(self.public))
         self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
         self._tell("round", number, figures)
 

@@ -60,7 +60,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
         raise MessageRefused("message truncated inside its header")
     try:
         header = msgpack.unpackb(
-            data[8 : 8 + length], raw=False, strict_map_key=True, max_buffer_size=max(length, 1), max_str_len=length
+            data[8 : 8 + length], raw=False, strict_map_key=True, max_str_len=length
         )
     except Exception as e:
         raise MessageRefused(f"message header is unreadable ({type(e).__name__})") from None
