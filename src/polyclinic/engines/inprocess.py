@@ -12,6 +12,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold, Outcome, Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.privacy.door import Door
+from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site
 
 __all__ = ["Checkpoints", "simulate"]
@@ -42,7 +43,7 @@ def simulate(
     The result depends neither on ``threads`` nor on the order of ``sites``. With ``checkpoints``, the state is written
     at the end of every round, so an interruption at any instant leaves a folder that ``resume`` finishes to the same model.
     """
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with one_thread(), ThreadPoolExecutor(max(1, threads)) as pool:
         fold = Fold(
             method,
             sites,

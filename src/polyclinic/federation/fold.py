@@ -33,6 +33,7 @@ from polyclinic.federation.protocol import (
 from polyclinic.federation.sums import by_name
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.door import Door
+from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site
 
 __all__ = ["Fold", "Outcome", "Progress", "SiteParty", "deliver", "roster_for", "run", "setting_of"]
@@ -294,9 +295,10 @@ class Fold:
 
     def run(self) -> Outcome:
         """All rounds, then what stays at the sites."""
-        while self.advance():
-            pass
-        return self.outcome()
+        with one_thread():
+            while self.advance():
+                pass
+            return self.outcome()
 
     def outcome(self) -> Outcome:
         """The result so far."""

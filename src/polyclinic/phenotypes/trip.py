@@ -228,7 +228,8 @@ class TRIP(FederatedFactorization):
         g = cp.gram(everyone, 0)
         m = mttkrp(tensor, everyone, 0)
         solved = cp.hals(patients, g, m, sweeps=sweeps) if self.params.nonnegative else cp.least_squares(g, m)
-        sse = tensor.norm_squared() - 2 * float(np.vdot(solved, m)) + float(np.vdot(solved.T @ solved, g))
+        inner = float(np.einsum("ir,ir->", solved, m))  # <O, X>, from the MTTKRP
+        sse = tensor.norm_squared() - 2 * inner + float(((solved.T @ solved) * g).sum())
         if not np.isfinite(sse):
             raise Divergence(f"patient factors left the finite numbers ({sse})", hint="raise penalty")
         return solved, sse

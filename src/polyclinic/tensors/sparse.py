@@ -183,7 +183,7 @@ class SparseTensor:
 
     def norm_squared(self) -> float:
         """||O||^2."""
-        return float(self.values @ self.values)
+        return float(np.einsum("e,e->", self.values, self.values))
 
     def __repr__(self) -> str:
         modes = " x ".join(f"{d:,} {a.name}" for d, a in zip(self.shape, self.axes))
