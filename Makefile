@@ -1,0 +1,59 @@
+# Two commands do everything on a bare machine (Python 3.11, gcc): `make demo` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+EXTRAS := dev,nvflare,postgres,sqlite,exact,frames,plots,papers
+STAMP := $(VENV)/.installed
+PYTEST := $(PY) -m pytest -q
+OUT ?= runs/demo
+export PYTHONWARNINGS ?= default
+
+.PHONY: demo test test-all unit lint e2e browser papers bench docs setup report clean rehearsal
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --upgrade pip uv
+	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[$(EXTRAS)]" || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]"
+	@touch $(STAMP)
+
+# The main job: hospitals learn phenotypes together; ends with the path of the report.
+demo: setup
+	@rm -rf $(OUT)
+	@$(BIN)/polyclinic demo --out $(OUT) $(if $(DATA),--data $(DATA))
+
+test: setup lint unit e2e browser papers
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+unit: setup
+	$(PYTEST) -m "not slow and not e2e and not paper"
+
+e2e: setup
+	$(PYTEST) -m "e2e and not slow" tests/e2e
+
+browser: setup
+
+papers: setup
+	$(PYTEST) -m "paper and not slow" tests
+
+test-all: setup lint
+	$(PYTEST) -m ""
+
+bench: setup
+	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[bench]" || $(PY) -m pip install --quiet -e ".[bench]"
+	$(PY) benchmarks/run.py
+
+docs: setup
+	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
+	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf runs docs/_build .pytest_cache .mypy_cache .ruff_cache
