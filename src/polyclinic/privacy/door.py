@@ -143,8 +143,11 @@ class Door:
             )
 
     def noise_sd(self, step: Step) -> float:
-        """Noise that the total carries at least: the step's, times the sites one patient may appear at."""
-        return step.noise_sd * self.max_sites
+        """Noise that the total carries at least: the step's, for the most sites one patient may appear at."""
+        return step.noise_sd / step.sites_per_patient * self._sites_per_patient(step)
+
+    def _sites_per_patient(self, step: Step) -> int:
+        return max(self.max_sites, step.sites_per_patient)
 
     def release(self, step: Step, mine: Contribution, *, share: float = 1.0, attempt: int = 0) -> Contribution:
         """Let one contribution out.
@@ -206,7 +209,7 @@ class Door:
                     "how": step.how,
                     "noise": self.noise.label if sd else "none",
                     "sensitivity": step.sensitivity,
-                    "sites_per_patient": self.max_sites,
+                    "sites_per_patient": self._sites_per_patient(step),
                     "sd_total": sd,
                     "share": share,
                     "grid": grid,
@@ -234,7 +237,7 @@ class Door:
             assert step.sensitivity is not None
             assert step.multiplier is not None
             grid = 2.0 ** math.floor(math.log2(step.sensitivity * 2.0**-16 / math.sqrt(max(step.size, 1))))
-            sd = step.multiplier * self.max_sites * (step.sensitivity + grid * math.sqrt(step.size))
+            sd = step.multiplier * self._sites_per_patient(step) * (step.sensitivity + grid * math.sqrt(step.size))
         if step.bound / grid + 12 * sd / grid > EXACT:
             raise ConfigError(
                 f"step {step.name!r}: bound {step.bound:g} is too large for a grid of {grid:g}",

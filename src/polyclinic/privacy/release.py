@@ -54,6 +54,8 @@ class Step:
         True for model steps (they make up ``payload_bytes_up``), False for set-up and scores.
     asides
         Arrays of a model step that are scores and not the model (left out of ``payload_bytes_up``).
+    sites_per_patient
+        At how many sites one patient may appear: the total moves, and the noise grows, by that factor.
     """
 
     round: int
@@ -69,11 +71,14 @@ class Step:
     grid: float | None = None
     counts: bool = True
     asides: tuple[str, ...] = ()
+    sites_per_patient: int = 1
 
     @property
     def noise_sd(self) -> float:
         """Standard deviation of the noise that the total must carry at least; 0 without privacy."""
-        return 0.0 if self.multiplier is None or self.sensitivity is None else self.multiplier * self.sensitivity
+        if self.multiplier is None or self.sensitivity is None:
+            return 0.0
+        return self.multiplier * self.sensitivity * self.sites_per_patient
 
     @property
     def reach(self) -> float:

@@ -1,0 +1,164 @@
+"""A card claims no more than what was paid for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from polyclinic.privacy.accountant import Gaussian, calibrate, epsilon, theorem_4_1
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.card import Card, Masks, central_card, make_card
+from polyclinic.privacy.release import Step
+from polyclinic.tensors.axis import Axis
+
+PUBLIC = (Axis("procedure", vocabulary="public"), Axis("diagnosis", vocabulary="paid"))
+DATA = (Axis("procedure", vocabulary="public"), Axis("diagnosis", vocabulary="data"))
+
+
+def private(eps: float = 1.0) -> list[Step]:
+    return [
+        Step(t, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=m)
+        for t, m in enumerate(calibrate(eps, 1e-6, shares=(0.2, 0.8)))
+    ]
+
+
+def entry(epochs: int = 20, eps: float = 1.2) -> list[Step]:
+    m = (2 * theorem_4_1(eps, 1e-4, epochs=epochs)) ** -0.5
+    return [
+        Step(t, f"mode {n}", {"x": (3,)}, bound=9.0, sensitivity=0.2, multiplier=m, adjacency="entry", formal=False)
+        for t in range(epochs)
+        for n in (1, 2)
+    ]
+
+
+def test_formal_when_everything_is_paid():
+    card = make_card("dpem", private(), axes=PUBLIC, aggregation="masked", privacy=Privacy(1.0))
+    assert (card.guarantee, card.adjacency, card.delta) == ("formal", "patient", 1e-6)
+    assert card.epsilon == pytest.approx(1.0, abs=1e-6)
+    assert card.claimed == 1.0
+    assert card.attacks == ()
+
+
+def test_vocabulary_from_the_data_downgrades_and_says_why():
+    card = make_card("dpem", private(), axes=DATA, aggregation="masked", privacy=Privacy(1.0))
+    assert card.guarantee == "heuristic"
+    assert any("'diagnosis'" in r and "data" in r for r in card.reasons)
+    assert not any("procedure" in r for r in card.reasons)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_one_unpaid_sum_leaves_no_epsilon(counts):
+    steps = [*private(), Step(9, "score", {"sse": ()}, bound=9.0, counts=counts)]
+    card = make_card("dpem", steps, axes=PUBLIC, privacy=Privacy(1.0))
+    assert card.guarantee == "heuristic"
+    assert card.epsilon is None
+    assert any("score" in r for r in card.reasons)
+
+
+def test_an_unproven_sensitivity_is_never_formal():
+    steps = [replace(s, formal=False) for s in private()]
+    assert make_card("mine", steps, axes=PUBLIC, privacy=Privacy(1.0)).guarantee == "heuristic"
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("method", ["dpfact", "localtf"])
+def test_the_papers_mechanism_is_heuristic_with_claimed_and_tight_values(method):
+    card = make_card(method, entry(), privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0))
+    assert (card.guarantee, card.adjacency) == ("heuristic", "entry")
+    assert card.claimed == pytest.approx(1.2, abs=1e-6)
+    assert card.claimed_exact == pytest.approx(1.239, abs=0.001)  # ERRATA E0.9
+    assert card.epsilon == pytest.approx(0.877, abs=0.001)
+    assert card.attacks
+
+
+def test_scores_beside_the_papers_mechanism_are_named_as_not_covered():
+    steps = [*entry(), Step(20, "score", {"sse": ()}, bound=9.0, counts=False)]
+    card = make_card("dpfact", steps, privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0))
+    assert card.epsilon is not None
+    assert any("score" in r for r in card.reasons)
+
+
+def test_without_a_clip_there_is_no_epsilon():
+    steps = [Step(1, "factors", {"x": (3,)}, bound=9.0)]
+    card = make_card("dpfact", steps, privacy=Privacy(1.2, 1e-4, level="entry"))
+    assert card.epsilon is None
+    assert card.guarantee == "none"
+    assert any("clip" in r for r in card.reasons)
+
+
+@pytest.mark.parametrize("method", ["trip", "unpsl", "mixture"])
+@pytest.mark.parametrize("aggregation", ["plain", "masked"])
+def test_methods_without_noise_say_none(method, aggregation):
+    card = make_card(method, [Step(1, "factors", {"x": (3,)}, bound=9.0)], aggregation=aggregation)
+    assert (card.guarantee, card.epsilon, card.adjacency, card.delta) == ("none", None, None, None)
+    assert card.attacks
+    assert ("sum" in card.saw["the coordinator"]) == (aggregation == "masked")
+
+
+def test_subspace_alone_hides_contributions_and_not_sums():
+    card = make_card("mixture", [Step(1, "sums", {"x": (3,)}, bound=9.0)], aggregation="subspace")
+    assert card.guarantee == "information-theoretic"
+    assert card.epsilon is None
+    assert "sums are exact" in card.reasons[0]
+
+
+def test_under_subspace_the_masks_leak_is_charged_or_the_card_is_not_formal():
+    plain = make_card("dpem", private(), axes=PUBLIC, aggregation="plain", privacy=Privacy(1.0))
+    bare = make_card("dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0))
+    assert bare.guarantee == "heuristic"
+    weak = make_card("dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(20, 2))
+    strong = make_card(
+        "dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(1e5, 2)
+    )
+    assert weak.guarantee == strong.guarantee == "formal"
+    assert plain.epsilon < strong.epsilon < plain.epsilon + 1e-6
+    leak = [Gaussian(20 * 2**0.5, 2 * 2), *(Gaussian(s.multiplier) for s in private())]
+    assert weak.epsilon == pytest.approx(epsilon(leak, 1e-6))
+    assert weak.epsilon > 1.04 * plain.epsilon
+
+
+def test_retries_cost():
+    once = make_card("dpem", private(), axes=PUBLIC, privacy=Privacy(1.0))
+    twice = make_card("dpem", private(), axes=PUBLIC, privacy=Privacy(1.0), attempts={1: 2})
+    assert twice.epsilon > 1.2 * once.epsilon
+
+
+CARDS = [
+    make_card("dpem", private(), axes=PUBLIC, aggregation="masked", privacy=Privacy(1.0)),
+    make_card("dpfact", entry(), privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0)),
+    make_card("trip", [Step(1, "factors", {"x": (3,)}, bound=9.0)]),
+    make_card("mixture", [Step(1, "s", {"x": (3,)}, bound=9.0)], aggregation="subspace"),
+    central_card("cpals"),
+]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda c: c.method)
+def test_no_epsilon_is_ever_bare(card):
+    for text in (str(card), card._repr_html_(), card.headline):
+        for line in re.split("\n|<tr>", text):
+            if re.search(r"epsilon [0-9]", line):
+                assert "delta" in line
+                assert re.search("patient|entry", line)
+    assert card.guarantee in str(card)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda c: c.method)
+def test_cards_survive_json(card):
+    assert Card.from_dict(json.loads(card.to_json())) == card
+
+
+def test_the_noise_source_is_on_the_card():
+    assert "simulation" in CARDS[0].noise
+    assert "exact" in make_card("dpem", private(), noise="exact (discrete Gaussian, OpenDP)").noise
+
+
+def test_html_is_escaped():
+    assert "<script>" not in central_card("<script>")._repr_html_()
+
+
+def test_an_audit_stands_beside_the_epsilon():
+    card = CARDS[0].with_audit({"verdict": "passed", "mu": 0.23})
+    assert "verdict passed" in str(card)

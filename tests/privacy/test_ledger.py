@@ -1,0 +1,212 @@
+"""The ledger cannot be changed unseen, and never counts too little."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from polyclinic.errors import LedgerError
+from polyclinic.privacy.accountant import Gaussian, Unbounded
+from polyclinic.privacy.ledger import Charge, Head, Ledger
+
+
+def charge(n: int = 1, study: str = "icu", **more) -> Charge:
+    return Charge(study, "dpem", n, "statistics", 0, more.pop("event", Gaussian(10.0)), **more)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Ledger:
+    ledger = Ledger(tmp_path / "ledger.jsonl", site="north")
+    for n in range(6):
+        ledger.charge(charge(n))
+    return ledger
+
+
+def lines(ledger: Ledger) -> list[bytes]:
+    return ledger.path.read_bytes().splitlines(keepends=True)
+
+
+def test_it_survives_across_studies_and_processes(full):
+    full.charge(charge(0, study="sepsis"))
+    again = Ledger(full.path, site="north")
+    assert again.verify() == ()
+    assert again.entries == full.entries
+    assert again.epsilon(1e-6) == Ledger(full.path).epsilon(1e-6) > again.epsilon(1e-6, study="icu")
+    assert len(again.charges(study="sepsis")) == 1
+
+
+def edited(old: bytes, new: bytes):
+    def change(data: list[bytes]) -> list[bytes]:
+        assert old in data[2]
+        return [*data[:2], data[2].replace(old, new, 1), *data[3:]]
+
+    return change
+
+
+TAMPERS = {
+    "value edited": edited(b'"multiplier":10.0', b'"multiplier":90.0'),
+    "study renamed": edited(b'"study":"icu"', b'"study":"icx"'),
+    "spelling changed": edited(b'"formal":true', b'"formal": true'),
+    "line removed": lambda d: [*d[:2], *d[3:]],
+    "first line removed": lambda d: d[1:],
+    "last line removed": lambda d: d[:-1],
+    "last three lines removed": lambda d: d[:-3],
+    "lines swapped": lambda d: [d[0], d[2], d[1], *d[3:]],
+    "line doubled": lambda d: [*d[:3], d[2], *d[3:]],
+    "everything removed": lambda d: [],
+    "last line cut": lambda d: [*d[:-1], d[-1][:40]],
+    "garbage": lambda d: [*d[:3], b"hello\n", *d[3:]],
+}
+
+
+@pytest.mark.parametrize("name", TAMPERS)
+def test_verify_finds(full, name):
+    full.path.write_bytes(b"".join(TAMPERS[name](lines(full))))
+    assert full.verify(), name
+    with pytest.raises(LedgerError, match="no release may leave") as e:
+        Ledger(full.path).charge(charge(9))
+    assert e.value.exit_code == 4
+
+
+def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
+    from polyclinic.privacy import ledger as module
+
+    data = lines(full)
+    body = json.loads(data[2])
+    body.pop("hash")
+    body["charge"]["event"]["multiplier"] = 90.0
+    import hashlib
+
+    body["hash"] = hashlib.sha256(module._canonical(body)).hexdigest()
+    data[2] = module._canonical(body) + b"\n"
+    full.path.write_bytes(b"".join(data))
+    assert any("does not follow" in f for f in full.verify())
+
+
+def test_head_file_removed_or_changed_is_found(full):
+    head = full.path.with_name("ledger.jsonl.head")
+    kept = head.read_text()
+    head.unlink()
+    assert full.verify()
+    head.write_text(kept.replace('"count": 6', '"count": 5'))
+    assert full.verify()
+    head.write_text("{")
+    assert full.verify()
+
+
+def test_a_ledger_put_back_whole_is_found_by_the_exported_head(full):
+    old = {p: p.read_bytes() for p in full.path.parent.iterdir()}
+    full.charge(charge(7))
+    anchor = Head(**full.export()["head"])
+    assert full.verify(anchor=anchor) == ()
+    for p, data in old.items():
+        p.write_bytes(data)
+    back = Ledger(full.path)
+    assert back.verify() == ()
+    assert back.verify(anchor=anchor)
+
+
+def test_crash_after_the_line_and_before_the_head_keeps_the_charge(full):
+    head = full.path.with_name("ledger.jsonl.head")
+    old = head.read_bytes()
+    full.charge(charge(6))
+    head.write_bytes(old)  # as if the process died between the two writes
+    again = Ledger(full.path)
+    assert again.verify() == ()
+    assert len(again.charges()) == 7
+    again.charge(charge(7))
+    assert Ledger(full.path).verify() == ()
+
+
+def test_torn_line_of_a_crash_is_repaired_and_noted(full):
+    with open(full.path, "ab") as f:
+        f.write(b'{"charge":{"adjac')
+    assert any("not complete" in f for f in full.verify())
+    again = Ledger(full.path)
+    assert [e.kind for e in again.entries][-1] == "note"
+    assert len(again.charges()) == 6
+    assert again.verify() == ()
+
+
+def test_a_full_disk_stops_the_release(full, monkeypatch):
+    def broken(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", broken)
+    with pytest.raises(LedgerError, match="could not be written"):
+        full.charge(charge(6))
+
+
+def test_concurrent_processes_share_one_chain(tmp_path):
+    code = textwrap.dedent("""
+        import sys
+        from polyclinic.privacy.accountant import Gaussian
+        from polyclinic.privacy.ledger import Charge, Ledger
+        ledger = Ledger(sys.argv[1])
+        for n in range(25):
+            ledger.charge(Charge(sys.argv[2], "m", n, "s", 0, Gaussian(10.0)))
+    """)
+    path = tmp_path / "ledger.jsonl"
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(path), f"study {k}"]) for k in range(2)]
+    assert [w.wait(60) for w in workers] == [0, 0]
+    ledger = Ledger(path)
+    assert ledger.verify() == ()
+    assert len(ledger.charges()) == 50
+    assert len(ledger.charges(study="study 1")) == 25
+
+
+def test_killing_between_charge_and_release_never_undercounts(tmp_path):
+    """A process that kills itself after the charge and before the noise leaves the charge behind; the retry pays anew."""
+    code = textwrap.dedent("""
+        import os, signal, sys
+        from pathlib import Path
+        import numpy as np
+        from polyclinic.privacy.door import Door
+        from polyclinic.privacy.ledger import Ledger
+        from polyclinic.privacy.release import Contribution, Step
+        class Killer:
+            exact, label = False, "kills"
+            def integers(self, sd, shape):
+                os.kill(os.getpid(), signal.SIGKILL)
+        folder = Path(sys.argv[1])
+        door = Door("north", ledger=Ledger(folder / "ledger.jsonl"), noise=Killer(), study="icu", store=folder / "out")
+        step = Step(1, "statistics", {"x": (2,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+        door.release(step, Contribution({"x": np.ones(2)}), share=1.0, attempt=0)
+    """)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.verify() == ()
+    assert len(ledger.charges()) == 1
+    assert not list((tmp_path / "out").glob("*.npz")) if (tmp_path / "out").exists() else True
+
+
+def test_unbounded_releases_leave_no_bound_but_stay_visible(full):
+    bounded = full.epsilon(1e-6)
+    full.charge(charge(6, event=Unbounded()))
+    assert full.epsilon(1e-6) == float("inf")
+    assert full.epsilon(1e-6, bounded=True) == bounded
+
+
+def test_cohorts_and_adjacencies_have_their_own_accounts(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.charge(charge(0, cohort="adults"))
+    ledger.charge(charge(0, cohort="children"))
+    ledger.charge(charge(0, adjacency="entry", formal=False, cohort="adults"))
+    assert ledger.epsilon(1e-6, cohort="adults") == ledger.epsilon(1e-6, cohort="children")
+    assert len(ledger.charges(adjacency="entry")) == 1
+
+
+def test_files_are_for_the_owner_only(full):
+    assert full.path.stat().st_mode & 0o077 == 0
+
+
+def test_verify_of_a_missing_ledger_says_so(tmp_path):
+    assert Ledger(tmp_path / "none.jsonl").verify()
