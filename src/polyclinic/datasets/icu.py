@@ -32,7 +32,7 @@ ICU_SHARES: Final[Mapping[str, float]] = {
 }
 MODES: Final = ("procedure", "diagnosis")
 BURDEN_SHAPE: Final = 3.0  # Gamma shape of a carrier's burden: mild and severe cases, seldom extreme ones
-TYPICAL: Final = 0.5  # a carrier's mean share of the mean number of events, the unit of the log odds in the table
+TYPICAL: Final = 0.65  # a carrier's mean share of the mean number of events, the unit of the log odds in the table
 
 Matrix = NDArray[np.float64]
 
@@ -197,7 +197,7 @@ def _weights(axis: Axis, table: tuple[_Phenotype, ...]) -> Matrix:
 
 def _common(axis: Axis, planted: Matrix) -> Matrix:
     """How often each code occurs outside every phenotype: comorbidities first, planted codes now and then."""
-    spare = ~(planted > 0).any(1)
+    spare = np.asarray((planted == 0).all(1))
     weight = np.full(len(spare), 0.3)
     weight[spare] = 1 / np.sqrt(np.arange(1, spare.sum() + 1))
     return np.asarray(weight / weight.sum())

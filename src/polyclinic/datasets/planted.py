@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -149,7 +150,7 @@ def _planted(
     )
     tensor = SparseTensor(coords, values, (patients, *dims), axes)
     edges = np.linspace(0, patients, sites + 1).round().astype(int)
-    parts = [(f"site {k + 1}", np.arange(a, b)) for k, (a, b) in enumerate(zip(edges[:-1], edges[1:]))]
+    parts = [(f"site {k + 1}", np.arange(a, b)) for k, (a, b) in enumerate(pairwise(edges))]
     truth = Truth(
         names=tuple(f"phenotype {r + 1}" for r in range(phenotypes)),
         axes=axes,
