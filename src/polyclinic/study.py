@@ -341,6 +341,14 @@ class SiteIdentity(_Section):
     folder: str = Field("site", description="Folder of tensors, caches and checkpoints; erasable as a whole.")
 
 
+class WideKind(_Section):
+    """``[source.wide.KIND]``: one kind of event spread over several columns of a row."""
+
+    columns: tuple[str, ...] = Field(min_length=1, description="The columns.")
+    code: Literal["value", "column"] = Field("value", description="The code is the cell's value or the column's name.")
+    without: tuple[str, ...] = Field((), description="Values that mean 'did not happen', e.g. No.")
+
+
 class Source(_Section):
     """``[source]``: where the records are. Which keys apply depends on ``kind`` (docs/howto/ingest.md)."""
 
@@ -348,7 +356,9 @@ class Source(_Section):
     events: str | None = Field(None, description="files, meds: event table (CSV, Parquet; a folder or pattern).")
     labels: str | None = Field(None, description="files: table of patient_id, label.")
     columns: dict[str, str] = Field(default_factory=dict, description="files: canonical name -> name in the file.")
-    wide: dict[str, Any] = Field(default_factory=dict, description="files: kinds spread over columns; see the how-to.")
+    wide: dict[str, WideKind] = Field(default_factory=dict, description="files: kinds spread over several columns.")
+    systems: dict[str, str] = Field(default_factory=dict, description="files: kind -> code system, e.g. icd9cm.")
+    kinds: dict[str, str] = Field(default_factory=dict, description="meds: first part of a code -> kind.")
     missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value'.")
     folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
     database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
@@ -359,7 +369,8 @@ class Source(_Section):
     codes: Literal["standard", "source"] = Field("standard", description="omop: standard concepts or source codes.")
     split: str | None = Field(None, description="Column that divides the patients into sites (simulation).")
     features: str | None = Field(None, description="matrix: CSV or Parquet, one row a patient.")
-    label: str | None = Field(None, description="matrix: column of the class.")
+    label: str | None = Field(None, description="files, matrix: column of the outcome or class.")
+    positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 

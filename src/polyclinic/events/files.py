@@ -1,0 +1,129 @@
+"""Plain event files (CSV or Parquet) with a column map: the way in for any database that can export a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.events.engine import Connection, identifier, literal
+from polyclinic.events.source import COLUMNS, Opened
+from polyclinic.events.tables import describe, hash_of, open_file
+from polyclinic.study import Node
+
+__all__ = ["open_source"]
+
+REQUIRED = ("patient_id", "visit_id", "time", "kind", "code")
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+    """Open ``[source] events`` and ``labels``.
+
+    ``columns`` maps a canonical name to the name in the file; ``"=text"`` is a constant, ``""`` says that there is no
+    such column. ``wide`` describes kinds that are spread over several columns of one row (docs/howto/ingest.md).
+    """
+    source = node.source
+    if not source.events:
+        raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
+    unknown = [f"columns.{c}: unknown" for c in source.columns if c not in COLUMNS]
+    if unknown:
+        raise ConfigError(f"node {node.name!r}: wrong map", faults=unknown, hint=f"known: {', '.join(COLUMNS)}")
+    path = node.path(source.events)
+    cheap = open_file(con, path, "raw")
+    present = describe(con, "raw")
+    faults: list[str] = []
+    picked = {c: _column(c, node, present, faults) for c in COLUMNS}
+    for kind, wide in source.wide.items():
+        faults += [f"{path.name}: column {c!r} of wide.{kind} missing" for c in wide.columns if c not in present]
+    if source.label and source.label not in present:
+        faults.append(f"{path.name}: column {source.label!r} (label) missing")
+    labels = None
+    if source.labels:
+        open_file(con, node.path(source.labels), "raw labels")
+        there = describe(con, "raw labels")
+        faults += [
+            f"{node.path(source.labels).name}: column {c} missing" for c in ("patient_id", "label") if c not in there
+        ]
+        labels = 'SELECT patient_id, label FROM "raw labels"'
+    if faults:
+        raise DataError(
+            f"site {node.name!r}: the event files lack columns",
+            faults=faults,
+            hint=f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}",
+        )
+    if source.wide:
+        parts = [_wide(kind, node, picked, present) for kind in source.wide]
+        events = "\nUNION ALL\n".join(sql for sql, _ in parts)
+        rows = {f"events.{kind}": sql for kind, (_, sql) in zip(source.wide, parts)}
+    else:
+        listed = ", ".join(f"{sql} AS {c}" for c, sql in picked.items())
+        events = f"SELECT 'events' AS origin, {listed}, CAST(NULL AS VARCHAR) AS dropped FROM raw"
+        rows = {"events": "SELECT count(*) FROM raw"}
+    inputs = {"events": path.name}
+    if path.is_file():
+        inputs["events sha256"] = hash_of(path)
+    return Opened(events, rows, _visits(node, picked, present), cheap, inputs, labels)
+
+
+def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:
+    """The SQL of one canonical column."""
+    source = node.source
+    mapped = source.columns.get(name, name)
+    if name == "system" and mapped not in present and source.systems:
+        cases = " ".join(f"WHEN {literal(k)} THEN {literal(s)}" for k, s in source.systems.items())
+        kind = source.columns.get("kind", "kind")
+        subject = literal(kind[1:]) if kind.startswith("=") else identifier(kind) if kind in present else "NULL"
+        return f"CASE {subject} {cases} END"
+    if mapped.startswith("="):
+        return literal(mapped[1:])
+    if mapped not in present:
+        spread = source.wide and name in ("kind", "code", "time")
+        if mapped and (name in source.columns or (name in REQUIRED and not spread)):
+            faults.append(f"{node.path(source.events or '').name}: column {mapped} missing")
+        return "CAST(NULL AS VARCHAR)"
+    return _cell(mapped, present, source.missing)
+
+
+def _cell(column: str, present: Mapping[str, str], missing: tuple[str, ...]) -> str:
+    sql = _quoted(column)
+    if present[column] == "VARCHAR" and missing:
+        return f"CASE WHEN {sql} IN ({', '.join(map(literal, missing))}) THEN NULL ELSE {sql} END"
+    return sql
+
+
+def _quoted(column: str) -> str:
+    # A column that exists in the file is quoted whatever its name is.
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _wide(kind: str, node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> tuple[str, str]:
+    """Query of one wide kind, and the query that counts its cells."""
+    wide = node.source.wide[kind]
+    cells = ", ".join(
+        f"{{'name': {literal(c)}, 'cell': CAST({_cell(c, present, node.source.missing)} AS VARCHAR)}}"
+        for c in wide.columns
+    )
+    without = ", ".join(map(literal, wide.without)) or "NULL"
+    code = "cell.name" if wide.code == "column" else "cell.cell"
+    system = literal(node.source.systems[kind]) if kind in node.source.systems else "CAST(NULL AS VARCHAR)"
+    keep = ", ".join(f"{picked[c]} AS {c}" for c in ("patient_id", "visit_id", "time", "site"))
+    sql = f"""
+SELECT {literal(f"events.{kind}")} AS origin, patient_id, visit_id, time, {literal(kind)} AS kind, {code} AS code,
+       {system} AS system, CAST(NULL AS VARCHAR) AS value, CAST(NULL AS VARCHAR) AS description, site,
+       CASE WHEN cell.cell IS NULL THEN 'empty cell'
+            WHEN cell.cell IN ({without}) THEN 'cell says it did not happen' END AS dropped
+FROM (SELECT {keep}, unnest([{cells}]) AS cell FROM raw)"""
+    return sql, f"SELECT count(*) * {len(wide.columns)} FROM raw"
+
+
+def _visits(node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> str | None:
+    """One row a row of the file, where it has an outcome column."""
+    label = node.source.label
+    if not label:
+        return None
+    outcome = f"CAST({_cell(label, present, node.source.missing)} AS VARCHAR)"
+    if node.source.positive:
+        outcome = f"({outcome} IN ({', '.join(map(literal, node.source.positive))}))"
+    return (
+        f"SELECT {picked['patient_id']} AS patient_id, {picked['visit_id']} AS visit_id, {picked['time']} AS starts, "
+        f"{picked['time']} AS ends, NULL AS died, {picked['site']} AS site, {outcome} AS {identifier(label)} FROM raw"
+    )

@@ -1,0 +1,133 @@
+"""What a source is: tables, the ``.sql`` that turns them into events, and the ``.sql`` of visits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any, Final
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.events.engine import Connection, identifier, reading, statement
+from polyclinic.events.tables import Table, open_tables
+from polyclinic.study import Node
+
+__all__ = ["COLUMNS", "SYSTEMS", "Opened", "Tabular", "open_source", "sql_of"]
+
+COLUMNS: Final = ("patient_id", "visit_id", "time", "kind", "code", "system", "value", "description", "site")
+ICD: Final = ("icd9cm", "icd9proc", "icd10", "icd10cm", "icd10pcs")
+SYSTEMS: Final = frozenset(
+    (*ICD, "cpt", "hcpcs", "snomed", "loinc", "rxnorm", "ndc", "atc", "omop", "phecode", "local")
+)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A source that has been opened.
+
+    Parameters
+    ----------
+    events
+        Query: ``origin``, the canonical columns, ``dropped`` (a reason or NULL), one row for every row read.
+    rows
+        Origin -> query that counts the rows there are, independently of ``events``.
+    visits
+        Query: ``patient_id, visit_id, starts, ends, died, site`` and any outcome column; None if there are none.
+    cheap
+        Whether the events can be scanned twice at little cost.
+    inputs
+        Name -> what it was read from.
+    labels
+        Query: ``patient_id, label`` where the source brings labels of patients; None otherwise.
+    """
+
+    events: str
+    rows: Mapping[str, str]
+    visits: str | None = None
+    cheap: bool = False
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    labels: str | None = None
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """A source of named tables whose SQL is ``sql/<name>.sql`` and ``sql/<name>_visits.sql``.
+
+    Parameters
+    ----------
+    name
+        Of the source and its SQL files.
+    tables
+        Tables that are opened.
+    events
+        Those whose rows are events (their rows are counted).
+    visits
+        Table and column that identify a visit; any boolean column of that table can be an outcome.
+    unique
+        Table -> column that must not repeat, the visit's own aside.
+    """
+
+    name: str
+    tables: tuple[Table, ...]
+    events: tuple[str, ...]
+    visits: tuple[str, str]
+    unique: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self, con: Connection, node: Node, outcome: str | None) -> Opened:
+        """Open the tables; ``outcome`` names a further column of the visit table."""
+        table, key = self.visits
+        extra = outcome if outcome and outcome not in ("mortality", "readmission") else None
+        tables = [
+            replace(t, need=f"{t.need} {extra.lower()}") if extra and t.name == table and extra not in t.columns else t
+            for t in self.tables
+        ]
+        origins = open_tables(con, node, tables)
+        self._check_unique(con, node)
+        visits = statement(f"{self.name}_visits")
+        if extra:
+            column = identifier(extra.lower())
+            visits = (
+                f"SELECT v.*, x.{column} AS {identifier(extra)} FROM ({visits}) v "
+                f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.visit_id"
+            )
+        return Opened(
+            events=statement(self.name),
+            rows={t: f"SELECT count(*) FROM {identifier(t)}" for t in self.events},
+            visits=visits,
+            inputs=origins,
+        )
+
+    def _check_unique(self, con: Connection, node: Node) -> None:
+        faults = []
+        for table, column in [self.visits, *self.unique.items()]:
+            with reading(f"site {node.name!r}, table {table}"):
+                row = con.execute(
+                    f"SELECT count(*), any_value(k) FROM (SELECT {identifier(column)} AS k FROM {identifier(table)} "
+                    f"WHERE {identifier(column)} IS NOT NULL GROUP BY 1 HAVING count(*) > 1)"
+                ).fetchone()
+            if row and row[0]:
+                faults.append(f"table {table}: {row[0]} values of {column} occur more than once, e.g. {row[1]}")
+        if faults:
+            raise DataError(
+                f"site {node.name!r}: rows are duplicated", faults=faults, hint="remove the duplicates at the source"
+            )
+
+
+def open_source(con: Connection, node: Node, outcome: str | None = None) -> Opened:
+    """Open whatever ``[source] kind`` names."""
+    module = import_module(f"polyclinic.events.{node.source.kind}")
+    opener: Callable[[Any, Node, str | None], Opened] | None = getattr(module, "open_source", None)
+    if opener is None:
+        raise ConfigError(f"source {node.source.kind!r} has no events", hint="use it in a study with [features]")
+    return opener(con, node, outcome)
+
+
+def sql_of(kind: str) -> str:
+    """The SQL of a source as an owner can run it in any tool; its result, exported as Parquet, is a ``files`` source."""
+    try:
+        return statement(kind)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"source {kind!r} has no SQL of its own",
+            hint="omop, mimic3, mimic4, eicu, synpuf, fhir, meds have",
+        ) from None

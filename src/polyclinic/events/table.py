@@ -1,0 +1,137 @@
+"""The canonical event table: patient, visit, time, kind, code; written once, read by everything after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from polyclinic.errors import DataError
+from polyclinic.events.accounting import Step
+from polyclinic.events.engine import Connection, literal, reading
+from polyclinic.events.source import COLUMNS, SYSTEMS, Opened, open_source
+from polyclinic.study import Node
+
+__all__ = ["EventTable", "read_events"]
+
+# Times are the hospital's own clock: an offset such as +01:00 is cut off, so that "the same day" means the local day.
+CANONICAL: Final = """
+SELECT origin,
+       CAST(patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id,
+       {time} AS time, CAST(kind AS VARCHAR) AS kind, CAST(code AS VARCHAR) AS code, CAST(system AS VARCHAR) AS system,
+       TRY_CAST(value AS DOUBLE) AS value, CAST(description AS VARCHAR) AS description, CAST(site AS VARCHAR) AS site,
+       CASE WHEN dropped IS NOT NULL THEN CAST(dropped AS VARCHAR)
+            WHEN patient_id IS NULL THEN 'no patient'
+            WHEN code IS NULL OR CAST(code AS VARCHAR) = '' THEN 'no code'
+            WHEN kind IS NULL THEN 'no kind' END AS dropped,
+       {unread} AS unread, {odd} AS odd
+FROM ({query})
+"""
+
+
+@dataclass(frozen=True)
+class EventTable:
+    """Events of one site, in a Parquet file that stays there.
+
+    Parameters
+    ----------
+    path
+        The file, with the columns of ``COLUMNS``.
+    steps
+        Row accounting of the reading, one step a source table.
+    inputs
+        What was read.
+    rows
+        Events in the file.
+    notes
+        Kind of remark -> number: events without time, without visit, times that could not be read.
+    """
+
+    path: Path
+    steps: tuple[Step, ...]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0
+    notes: Mapping[str, int] = field(default_factory=dict)
+
+    def scan(self) -> str:
+        """The table as a relation of the engine."""
+        return f"read_parquet({literal(str(self.path))})"
+
+
+def read_events(con: Connection, node: Node, path: Path, *, outcome: str | None = None) -> tuple[EventTable, Opened]:
+    """Read a node's source into the event file ``path``; every row is used or dropped for a named reason."""
+    opened = open_source(con, node, outcome)
+    what = f"site {node.name!r}, source {node.source.kind!r}"
+    with reading(what):
+        columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
+        timed = columns["time"].startswith(("TIMESTAMP", "DATE"))
+        text = "regexp_replace(CAST(time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
+        time = "CAST(time AS TIMESTAMP)" if timed else f"TRY_CAST({text} AS TIMESTAMP)"
+        unread = "false" if timed else f"(time IS NOT NULL AND {time} IS NULL)"
+        odd = "(value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL)" if columns["value"] == "VARCHAR" else "false"
+        query = CANONICAL.format(time=time, unread=unread, odd=odd, query=opened.events)
+        # Parquet can be scanned again at little cost; anything else is parsed once and kept in the scratch file.
+        con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap else 'TABLE'} canonical AS {query}")
+        counted = con.execute(
+            "SELECT origin, dropped, count(*), count(*) FILTER (unread), count(*) FILTER (time IS NULL), "
+            "count(*) FILTER (visit_id IS NULL), count(*) FILTER (odd) FROM canonical GROUP BY ALL"
+        ).fetchall()
+        there = {origin: _one(con, sql) for origin, sql in opened.rows.items()}
+    steps = tuple(
+        Step(
+            f"read {origin}",
+            there[origin],
+            sum(r[2] for r in counted if r[0] == origin and r[1] is None),
+            {r[1]: r[2] for r in counted if r[0] == origin and r[1] is not None},
+        )
+        for origin in opened.rows
+    )
+    rows = sum(s.rows_out for s in steps)
+    faults = _faults(con, node, counted, rows, steps)
+    if faults:
+        raise DataError(
+            f"{what}: not usable",
+            faults=faults,
+            hint="correct the source; texts that mean 'no value' go in missing = [...]",
+        )
+    used = [r for r in counted if r[1] is None]
+    notes = {
+        "events without time": sum(r[4] for r in used),
+        "events without visit": sum(r[5] for r in used),
+    }
+    with reading(what):
+        con.execute(
+            f"COPY (SELECT {', '.join(COLUMNS)} FROM canonical WHERE dropped IS NULL) "
+            f"TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy)"
+        )
+        if not opened.cheap:
+            con.execute("DROP TABLE canonical")
+    return EventTable(path, steps, opened.inputs, rows, notes), opened
+
+
+def _faults(con: Connection, node: Node, counted: list[Any], rows: int, steps: tuple[Step, ...]) -> list[str]:
+    faults = []
+    for origin in sorted({r[0] for r in counted}):
+        unread, odd = (sum(r[k] for r in counted if r[0] == origin) for k in (3, 6))
+        if unread:
+            faults.append(f"{origin}: {unread} texts in column time are not a date or time")
+        if odd:
+            faults.append(f"{origin}: {odd} texts in column value are not numbers")
+    systems = [s for (s,) in con.execute("SELECT DISTINCT system FROM canonical WHERE dropped IS NULL").fetchall()]
+    unknown = sorted(s for s in systems if s is not None and s not in SYSTEMS)
+    if unknown:
+        faults.append(f"unknown code system {', '.join(map(repr, unknown))}; known: {', '.join(sorted(SYSTEMS))}")
+    if rows == 0:
+        reasons = "; ".join(f"{s.name}: {s.rows_in} rows" + _why(s) for s in steps)
+        faults.append(f"no usable event at all ({reasons})")
+    return faults
+
+
+def _why(step: Step) -> str:
+    return "".join(f", {n} {reason}" for reason, n in step.dropped.items())
+
+
+def _one(con: Connection, sql: str) -> int:
+    row = con.execute(sql).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,217 @@
+"""The whole way of the data: a node's records and a study's rule -> tensor, events, labels and a manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic import __version__
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.events import EventTable, Step, read_events
+from polyclinic.events.engine import Connection, literal, reading, session
+from polyclinic.events.labels import Labels, read_labels
+from polyclinic.events.tables import hash_of
+from polyclinic.study import Node, Study
+from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together
+from polyclinic.tensors.site import Site, Sites
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Ingested", "ingest", "read_site", "read_sites"]
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """A site's data as a study needs them, and the manifest that accounts for every row."""
+
+    site: Site
+    manifest: dict[str, Any]
+
+
+def ingest(node: Node, study: Study, out: str | Path) -> Ingested:
+    """Write ``tensor.npz``, ``events.parquet``, ``labels.parquet`` and ``manifest.json`` into ``out``.
+
+    All four are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
+    """
+    folder = Path(out)
+    with session(folder) as (con, scratch):
+        made = _make(con, scratch, node, study)
+        tensor = made.site.counts()
+        tensor.save(scratch / "tensor.npz")
+        _write_labels(con, tensor, scratch / "labels.parquet")
+        names = ("tensor.npz", "events.parquet", "labels.parquet")
+        manifest = {**made.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
+        (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        for name in (*names, "manifest.json"):
+            with open(scratch / name, "rb") as f:
+                os.fsync(f.fileno())
+            os.chmod(scratch / name, 0o600)  # patient identifiers: for the owner's eyes only
+            os.replace(scratch / name, folder / name)
+    return Ingested(made.site, manifest)
+
+
+def read_site(folder: str | Path, name: str | None = None) -> Site:
+    """Read what :func:`ingest` wrote."""
+    import duckdb
+
+    place = Path(folder)
+    try:
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise DataError(f"{place}: not a folder written by `polyclinic ingest`", faults=[str(e)]) from None
+    tensor = SparseTensor.load(place / "tensor.npz")
+    with duckdb.connect() as con, reading(str(place / "labels.parquet")):
+        con.execute(f"CREATE TEMP TABLE labels AS SELECT * FROM read_parquet({literal(str(place / 'labels.parquet'))})")
+        labels = _aligned(con, tensor)
+    return Site(name or manifest["site"], tensor, None, labels)
+
+
+def read_sites(study: Study) -> Sites:
+    """The hospitals of a simulation: every node of the study ingested in its own folder, nothing written.
+
+    With ``[sites] split = true`` one node's patients are divided by the source's site column (ICU type, hospital ...).
+    """
+    nodes = study.nodes()
+    if not nodes:
+        raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
+    found: list[Site] = []
+    for node in nodes:
+        with session(node.home) as (con, scratch):
+            if study.sites is not None and study.sites.split:
+                found += _split(con, scratch, node, study)
+            else:
+                found.append(_make(con, scratch, node, study).site)
+    return Sites(found)
+
+
+def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
+    table, vocabulary, labels = _read(con, scratch, node, study)
+    tensor, step = count_together(con, study.rule(), vocabulary)
+    manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
+    return Ingested(Site(node.name, tensor, None, _aligned(con, tensor)), manifest)
+
+
+def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
+    rule = study.labels
+    table, opened = read_events(con, node, scratch / "events.parquet", outcome=rule.outcome if rule else None)
+    labels = read_labels(con, opened, rule, node.source.label)
+    return table, choose_codes(con, table.scan(), study), labels
+
+
+def _split(con: Connection, scratch: Path, node: Node, study: Study) -> list[Site]:
+    _, vocabulary, _ = _read(con, scratch, node, study)
+    # One vocabulary for all sites, so that they are aligned from the start.
+    whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))
+    names = [
+        str(r[0]) for r in con.execute("SELECT DISTINCT site FROM events WHERE site IS NOT NULL ORDER BY 1").fetchall()
+    ]
+    if not names:
+        raise DataError(f"node {node.name!r}: no event names a site", hint="map it: columns = {site = 'their_column'}")
+    out = []
+    for name in names:
+        try:
+            tensor, _ = count_together(con, study.rule(), whole, site=name)
+        except DataError as e:
+            if not e.what.startswith("nothing occurs together"):
+                raise
+            continue  # a unit without a single co-occurrence takes no part
+        out.append(Site(name, tensor, None, _aligned(con, tensor)))
+    return out
+
+
+def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[Any] | None:
+    """Labels in the order of the tensor's patients; None unless every one of them is known."""
+    found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
+    wanted = [found.get(p) for p in tensor.axes[0].labels or ()]
+    return None if not wanted or any(x is None for x in wanted) else np.array(wanted, np.int64)
+
+
+def _write_labels(con: Connection, tensor: SparseTensor, path: Path) -> None:
+    patients = np.array(tensor.axes[0].labels or (), dtype=object)
+    con.register("axis", {"patient_id": patients, "place": np.arange(len(patients))})
+    con.execute(
+        "COPY (SELECT a.patient_id, l.label FROM axis a LEFT JOIN labels l USING (patient_id) ORDER BY a.place) "
+        f"TO {literal(str(path))} (FORMAT parquet)"
+    )
+    con.unregister("axis")
+
+
+def _manifest(
+    con: Connection,
+    node: Node,
+    study: Study,
+    table: EventTable,
+    vocabulary: Vocabulary,
+    tensor: SparseTensor,
+    labels: Labels | None,
+    steps: Sequence[Step],
+) -> dict[str, Any]:
+    import duckdb
+
+    rule = study.rule()
+    modes = []
+    for axis, coverage in zip(tensor.axes[1:], vocabulary.coverage):
+        if axis.name in rule.vocabulary:
+            how = f"public list {Path(rule.vocabulary[axis.name]).name}"
+        elif axis.name in rule.top:
+            how = f"top {rule.top[axis.name]} by number of {rule.top_by}, chosen from the data"
+        else:
+            how = "every code that occurs together with another, chosen from the data"
+        modes.append(
+            {
+                "mode": axis.name,
+                "codes": len(axis.labels or ()),
+                "vocabulary": axis.vocabulary,
+                "chosen": how,
+                "sha256": axis.digest(),
+                "coverage": coverage.to_json(),
+            }
+        )
+    known = _pairs(con, "SELECT count(*), count(*) FILTER (label = 1) FROM labels WHERE label IS NOT NULL")
+    return {
+        "polyclinic": __version__,
+        "duckdb": duckdb.__version__,
+        "python": platform.python_version(),
+        "study": {"name": study.name, "sha256": study.digest()},
+        "site": node.name,
+        "source": {"kind": node.source.kind, "read": dict(table.inputs)},
+        "steps": [s.to_json() for s in (*table.steps, *steps)],
+        "notes": dict(table.notes),
+        "rule": {
+            "modes": list(rule.modes),
+            "window": rule.window,
+            "cap": rule.cap,
+            "top_by": rule.top_by,
+            "minimum_patients": rule.minimum_patients,
+            "value": "number of ways to take one event of each mode",
+        },
+        "tensor": {"shape": list(tensor.shape), "nnz": tensor.nnz, "largest": float(tensor.values.max())},
+        "modes": modes,
+        "labels": None if labels is None else {**labels.to_json(), "known": known[0], "positive": known[1]},
+        "sites": _sites(con),
+    }
+
+
+def _sites(con: Connection) -> dict[str, Any]:
+    """Patients by value of the site column, and how many occur at more than one."""
+    by = con.execute(
+        "SELECT site, count(DISTINCT patient_id) FROM events WHERE site IS NOT NULL GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    several = _pairs(
+        con,
+        "SELECT count(*), 0 FROM (SELECT patient_id FROM events WHERE site IS NOT NULL GROUP BY 1 "
+        "HAVING count(DISTINCT site) > 1)",
+    )[0]
+    return {"patients": {str(k): int(n) for k, n in by}, "patients_at_several": several}
+
+
+def _pairs(con: Connection, sql: str) -> tuple[int, int]:
+    row = con.execute(sql).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
