@@ -21,7 +21,7 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.tensors import cp, kernels, sgd
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Elastic", "Passed", "local_pass", "open_factors", "open_patients"]
+__all__ = ["Elastic", "Passed", "close_patients", "local_pass", "open_factors", "open_patients", "rate_at"]
 
 Matrix = NDArray[np.float64]
 WARM: Final = 10  # passes in patient batches; later passes take the whole site
@@ -124,6 +124,8 @@ def local_pass(
     a[tensor.rows] = patients[tensor.rows]
     local = [np.array(f) for f in factors]
     gradient = number <= WARM and not (elastic is not None and elastic.strength)
+    # A column must have learned something before it can be found absent: the penalty rises from pass 10 to 30.
+    ramp = min(max(number - WARM, 0) / (2 * WARM), 1.0)
     error = 0.0
     for rows in np.array_split(order, batches):
         batch = np.sort(rows)
@@ -135,7 +137,7 @@ def local_pass(
             local,
             nonnegative,
             learning_rate,
-            sparsity,
+            sparsity * ramp,
             elastic,
             gradient,
         )
@@ -222,3 +224,39 @@ def _missing(
     if sparsity:
         a = cp.shrink_columns(a, sparsity if variant == "paper" else learning_rate * sparsity)  # ERRATA E0.3
     return Passed(a, local, error)
+
+
+def close_patients(
+    tensor: SparseTensor,
+    patients: Matrix,
+    factors: Sequence[Matrix],
+    *,
+    zeros: Literal["observed", "missing"],
+    nonnegative: bool = True,
+    sparsity: float = 0.0,
+) -> Matrix:
+    """The final memberships: solved anew for the final factors, shrunk once more (observed); as trained (missing)."""
+    if zeros == "missing":
+        return patients
+    a = cp.solve_memberships(tensor, factors, nonnegative=nonnegative)
+    if not sparsity:
+        return a
+    g, m = cp.gram([a, *factors], 0), kernels.mttkrp(tensor, [a, *factors], 0)
+    sse = max(0.0, tensor.norm_squared() - 2 * float(np.vdot(a, m)) + float(np.vdot(a.T @ a, g)))
+    cells = float(np.prod([float(d) for d in tensor.shape[1:]]))
+    return cp.hals(a, g, m, nonnegative=nonnegative, l21=sparsity * float(np.sqrt(sse / cells)))
+
+
+def rate_at(
+    learning_rate: float | Sequence[float] | None, number: int, *, zeros: Literal["observed", "missing"]
+) -> float:
+    """The step of pass ``number`` (from 1): a constant, one per pass with the last kept, or the default.
+
+    >>> rate_at((0.1, 0.05), 3, zeros="missing"), rate_at(None, 1, zeros="observed")
+    (0.05, 1.0)
+    """
+    if learning_rate is None:
+        return 1.0 if zeros == "observed" else 0.01
+    if isinstance(learning_rate, (int, float)):
+        return float(learning_rate)
+    return float(learning_rate[min(number, len(learning_rate)) - 1])

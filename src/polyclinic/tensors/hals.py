@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +13,12 @@ from polyclinic.tensors.simd import WIDTH, axpy, lanes, load, ramp, store
 __all__ = ["hals"]
 
 Matrix = NDArray[np.float64]
-ROWS = 2 * WIDTH  # patients (rows) worked off side by side, one per lane
+ROWS: Final = 8 * WIDTH  # rows worked off side by side, one per lane: enough independent sums to hide latency
 
 
 @kernel
 def _sweeps(shape, factor, gram, inverse, mttkrp, sweeps, nonnegative, a, m, out):  # type: ignore[no-untyped-def]
-    """Rows are independent: eight of them are transposed into ``a`` and ``m`` and swept together, one per lane."""
+    """Rows are independent: 32 of them are transposed into ``a`` and ``m`` and swept together, one per lane."""
     rows, rank = np.uint64(factor.shape[0]), np.uint64(factor.shape[1])
     width = np.uint64(a.shape[1])
     c = np.uint64(0)

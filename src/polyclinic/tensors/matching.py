@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from polyclinic.errors import DataError
 
-__all__ = ["Match", "cosines", "match"]
+__all__ = ["Match", "cosines", "factor_match_score", "match"]
 
 Matrix = NDArray[np.float64]
 
@@ -71,3 +71,39 @@ def match(a: Sequence[Matrix], b: Sequence[Matrix], likeness: Matrix | None = No
     table = cosines(a, b) if likeness is None else likeness
     left, right = linear_sum_assignment(-table)
     return Match(left.astype(np.int64), right.astype(np.int64), table[left, right])
+
+
+def factor_match_score(
+    a: Sequence[Matrix],
+    b: Sequence[Matrix],
+    weights: tuple[ArrayLike, ArrayLike] | None = None,
+) -> float:
+    """How alike two models are, from 0 (nothing in common) to 1 (the same phenotypes, in any order and sign).
+
+    Parameters
+    ----------
+    a, b
+        Lists of factors, (I_n, R_a) and (I_n, R_b). Columns are scaled to length 1; |cos| is multiplied over modes;
+        columns are matched by the Hungarian method; the mean is over the smaller rank (ERRATA E0.15).
+    weights
+        (R_a,) and (R_b,) weights: adds the papers' penalty 1 - |w_a - w_b| / max(w_a, w_b) for each pair, before
+        matching.
+
+    Examples
+    --------
+    >>> factor_match_score([np.eye(3)], [-np.eye(3)[:, [2, 0, 1]]])
+    1.0
+    >>> factor_match_score([np.eye(2)], [np.eye(2)], weights=([1.0, 2.0], [1.0, 1.0]))
+    0.75
+    """
+    table = cosines(a, b)
+    if min(table.shape) == 0:
+        raise DataError("a model without phenotypes has no match score")
+    if weights is not None:
+        x = np.abs(np.asarray(weights[0], np.float64))[:, None]
+        y = np.abs(np.asarray(weights[1], np.float64))[None, :]
+        if (x.shape[0], y.shape[1]) != table.shape:
+            raise DataError(f"weights of lengths {x.shape[0]} and {y.shape[1]} for ranks {table.shape}")
+        top = np.maximum(x, y)
+        table = table * np.where(top > 0, 1.0 - np.abs(x - y) / np.where(top > 0, top, 1.0), 1.0)
+    return float(match(a, b, table).likeness.mean())

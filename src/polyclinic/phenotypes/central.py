@@ -1,0 +1,100 @@
+"""What central methods share: they see the union of all sites, and nothing is sent because everything was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError, Divergence
+from polyclinic.federation.fold import Progress, setting_of
+from polyclinic.federation.traffic import Traffic
+from polyclinic.phenotypes.factorization import Factorization
+from polyclinic.privacy.card import central_card
+from polyclinic.tensors.matching import factor_match_score
+from polyclinic.tensors.site import Site, pooled
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Central", "Data"]
+
+Matrix = NDArray[np.float64]
+Data: TypeAlias = "SparseTensor | Site | Sequence[Site]"
+
+
+class Central(Factorization):
+    """A factorization of the pooled union.
+
+    Attributes
+    ----------
+    objective_
+        What was minimised, at the end.
+    starts_
+        One entry per random start: seed, rounds, objective.
+    stability_
+        Mean factor match score between the kept start and the others (1 = every start tells the same story; None with
+        one start). A model that changes with the seed should not be read as phenotypes.
+    """
+
+    name = "central"
+    needs = "tensor"
+    objective_: float
+    starts_: list[dict[str, Any]]
+    stability_: float | None
+
+    def _pool(self, data: Data) -> tuple[SparseTensor, list[tuple[str, int]]]:
+        """The union, and the sites' names and numbers of patients in its order."""
+        if self.params.privacy is not None:
+            raise ConfigError(
+                f"{type(self).__name__} sees every record: it has no private version",
+                hint="use a federated method (pc.DPEM for a formal guarantee), or privacy=None",
+            )
+        if isinstance(data, SparseTensor):
+            return data, [("pooled", data.patients)]
+        sites = [data] if isinstance(data, Site) else list(data)
+        setting_of(self, sites)  # type: ignore[arg-type]  # same checks, same errors as a federated run
+        union = pooled(sites).counts() if len(sites) > 1 else sites[0].counts()
+        return union, [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]
+
+    def _store(
+        self, tensor: SparseTensor, parts: list[tuple[str, int]], patients: Matrix, factors: list[Matrix]
+    ) -> None:
+        ends = np.cumsum([n for _, n in parts])
+        memberships = {name: patients[end - n : end] for (name, n), end in zip(parts, ends)}
+        self._set(factors, np.square(patients).sum(0), memberships, tensor.axes[1:])
+        self.traffic_ = Traffic()
+        self.privacy_ = central_card(self.name)
+
+    def _best(self, runs: list[Any]) -> Any:
+        """The run with the lowest objective; the others say how stable it is."""
+        best = min(runs, key=lambda r: r.objective)
+        self.starts_ = [{"seed": r.seed, "rounds": len(r.history), "objective": r.objective} for r in runs]
+        others = [factor_match_score(best.factors[1:], r.factors[1:]) for r in runs if r is not best]
+        self.stability_ = float(np.mean(others)) if others else None
+        self.objective_ = best.objective
+        self.history_ = best.history
+        return best
+
+
+class Clock:
+    """Rounds as they pass: history, progress events, and the check that numbers stay numbers."""
+
+    def __init__(self, method: str, rounds: int, tol: float, progress: Callable[[Progress], None] | None) -> None:
+        self.method, self.rounds, self.tol, self.progress = method, rounds, tol, progress
+        self.history: list[dict[str, Any]] = []
+        self._start = time.perf_counter()
+
+    def tick(self, figures: dict[str, float], remedy: str) -> bool:
+        """Note a finished round; True when the objective changed by less than ``tol`` (relative)."""
+        if not np.isfinite(figures["objective"]):
+            raise Divergence(f"{self.method}, round {len(self.history) + 1}: left the finite numbers", hint=remedy)
+        number = len(self.history) + 1
+        self.history.append({"round": number, "seconds": time.perf_counter() - self._start, **figures})
+        if self.progress is not None:
+            self.progress(Progress("round", self.method, number, self.rounds, figures))
+        if number < 2 or self.tol == 0:
+            return False
+        before, now = self.history[-2]["objective"], figures["objective"]
+        return bool(abs(before - now) <= self.tol * max(abs(before), 1e-300))
