@@ -11,14 +11,32 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "SparseTensor": "polyclinic.tensors.sparse",
     "Axis": "polyclinic.tensors.axis",
-    "Site": "polyclinic.tensors.site",
-    "Study": "polyclinic.study",
+    "CPALS": "polyclinic.phenotypes.als",
+    "CPSGD": "polyclinic.phenotypes.sgd",
+    "DPEM": "polyclinic.phenotypes.dpem",
+    "DPFact": "polyclinic.phenotypes.dpfact",
+    "DistributedSGD": "polyclinic.phenotypes.localtf",
+    "FederatedPCA": "polyclinic.federation.moments",
+    "GaussianMixture": "polyclinic.mixtures.em",
+    "LocalModel": "polyclinic.phenotypes.local",
+    "LocalTF": "polyclinic.phenotypes.localtf",
     "Node": "polyclinic.study",
+    "Privacy": "polyclinic.privacy.budget",
+    "Site": "polyclinic.tensors.site",
+    "SparseTensor": "polyclinic.tensors.sparse",
+    "Standardizer": "polyclinic.federation.moments",
+    "Study": "polyclinic.study",
+    "SumALS": "polyclinic.phenotypes.sumals",
+    "TRIP": "polyclinic.phenotypes.trip",
+    "UnPSL": "polyclinic.similarity.unpsl",
+    "UnPSLCV": "polyclinic.similarity.search",
+    "align": "polyclinic.alignment.union",
+    "audit": "polyclinic.evaluation.audit",
+    "check_protocol": "polyclinic.federation.battery",
 }
 
-_ROOMS = {"datasets": "polyclinic.datasets"}
+_ROOMS = {"datasets": "polyclinic.datasets", "metrics": "polyclinic.metrics"}
 
 __all__ = ["__version__", *sorted(_WHERE), *sorted(_ROOMS)]
 

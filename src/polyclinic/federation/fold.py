@@ -111,7 +111,7 @@ def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None
             f"aggregation {adder.name!r} refuses {n} site(s): with fewer than 3 a sum shows the other's contribution",
             hint="use at least 3 sites, or aggregation='plain'",
         )
-    need = threshold if threshold is not None else (n // 2 + 1 if secure else n)
+    need = threshold if threshold is not None else n
     if secure and need <= n / 2:
         raise ConfigError(f"threshold {need} of {n} sites is not more than half")
     roster = Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt)
@@ -201,6 +201,9 @@ class Fold:
         self.setting = setting_of(method, sites)
         self.adder = adder if adder is not None else by_name(method.params.aggregation)
         self.roster = roster_for(self.adder, self.setting.sites, threshold=quorum)
+        enrol = getattr(self.adder, "enrol", None)  # secure sums: in one process everybody's keys are made here
+        if enrol is not None:
+            self.roster = enrol(self.roster)
         doors = doors or {}
         self.parties = {
             s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in ordered(sites)

@@ -47,6 +47,8 @@ class Method(ABC, Generic[P, Pub, Pri]):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     needs: ClassVar[Literal["tensor", "features"]] = "tensor"
+    exact: ClassVar[float | None] = None
+    """Relative tolerance to which several sites give the model of one site with all patients; None: they do not."""
     Params: ClassVar[type[Params]]
     Public: ClassVar[type[Any]]
     Private: ClassVar[type[Any]]

@@ -19,7 +19,7 @@ from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
 
-__all__ = ["FactorParams", "Factorization", "FederatedFactorization"]
+__all__ = ["FactorParams", "Factorization", "FederatedFactorization", "final_memberships"]
 
 Array = NDArray[np.float64]
 
@@ -140,6 +140,28 @@ class Factorization(Configured):
             "rmse_full": float(np.sqrt(full / max(cells, 1.0))),
             "fit": 1.0 - float(np.sqrt(full / norm)) if norm else 1.0,
         }
+
+
+def final_memberships(
+    tensor: SparseTensor,
+    factors: Sequence[Array],
+    *,
+    zeros: Literal["observed", "missing"] = "observed",
+    nonnegative: bool = True,
+    sparsity: float = 0.0,
+) -> Array:
+    """(patients, R) memberships at the end of a fit; with ``sparsity``, phenotypes that a site lacks are turned off.
+
+    The penalty is mu = kappa sqrt(SSE / product of the feature modes), kappa = ``sparsity`` (RECIPES).
+    """
+    a = cp.solve_memberships(tensor, factors, zeros=zeros, nonnegative=nonnegative)
+    if not sparsity or zeros == "missing":
+        return a
+    g, m = cp.gram([a, *factors], 0), kernels.mttkrp(tensor, [a, *factors], 0)
+    inner = float(np.einsum("ir,ir->", a, m))
+    sse = max(0.0, tensor.norm_squared() - 2 * inner + float(((a.T @ a) * g).sum()))
+    mu = sparsity * float(np.sqrt(sse / np.prod([float(d) for d in tensor.shape[1:]])))
+    return cp.hals(a, g, m, sweeps=10, nonnegative=nonnegative, l21=mu)
 
 
 class FederatedFactorization(Factorization, Estimator):

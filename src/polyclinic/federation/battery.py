@@ -1,0 +1,350 @@
+"""The contract battery: what every protocol must pass, ours or a stranger's (``pc.check_protocol``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polyclinic.errors import PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Fold, Outcome
+from polyclinic.federation.protocol import Message, Method, Step, seeds
+from polyclinic.federation.sums import by_name
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.blas import one_thread
+from polyclinic.tensors.site import Site, pooled
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Battery", "Part", "check_protocol", "example_sites"]
+
+Maker = Callable[..., Fold]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the battery and how it went."""
+
+    number: int
+    promise: str
+    state: str  # "passed" | "failed" | "skipped"
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Battery:
+    """How a protocol did."""
+
+    method: str
+    parts: tuple[Part, ...]
+
+    @property
+    def passed(self) -> bool:
+        """No part failed."""
+        return all(p.state != "failed" for p in self.parts)
+
+    def __str__(self) -> str:
+        lines = [f"{p.number:>2} {p.state:<7} {p.promise}" + (f": {p.detail}" if p.detail else "") for p in self.parts]
+        return "\n".join([f"contract battery of {self.method}", *lines])
+
+
+class Skip(Exception):
+    """A part that does not apply, with the reason."""
+
+
+def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, seed: int = 0) -> list[Site]:
+    """Small hospitals for the battery: three planted groups of codes (or three clusters), one code at one site only."""
+    out = []
+    for k in range(sites):
+        name = f"site{k}"
+        rng = seeds(seed, "battery", name)
+        n = patients + 5 * k
+        kind = rng.integers(0, 3, n)
+        labels = (kind == 0).astype(int)
+        if needs == "features":
+            centres = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 1.0], [0.0, 3.0, -1.0]])
+            out.append(Site(name, features=centres[kind] + 0.5 * rng.standard_normal((n, 3)), labels=labels))
+            continue
+        who = np.repeat(np.arange(n), 12)
+        group = kind[who]
+        a = 3 * group + rng.integers(0, 3, len(who))
+        b = 4 * group + rng.integers(0, 4, len(who))
+        a[rng.random(len(who)) < 0.1] = 8 if k else 9  # code 9 occurs at the first site only
+        axes = [
+            Axis("procedure", tuple(f"p{i}" for i in range(10)), vocabulary="public"),
+            Axis("diagnosis", tuple(f"d{i}" for i in range(12)), vocabulary="public"),
+        ]
+        tensor = SparseTensor(np.column_stack([who, a, b]), np.ones(len(who)), (n, 10, 12), axes)
+        out.append(Site(name, tensor, labels=labels))
+    return out
+
+
+def _bits(public: Any) -> bytes:
+    return wire.encode(wire.pack(public), limit=2**40)
+
+
+def _close(a: Any, b: Any, tolerance: float) -> tuple[bool, float]:
+    """Largest difference between two states, relative to the largest value of each array."""
+    worst = 0.0
+
+    def walk(x: Any, y: Any) -> None:
+        nonlocal worst
+        if isinstance(x, dict):
+            for k in x:
+                walk(x[k], y[k])
+        elif isinstance(x, list | tuple):
+            for u, v in zip(x, y):
+                walk(u, v)
+        elif isinstance(x, np.ndarray | float) and not isinstance(x, bool) and y is not None:
+            u, v = np.asarray(x, float), np.asarray(y, float)
+            scale = max(float(np.abs(u).max(initial=0.0)), 1e-9)
+            worst = max(worst, float(np.abs(u - v).max(initial=0.0)) / scale)
+
+    walk(wire.pack(a), wire.pack(b))
+    return worst <= tolerance, worst
+
+
+class _Checks:
+    """The parts, each a function that raises AssertionError, or Skip with a reason."""
+
+    def __init__(self, method: Method[Any, Any, Any], sites: Sequence[Site], noise_seed: int = 7) -> None:
+        self.method, self.sites, self.noise_seed = method, list(sites), noise_seed
+
+    def fold(self, sites: Sequence[Site] | None = None, method: Any = None, **options: Any) -> Fold:
+        """A run with injected noise, so that it can be repeated."""
+        chosen = list(self.sites if sites is None else sites)
+        doors = {s.name: Door(s.name, noise=self.noise(s.name)) for s in chosen}
+        options.setdefault("doors", doors)
+        return Fold(method or self.method, chosen, **options)
+
+    def noise(self, name: str) -> SimulatedNoise:
+        """Noise that repeats: only tests may do this."""
+        return SimulatedNoise(seeds(self.noise_seed, "noise", name))
+
+    def run(self, *args: Any, **options: Any) -> Outcome:
+        return self.fold(*args, **options).run()
+
+    @property
+    def private(self) -> bool:
+        return getattr(self.method.params, "privacy", None) is not None
+
+    def part1(self) -> None:
+        """noise off, several sites give the model of all patients in one place"""
+        if self.method.exact is None:
+            raise Skip("the method is not an exact federation of its central twin")
+        if self.private:
+            raise Skip("noise is on")
+        several, one = self.run(), self.run([pooled(self.sites, "all")])
+        same, gap = _close(several.public, one.public, self.method.exact)
+        assert same, f"differs by {gap:.2e}, promised {self.method.exact:.0e}"
+
+    def part2(self) -> None:
+        """the order of the list of sites does not matter"""
+        a, b = self.run(), self.run(self.sites[::-1])
+        assert _bits(a.public) == _bits(b.public), "reversing the list of sites changes the model"
+
+    def part3(self) -> None:
+        """deterministic by seed"""
+        a, b = self.run(), self.run()
+        assert _bits(a.public) == _bits(b.public), "the same seed gives two models"
+
+    def part4(self) -> None:
+        """only releases leave a site; shapes do not change with a patient; every released array is in the ledger"""
+        fold = self.fold()
+        seen: list[Step] = []
+        while True:
+            step = self.method.next(fold.public) if fold.public is not None else None
+            if not fold.advance():
+                break
+            if step is not None:
+                seen.append(step)
+        outcome = fold.outcome()
+        charges = [len(p.door.ledger.charges()) for p in fold.parties.values()]
+        assert set(charges) == {len(outcome.releases)}, f"{charges} ledger entries for {len(outcome.releases)} releases"
+        first = self.sites[0]
+        less = self.run([first.take(np.arange(1, first.patients)), *self.sites[1:]])
+        for (a, _), (b, _) in zip(outcome.releases, less.releases):
+            assert dict(a.shapes) == dict(b.shapes), f"step {a.name!r}: shapes depend on the patients"
+
+    def part5(self) -> None:
+        """the ledger composes to the reported epsilon; a policy below it stops the run before the release"""
+        if not self.private:
+            raise Skip("no privacy is asked for")
+        from polyclinic.privacy.policy import Policy
+
+        privacy = self.method.params.privacy
+        fold = self.fold()
+        fold.run()
+        spent = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
+        assert max(spent) <= privacy.epsilon * 1.001, f"spent {max(spent):.4f}, asked for {privacy.epsilon}"
+        tight = {s.name: Door(s.name, policy=Policy(max_epsilon_total=privacy.epsilon / 2)) for s in self.sites}
+        try:
+            self.fold(doors=tight).run()
+        except PolicyRefusal:
+            return
+        raise AssertionError("a policy of half the budget did not stop the run")
+
+    def part6(self) -> None:
+        """restoring a checkpoint of any round gives the same outcome"""
+        with one_thread():
+            fold = self.fold()
+            states = []
+            while fold.advance():
+                states.append(wire.encode(fold.state(), limit=2**40))
+            whole = _bits(fold.public)
+        if self.private:
+            raise Skip("noise is on: a resumed run re-sends stored releases (part 12)")
+        for at in sorted({0, len(states) // 2, len(states) - 1}):
+            again = self.fold()
+            again.restore(wire.decode(states[at], limit=2**40))
+            with one_thread():
+                while again.advance():
+                    pass
+            assert _bits(again.public) == whole, f"restoring after sum {at + 1} of {len(states)} changes the model"
+
+    def part7(self) -> None:
+        """a silent site: the run goes on with a quorum, and stops resumable without one"""
+        gone = self.sites[-1].name
+        try:
+            self.run(silent=lambda step, name: name == gone)
+        except PeerLost:
+            pass
+        else:
+            raise AssertionError("a run that needs all sites went on without one")
+        outcome = self.run(silent=lambda step, name: name == gone, quorum=len(self.sites) - 1)
+        assert outcome.history, "a quorum of the sites did not finish a round"
+
+    def part8(self) -> None:
+        """every message survives encoding; another version is refused by name"""
+        fold = self.fold()
+        while fold.advance():
+            state = fold.public
+            again = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(state))))
+            assert _bits(again) == _bits(state), "the public state does not survive the wire"
+        data = wire.encode_message(Message("a", "b", "x", 1, "s", 0, {}), f"{self.method.name}/{self.method.version}")
+        try:
+            wire.decode_message(data, f"{self.method.name}/{self.method.version + 1}")
+        except ProtocolMismatch as e:
+            assert self.method.name in str(e)
+        else:
+            raise AssertionError("a message of another version was accepted")
+
+    def part9(self) -> None:
+        """degenerate data: an empty site, one patient"""
+        first = self.sites[0]
+        odd = [*self.sites[1:], first.take([0])]
+        if self.method.needs == "tensor":
+            odd.append(replace_name(first.take(np.arange(0)), "empty"))
+        try:
+            outcome = self.run(odd)
+        except PolyclinicError as e:
+            assert e.hint or e.faults, "an error that says nothing to do"
+            return
+        for a in _arrays(wire.pack(outcome.public)):
+            assert np.isfinite(a).all(), "not finite"
+
+    def part10(self) -> None:
+        """axes carry the codes that went in, in their order"""
+        if self.method.needs != "tensor":
+            raise Skip("no axes")
+        outcome = self.run()
+        given = self.sites[0].counts().axes[1:]
+        assert tuple(a.labels for a in outcome.setting.axes) == tuple(a.labels for a in given)
+        other = self.sites[0].counts()
+        turned = other.with_axes([other.axes[0], replace(other.axes[1], labels=given[0].labels[::-1]), *other.axes[2:]])  # type: ignore[index]
+        try:
+            self.run([Site(self.sites[0].name, turned), *self.sites[1:]])
+        except ProtocolMismatch as e:
+            assert self.sites[0].name in str(e)
+        else:
+            raise AssertionError("a site with another order of codes was not refused")
+
+    def part11(self) -> None:
+        """plain, masked and subspace give the same outcome"""
+        if self.private:
+            raise Skip("noise shares differ between sums by design")
+        if any(s.how == "gather" for s, _ in self.run().releases):
+            raise Skip("the method gathers contributions, which secure sums exclude")
+        plain = self.run()
+        for name, tolerance in (("masked", 1e-6), ("subspace", 1e-6)):
+            other = self.run(adder=by_name(name))
+            same, gap = _close(plain.public, other.public, tolerance)
+            assert same, f"{name} differs from plain by {gap:.1e}, promised {tolerance:.0e}"
+
+    def part12(self) -> None:
+        """a retried step re-sends the same bytes to the same roster and pays anew for another attempt"""
+        fold = self.fold()
+        fold.begin()
+        step = self.method.next(fold.public)
+        assert step is not None
+        party = next(iter(fold.parties.values()))
+        first = party.contribute(step, fold.public, fold.roster)
+        again = party.contribute(step, fold.public, fold.roster)
+        assert all(np.array_equal(first.arrays[k], again.arrays[k]) for k in first.arrays), (
+            "another release for one attempt"
+        )
+        paid = len(party.door.ledger.charges())
+        party.contribute(step, fold.public, replace(fold.roster, attempt=fold.roster.attempt + 1))
+        assert len(party.door.ledger.charges()) == paid + 1, "a new attempt was not charged"
+
+    def part13(self) -> None:
+        """a site that misses steps and returns changes nothing but accuracy"""
+        gone = self.sites[0].name
+        outcome = self.run(silent=lambda step, name: name == gone and step.round == 2, quorum=len(self.sites) - 1)
+        for a in _arrays(wire.pack(outcome.public)):
+            assert np.isfinite(a).all(), "not finite"
+
+
+def replace_name(site: Site, name: str) -> Site:
+    """The same data under another name."""
+    return Site(name, site.tensor, site.features, site.labels)
+
+
+def _arrays(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        return [a for v in tree.values() for a in _arrays(v)]
+    if isinstance(tree, list | tuple):
+        return [a for v in tree for a in _arrays(v)]
+    return [tree] if isinstance(tree, np.ndarray) else []
+
+
+def check_protocol(
+    method: Method[Any, Any, Any], sites: Sequence[Site] | None = None, *, parts: Sequence[int] | None = None
+) -> Battery:
+    """Run the contract battery on a method; raises AssertionError with the whole result if a part fails.
+
+    Parameters
+    ----------
+    method
+        An instance of a :class:`~polyclinic.federation.protocol.Method`, with few rounds.
+    sites
+        At least three sites; small generated ones by default.
+    parts
+        Which parts to run; all by default.
+
+    Examples
+    --------
+    >>> from polyclinic import TRIP
+    >>> check_protocol(TRIP(rank=2, rounds=3), parts=[2, 3]).passed
+    True
+    """
+    checks = _Checks(method, sites if sites is not None else example_sites(method.needs))
+    done = []
+    for number in parts if parts is not None else range(1, 14):
+        check = getattr(checks, f"part{number}")
+        promise = check.__doc__
+        try:
+            check()
+            done.append(Part(number, promise, "passed"))
+        except Skip as e:
+            done.append(Part(number, promise, "skipped", str(e)))
+        except Exception as e:
+            done.append(Part(number, promise, "failed", f"{type(e).__name__}: {e}"))
+    battery = Battery(method.name, tuple(done))
+    if not battery.passed:
+        raise AssertionError(str(battery))
+    return battery

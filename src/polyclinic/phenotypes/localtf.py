@@ -1,0 +1,314 @@
+"""LocalTF: federated phenotyping by local SGD, both halves; and distributed SGD, its special case.
+
+Every hospital makes ``local_passes`` passes over its own patients from the shared feature factors, then the factors
+are averaged and every hospital adopts the average (ERRATA E1.2: without the adoption, communication has no effect).
+No elastic penalty, so nothing but the factors travels: (J + K) R numbers up and down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, final_memberships
+from polyclinic.phenotypes.local_pass import Elastic, Passed, local_pass, open_factors, open_patients
+from polyclinic.phenotypes.rate import Conditions, Rate, conditions, rate_at
+from polyclinic.phenotypes.start import start
+from polyclinic.tensors import cp
+from polyclinic.tensors.site import Site
+
+__all__ = ["DistributedSGD", "LocalParams", "LocalPrivate", "LocalPublic", "LocalTF"]
+
+Array = NDArray[np.float64]
+Factors = tuple[Array, ...]
+HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
+
+
+class LocalParams(FactorParams):
+    """Parameters of the methods by local passes."""
+
+    rounds: int = Field(60, ge=1, le=100_000, description="Communications at most.")
+    local_passes: int = Field(
+        1, ge=1, le=1000, description="Passes between communications (b of LocalTF, tau of DPFact)."
+    )
+    learning_rate: Rate = Field(
+        None, description="eta: a number, or a schedule {start, decay, power}; None: by `zeros`."
+    )
+    sparsity: float | dict[str, float] = Field(0.0, description="l2,1 on patients (mu): a number, or one per site.")
+    weights: Literal["energy", "uniform", "nonzeros"] | None = Field(
+        None,
+        description="How sites count in the average; None: by phenotype energy where zeros are observed, else uniform.",
+    )
+
+
+@dataclass(frozen=True)
+class LocalPublic:
+    """What everybody sees."""
+
+    stage: Literal["setup", "factors", "score", "end"]
+    round: int
+    factors: Factors
+    sites: int
+    norm: float = 1.0  # ||O||^2 over all sites: the unit of scores and energies on the wire
+    cells: float = 0.0
+    nonzeros: float = 1.0
+    objective: float | None = None
+    energy: Array | None = None
+
+
+@dataclass(frozen=True)
+class LocalPrivate:
+    """What stays at the hospital: its patients, and for DPFact its own factors B_t."""
+
+    patients: Array
+    factors: Factors
+    passes: int = 0
+
+
+class LocalTF(FederatedFactorization):
+    """Phenotypes by averaging: hospitals learn alone for a while, meet, average, and go on from the average.
+
+    ``tol`` is the relative change of the squared error met during a pass (observed: over all cells; missing: over nonzeros).
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> pc.LocalTF(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
+    3
+    """
+
+    name = "localtf"
+    Params: Any = LocalParams
+    Public = LocalPublic
+    Private = LocalPrivate
+    params: LocalParams
+
+    # ---- coordinator
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> LocalPublic:
+        self._check(len(setting.sites))
+        factors = open_factors(start(setting.shape, self.params.rank, self.params.seed), zeros=self.params.zeros)
+        return LocalPublic(
+            "setup" if self.open_scores else "factors", 0 if self.open_scores else 1, tuple(factors), len(setting.sites)
+        )
+
+    def next(self, public: LocalPublic) -> Step | None:
+        if public.stage == "setup":
+            return Step(0, "setup", {"size": (3,)}, bound=1e12, counts=False)
+        if public.stage == "factors":
+            shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
+            size = max(1.0, *(float(np.abs(f).max(initial=0.0)) for f in public.factors))
+            if self.open_scores:
+                return Step(
+                    public.round, "factors", {**shapes, "aside": (1,)}, bound=HEADROOM * size, asides=("aside",)
+                )
+            return self._private_step(Step(public.round, "factors", shapes, bound=HEADROOM * size))
+        if public.stage == "score":
+            return Step(public.round, "score", {"energy": (self.params.rank,)}, bound=HEADROOM, counts=False)
+        return None
+
+    def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
+        p = self.params
+        if step.name == "setup":
+            norm, patients, nonzeros = (float(x) for x in total.arrays["size"])
+            cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
+            return replace(
+                public, stage="factors", round=1, norm=max(norm, 1e-12), cells=cells, nonzeros=max(nonzeros, 1.0)
+            )
+        if step.name == "score":
+            return replace(public, stage="end", energy=total.arrays["energy"] * public.norm)
+        factors = tuple(self._server(n, old, total) for n, old in enumerate(public.factors, start=1))
+        objective = None
+        if self.open_scores:
+            objective = max(float(total.arrays["aside"][0]), 0.0) * public.norm / 2
+        ended = public.round >= p.rounds or (
+            objective is not None
+            and public.objective is not None
+            and p.tol > 0
+            and abs(public.objective - objective) <= p.tol * public.objective
+        )
+        stage: Any = "factors" if not ended else "score" if self.open_scores else "end"
+        return replace(public, stage=stage, round=public.round + (not ended), factors=factors, objective=objective)
+
+    def _server(self, mode: int, old: Array, total: Total) -> Array:
+        """The average of one mode's factors, which the sites adopt (E1.2)."""
+        return self._average(total.arrays[f"mode{mode}"], total, old)
+
+    def _average(self, summed: Array, total: Total, old: Array) -> Array:
+        if total.members == 1 and total.weight == 1.0:
+            return summed  # one site: its factors as they are; (w b)/w is not b in floats
+        if self.params.zeros == "missing":
+            return summed / total.weight if total.weight else old
+        length = np.linalg.norm(summed, axis=0)
+        unit: Array = np.where(length > 0, summed / np.where(length > 0, length, 1.0), old)
+        return unit
+
+    def figures(self, public: LocalPublic) -> Mapping[str, float | None]:
+        if public.objective is None:
+            return {"objective": None}
+        name, count = (
+            ("rmse_full", public.cells) if self.params.zeros == "observed" else ("rmse_observed", public.nonzeros)
+        )
+        return {"objective": public.objective, name: float(np.sqrt(2 * public.objective / max(count, 1.0)))}
+
+    # ---- hospital t
+
+    def open(self, site: Site, public: LocalPublic, rng: np.random.Generator) -> LocalPrivate:
+        tensor, p = site.counts(), self.params
+        patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
+        return LocalPrivate(patients, public.factors)
+
+    def contribute(
+        self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic, rng: np.random.Generator
+    ) -> tuple[LocalPrivate, Contribution]:
+        tensor = site.counts()
+        if step.name == "setup":
+            size = np.array([tensor.norm_squared(), float(tensor.patients), float(tensor.nnz)])
+            return private, Contribution({"size": size})
+        if step.name == "score":
+            return private, Contribution({"energy": np.square(private.patients).sum(0) / public.norm})
+        passed = self._passes(site, private, public)
+        after = LocalPrivate(passed.patients, tuple(passed.factors), private.passes + self.params.local_passes)
+        arrays, weight = self._weighted(passed, tensor.nnz, public)
+        if self.open_scores:
+            arrays["aside"] = np.array([passed.squared_error / public.norm])
+        return after, Contribution(arrays, weight)
+
+    def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
+        """``local_passes`` passes from the shared factors."""
+        return self._run(site, private, public.factors, None)
+
+    def _run(self, site: Site, private: LocalPrivate, factors: Factors, elastic: Elastic | None) -> Passed:
+        p = self.params
+        state = Passed(private.patients, list(factors), 0.0)
+        for k in range(p.local_passes):
+            number = private.passes + k + 1
+            state = local_pass(
+                site.counts(),
+                state.patients,
+                state.factors,
+                number=number,
+                seed=p.seed,
+                zeros=p.zeros,
+                nonnegative=p.nonnegative,
+                learning_rate=rate_at(p.learning_rate, number, p.zeros),
+                sparsity=self._mu(site.name),
+                elastic=elastic,
+                clip=p.privacy.clip if p.privacy is not None else None,
+                variant=p.variant,
+            )
+        return state
+
+    def _weighted(self, passed: Passed, nonzeros: int, public: LocalPublic) -> tuple[dict[str, Array], float]:
+        """A site's factors and weight; by energy, a phenotype counts as much as the site has of it (RECIPES)."""
+        arrays = {f"mode{n}": f for n, f in enumerate(passed.factors, start=1)}
+        kind = self.params.weights or ("energy" if self.params.zeros == "observed" and self.open_scores else "uniform")
+        if public.sites == 1 or kind == "uniform":
+            return arrays, 1.0
+        if kind == "nonzeros":
+            return arrays, nonzeros / public.nonzeros
+        energy = np.square(passed.patients).sum(0) / public.norm
+        return {k: f * energy for k, f in arrays.items()}, 1.0
+
+    def close(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Arrays:
+        p = self.params
+        return {
+            "memberships": final_memberships(
+                site.counts(), public.factors, zeros=p.zeros, nonnegative=p.nonnegative, sparsity=self._mu(site.name)
+            )
+        }
+
+    def conditions(self, site: Site) -> Conditions:
+        """The paper's conditions on the step at a site, for the fitted model (beta and L; eta <= 2/beta)."""
+        p = self.params
+        factors = [self.memberships_[site.name], *self.factors_]
+        return conditions(
+            site.counts(),
+            factors,
+            learning_rate=rate_at(p.learning_rate, 1, p.zeros),
+            elastic=getattr(p, "elastic", 0.0),
+            clip=p.privacy.clip if p.privacy else None,
+        )
+
+    def remedy(self, site: Site, public: LocalPublic) -> str:
+        p = self.params
+        rate = rate_at(p.learning_rate, 1, p.zeros)
+        if p.zeros == "observed":
+            return f"learning_rate is {rate:g} (in units of 1/||Gram||); try 1"
+        tensor = site.counts()
+        first = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
+        begun = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
+        stable = conditions(tensor, [first, *begun], learning_rate=rate, elastic=getattr(p, "elastic", 0.0)).stable_rate
+        # memberships grow to the size of the counts, and the curvature with their square
+        stable /= max(1.0, float(np.abs(tensor.values).max(initial=1.0)))
+        return f"learning_rate is {rate:g}; try {min(stable, rate / 10):.2g}"
+
+    # ---- what is allowed
+
+    @property
+    def open_scores(self) -> bool:
+        """Scores and energies may leave: no privacy is asked for."""
+        return self.params.privacy is None
+
+    def _mu(self, site: str) -> float:
+        mu = self.params.sparsity
+        return mu.get(site, 0.0) if isinstance(mu, dict) else mu
+
+    def _check(self, sites: int) -> None:
+        p = self.params
+        if p.privacy is None:
+            return
+        faults = []
+        if p.privacy.level == "patient":
+            faults.append("privacy.level 'patient': no patient-level bound holds for this mechanism (ERRATA E0.8)")
+        if p.zeros != "missing":
+            faults.append("zeros 'observed': the papers' mechanism visits nonzeros only")
+        if faults:
+            raise ConfigError(
+                f"{type(self).__name__} cannot give this privacy",
+                faults=faults,
+                hint="use pc.DPEM for patient-level privacy, or zeros='missing' with level='entry' (heuristic)",
+            )
+
+    def _private_step(self, step: Step) -> Step:
+        """The papers' entry-level noise: Delta = 2 b tau L eta, sigma^2 = Delta^2 / (2 rho) (E0.1, E1.3); heuristic (E0.8)."""
+        from polyclinic.privacy.entry import entry_step
+
+        p = self.params
+        assert p.privacy is not None
+        return entry_step(
+            step,
+            privacy=p.privacy,
+            passes=p.local_passes,
+            learning_rate=rate_at(p.learning_rate, 1, p.zeros),
+            rounds=p.rounds,
+        )
+
+
+class DistributedSGD(LocalTF):
+    """Distributed SGD: communication after every pass; LocalTF with ``local_passes=1``."""
+
+    name = "distributedsgd"
+
+    def _check(self, sites: int) -> None:
+        super()._check(sites)
+        if self.params.local_passes != 1:
+            raise ConfigError(
+                f"DistributedSGD communicates after every pass; local_passes is {self.params.local_passes}",
+                hint="use pc.LocalTF for several passes between communications",
+            )
+
+
+def unit(factor: Array, fallback: Array) -> Array:
+    """Columns of length 1; a column of zeros keeps its fallback."""
+    normed, _ = cp.normalise([factor])
+    dead = ~np.any(factor, axis=0)
+    return np.where(dead, fallback, normed[0])
