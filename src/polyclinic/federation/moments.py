@@ -1,0 +1,411 @@
+"""Means, spreads and correlations of all patients together, by sums only; what standardising and PCA need.
+
+The zoom. A secure sum needs a public bound before any data is read, and a bound that fits every feature is far too wide
+for most (blood cells in billions beside a jitter of 1e-5). So the sums zoom in: first the number of patients ``n``; then,
+with a public centre ``m`` and unit ``s`` per feature (at first 0 and ``radius``), the sums of ``z = (x - m) / s`` and of
+``|z|``, which no site can exceed ``n`` in; they give the next centre and unit, and so on. Around the last centre the second
+moments are at most ``(sum |z|)^2 <= (2n)^2``: tight, public, and free of cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, model_validator
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import Outcome
+from polyclinic.federation.params import Params
+from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.privacy.accountant import calibrate
+from polyclinic.tensors.site import Site
+
+__all__ = ["FederatedPCA", "Moments", "Standardizer", "complete", "half", "in_ball", "unit_rows", "whole"]
+
+Array = NDArray[np.float64]
+GRID = 2.0**-20  # paid statistics are whole multiples of it, so that sums and noise are exact integers
+ROOM = 1 + 1e-9  # rounding of float64 sums, granted above a mathematical bound
+ZOOMS = 2
+RADIUS = 1e6  # no value exceeds it, unless a study says otherwise
+
+
+def half(square: Array) -> Array:
+    """Upper triangles of symmetric matrices, (..., d, d) -> (..., d(d+1)/2): what has to travel (ERRATA E4.10).
+
+    >>> half(np.array([[1.0, 2.0], [2.0, 3.0]]))
+    array([1., 2., 3.])
+    """
+    i, j = np.triu_indices(square.shape[-1])
+    return np.ascontiguousarray(square[..., i, j])
+
+
+def whole(triangle: Array, d: int) -> Array:
+    """Inverse of :func:`half`.
+
+    >>> whole(np.array([1.0, 2.0, 3.0]), 2)
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    i, j = np.triu_indices(d)
+    square = np.empty((*triangle.shape[:-1], d, d))
+    square[..., i, j] = triangle
+    square[..., j, i] = triangle
+    return square
+
+
+def complete(site: Site, radius: float | None = None) -> Array:
+    """The site's records, or an error that counts missing (and too large) values per feature."""
+    X = site.matrix()
+    missing = np.count_nonzero(~np.isfinite(X), axis=0)
+    faults = [f"feature {j}: {c} missing or infinite value(s)" for j, c in enumerate(missing) if c]
+    hint = "fill in or drop missing values first; this method does not guess them"
+    if radius is not None and not faults:
+        large = np.count_nonzero(np.abs(X) > radius, axis=0)
+        faults = [f"feature {j}: {c} value(s) beyond the public radius {radius:g}" for j, c in enumerate(large) if c]
+        hint = "give a larger radius (a public number), or another unit"
+    if faults:
+        raise DataError(f"site {site.name!r}: the feature matrix is not usable", faults=faults, hint=hint)
+    return X
+
+
+def in_ball(X: Array, center: Array | float, radius: float) -> Array:
+    """Records in units of a public ball: ``(x - center) / radius``, pulled back to length 1 where they lie outside.
+
+    >>> in_ball(np.array([[3.0, 4.0], [0.0, 1.0]]), 0.0, 2.0)
+    array([[0.6, 0.8],
+           [0. , 0.5]])
+    """
+    Z = (X - center) / radius
+    length = np.sqrt(np.einsum("ip,ip->i", Z, Z))
+    return np.asarray(Z / np.maximum(length, 1.0)[:, None])
+
+
+def unit_rows(V: Array) -> Array:
+    """Rows of length at most 1, on the grid 2^-20, truncated toward zero so that no length can grow.
+
+    One patient's row is all that a sum of them changes by, so its sensitivity is 1 by construction.
+
+    >>> float(np.linalg.norm(unit_rows(np.array([[3.0, 4.0]])))) <= 1.0
+    True
+    """
+    length = np.sqrt(np.einsum("ip,ip->i", V, V))
+    shrink = (1 - 2.0**-40) / np.maximum(length, 1 - 2.0**-40)  # below 1 by more than rounding can add
+    return np.asarray(np.trunc(V * (shrink / GRID)[:, None]) * GRID)
+
+
+# ---- the zoom, as a value with its three functions
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What is public about the patients so far.
+
+    ``stage`` counts the sums taken; ``n`` patients; ``mean`` and ``unit`` (d,) the centre and unit of the next sum;
+    ``second`` the covariance in those units once the last sum is taken (d(d+1)/2,) or its diagonal (d,).
+    """
+
+    stage: int
+    n: float
+    mean: Array
+    unit: Array
+    second: Array
+
+    @classmethod
+    def begin(cls, d: int, radius: float, *, crossed: bool = True) -> Moments:
+        """Nothing is known but the radius."""
+        return cls(0, 0.0, np.zeros(d), np.full(d, float(radius)), np.zeros(d * (d + 1) // 2 if crossed else d))
+
+    @property
+    def done(self) -> bool:
+        """All sums are taken."""
+        return self.stage > ZOOMS + 1
+
+    def step(self, max_patients: int) -> Step:
+        """The next sum."""
+        d = len(self.mean)
+        if self.stage == 0:
+            return Step(0, "count", {"n": (1,)}, bound=float(max_patients), counts=False)
+        name, n = f"zoom-{self.stage}", max(self.n, 1.0)
+        if self.stage <= ZOOMS:
+            reach = n if self.stage == 1 else 2 * n  # |x - m'| <= |x - m| + |m' - m|, and the second is at most s'
+            return Step(0, name, {"first": (d,), "absolute": (d,)}, bound=reach * ROOM, counts=False)
+        shapes = {"first": (d,), "second": self.second.shape}
+        return Step(0, "second-moments", shapes, bound=(2 * n) ** 2 * ROOM, counts=False)
+
+    def contribute(self, X: Array) -> Contribution:
+        """One site's part."""
+        if self.stage == 0:
+            return Contribution({"n": np.array([float(len(X))])})
+        d = len(self.mean)
+        rows = max(256, (1 << 18) // (8 * d))
+        first, other = np.zeros(d), np.zeros(d if self.stage <= ZOOMS or len(self.second) == d else (d, d))
+        for start in range(0, len(X), rows):
+            z = (X[start : start + rows] - self.mean) / self.unit
+            first += z.sum(0)
+            if self.stage <= ZOOMS:
+                other += np.abs(z).sum(0)
+            else:
+                other += z.T @ z if other.ndim == 2 else np.einsum("ip,ip->p", z, z)
+        if self.stage <= ZOOMS:
+            return Contribution({"first": first, "absolute": other})
+        return Contribution({"first": first, "second": half(other) if other.ndim == 2 else other})
+
+    def combine(self, total: Total) -> Moments:
+        """What the sum tells."""
+        stage = self.stage + 1
+        if self.stage == 0:
+            return replace(self, stage=stage, n=float(np.rint(total.arrays["n"][0])))
+        n = max(self.n, 1.0)
+        move = total.arrays["first"] / n
+        mean = self.mean + self.unit * move
+        if self.stage <= ZOOMS:
+            spread = self.unit * np.abs(total.arrays["absolute"]) / n
+            # a feature that never varies keeps a unit far below any value seen, so that nothing divides by zero
+            unit = np.where(spread > 1e-9 * self.unit, spread, self.unit)
+            return replace(self, stage=stage, mean=mean, unit=unit)
+        crossed = len(self.second) != len(self.mean)
+        square = half(np.outer(move, move)) if crossed else move**2
+        return replace(self, stage=stage, mean=mean, second=total.arrays["second"] / n - square)
+
+    def covariance(self) -> Array:
+        """(d, d) covariance in the features' own units, divisor n; off-diagonals 0 if they were not asked for."""
+        d = len(self.mean)
+        scaled = whole(self.second, d) if len(self.second) != d or d == 1 else np.diag(self.second)
+        return np.asarray(scaled * np.outer(self.unit, self.unit))
+
+
+# ---- estimators
+
+
+class MomentParams(Params):
+    """Parameters of standardising and PCA."""
+
+    radius: float | None = Field(
+        None, gt=0, description="Public: no |value| exceeds it (1e6). With privacy: ball that records are clipped to."
+    )
+    center: tuple[float, ...] | None = Field(None, description="Public centre of the ball, with privacy; default 0.")
+    max_patients: int = Field(10_000_000, ge=1, description="Public: no site has more patients.")
+
+    @model_validator(mode="after")
+    def _paid(self) -> MomentParams:
+        if self.privacy is not None and self.radius is None:
+            raise ValueError("privacy needs radius: a public bound on the length of a record around center")
+        if self.privacy is not None and self.privacy.level != "patient":
+            raise ValueError("means and covariances are private at the level of patients only: level='patient'")
+        return self
+
+
+class PCAParams(MomentParams):
+    """Parameters of PCA."""
+
+    n_components: int = Field(2, ge=1, description="How many directions to keep.")
+    standardize: bool = Field(False, description="Divide each feature by its standard deviation first.")
+
+
+@dataclass(frozen=True)
+class MomentsPublic:
+    """Moments so far, or the noisy ones in one release."""
+
+    moments: Moments
+    paid: bool
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A site needs no memory of its own here."""
+
+    empty: bool = True
+
+
+class _FromMoments(Estimator):
+    """Common half of standardising and PCA: the sums."""
+
+    needs = "features"
+    Params = MomentParams
+    Public = MomentsPublic
+    Private = Nothing
+    params: Any
+    crossed = True
+    moments_: Moments
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> MomentsPublic:
+        p, d = self.params, setting.shape[0]
+        if p.center is not None and len(p.center) != d:
+            raise ConfigError(f"center has {len(p.center)} values, the sites have {d} features")
+        return MomentsPublic(Moments.begin(d, self._radius, crossed=self.crossed), p.privacy is not None)
+
+    def next(self, public: MomentsPublic) -> Step | None:
+        if public.moments.done:
+            return None
+        if not public.paid:
+            return public.moments.step(self.params.max_patients)
+        d, privacy = len(public.moments.mean), self.params.privacy
+        (multiplier,) = calibrate(privacy.epsilon, privacy.delta)
+        shapes = {"n": (1,), "first": (d,), "second": public.moments.second.shape}
+        return Step(
+            0,
+            "noisy-moments",
+            shapes,
+            bound=float(self.params.max_patients),
+            sensitivity=1.0,
+            multiplier=multiplier,
+            grid=GRID,
+            counts=False,
+        )
+
+    def open(self, site: Site, public: MomentsPublic, rng: np.random.Generator) -> Nothing:
+        complete(site, None if public.paid else self._radius)
+        return Nothing()
+
+    def contribute(
+        self, step: Step, site: Site, private: Nothing, public: MomentsPublic, rng: np.random.Generator
+    ) -> tuple[Nothing, Contribution]:
+        if not public.paid:
+            return private, public.moments.contribute(site.matrix())
+        d = len(public.moments.mean)
+        z = in_ball(site.matrix(), self._center(d), self._radius)
+        second = _pairs(z) if self.crossed else z**2
+        rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, second], 1) / np.sqrt(3.0))
+        total = rows.sum(0)
+        return private, Contribution({"n": total[:1], "first": total[1 : d + 1], "second": total[d + 1 :]})
+
+    def combine(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
+        if not public.paid:
+            return replace(public, moments=public.moments.combine(total))
+        m, radius = public.moments, self._radius
+        d = len(m.mean)
+        n = max(float(total.arrays["n"][0]) * np.sqrt(3.0), 1.0)
+        mean = total.arrays["first"] * np.sqrt(3.0) / n
+        second = total.arrays["second"] * np.sqrt(3.0) / n
+        sd = np.sqrt(3.0) * total.noise_sd / n
+        if self.crossed:
+            square = _unpaired(second, d) - np.outer(mean, mean)
+            values, vectors = np.linalg.eigh(square)
+            square = (vectors * np.maximum(values, sd)) @ vectors.T  # noise must not make a variance negative
+            second = half(square)
+        else:
+            second = np.maximum(second - mean**2, sd)
+        unit = np.full(d, radius)
+        return replace(public, moments=Moments(ZOOMS + 2, n, self._center(d) + radius * mean, unit, second))
+
+    def close(self, site: Site, private: Nothing, public: MomentsPublic) -> Arrays:
+        return {}
+
+    @property
+    def _radius(self) -> float:
+        return RADIUS if self.params.radius is None else float(self.params.radius)
+
+    def _center(self, d: int) -> Array:
+        return np.zeros(d) if self.params.center is None else np.asarray(self.params.center, float)
+
+    def _publish(self, outcome: Outcome) -> None:
+        self.moments_ = outcome.public.moments
+        self.n_features_in_ = len(self.moments_.mean)
+        self.n_samples_seen_ = self.moments_.n
+        self.mean_ = self.moments_.mean
+        self._derive()
+
+    def _derive(self) -> None:
+        raise NotImplementedError
+
+    def fit_transform(self, sites: Sequence[Site], **options: Any) -> Any:
+        """Fit, then transform the same sites."""
+        return self.fit(sites, **options).transform(sites)
+
+    def transform(self, data: Sequence[Site] | ArrayLike) -> Any:
+        """New features: for sites, a list of sites (each keeps its own rows); for a matrix, a matrix."""
+        self._fitted("mean_")
+        if isinstance(data, Sequence) and data and isinstance(data[0], Site):
+            return [Site(s.name, s.tensor, self._apply(s.matrix()), s.labels) for s in data]
+        return self._apply(np.asarray(data, float))
+
+    def _apply(self, X: Array) -> Array:
+        raise NotImplementedError
+
+
+def _pairs(z: Array) -> Array:
+    """Products of pairs of features, off-diagonals times sqrt 2, so that the length is |z|^2 exactly."""
+    d = z.shape[1]
+    i, j = np.triu_indices(d)
+    return np.asarray(z[:, i] * z[:, j] * np.where(i == j, 1.0, np.sqrt(2.0)))
+
+
+def _unpaired(values: Array, d: int) -> Array:
+    i, j = np.triu_indices(d)
+    return whole(values / np.where(i == j, 1.0, np.sqrt(2.0)), d)
+
+
+class Standardizer(_FromMoments):
+    """Bring every feature to mean 0 and standard deviation 1 over all hospitals' patients; only sums leave a hospital.
+
+    Without privacy it equals pooled standardising (divisor n) to rounding. With ``privacy`` all records are clipped to a
+    public ball and one noisy release pays for it.
+
+    Attributes
+    ----------
+    mean_, var_, scale_
+        (d,) as in scikit-learn's ``StandardScaler``.
+
+    Examples
+    --------
+    >>> sites = [Site("a", features=[[1.0], [2.0]]), Site("b", features=[[6.0]])]
+    >>> Standardizer().fit(sites).mean_
+    array([3.])
+    """
+
+    name = "standardizer"
+    crossed = False
+
+    def _derive(self) -> None:
+        m = self.moments_
+        self.var_ = np.maximum(m.second, 0.0) * m.unit**2
+        flat = self.var_ <= (10 * np.finfo(float).eps * (1 + np.abs(self.mean_))) ** 2
+        self.scale_ = np.where(flat, 1.0, np.sqrt(np.where(flat, 1.0, self.var_)))
+
+    def _apply(self, X: Array) -> Array:
+        return np.asarray((X - self.mean_) / self.scale_)
+
+
+class FederatedPCA(_FromMoments):
+    """The directions in which patients differ most, from summed covariances; every hospital projects its own patients.
+
+    Attributes
+    ----------
+    components_
+        (n_components, d), signs fixed so that the largest loading is positive.
+    explained_variance_, explained_variance_ratio_
+        Divisor n - 1, as in scikit-learn.
+
+    Examples
+    --------
+    >>> sites = [Site("a", features=[[1.0, 1.0], [2.0, 2.1]]), Site("b", features=[[3.0, 2.9]])]
+    >>> FederatedPCA(n_components=1).fit(sites).explained_variance_ratio_.round(3)
+    array([0.998])
+    """
+
+    name = "pca"
+    Params = PCAParams
+    kind: Literal["pca"] = "pca"
+
+    def _derive(self) -> None:
+        p, m = self.params, self.moments_
+        if p.n_components > len(m.mean):
+            raise ConfigError(f"n_components {p.n_components} exceeds the {len(m.mean)} features")
+        covariance = m.covariance() * (m.n / max(m.n - 1, 1.0))
+        sd = np.sqrt(np.diag(m.covariance()))
+        self.scale_ = np.where(sd > 0, sd, 1.0) if p.standardize else np.ones(len(m.mean))
+        values, vectors = np.linalg.eigh(covariance / np.outer(self.scale_, self.scale_))
+        keep = np.argsort(values)[::-1][: p.n_components]
+        components = vectors[:, keep].T
+        signs = np.sign(components[np.arange(len(keep)), np.abs(components).argmax(1)])
+        self.components_ = components * signs[:, None]
+        self.explained_variance_ = values[keep]
+        self.explained_variance_ratio_ = values[keep] / values.sum()
+
+    def _apply(self, X: Array) -> Array:
+        return np.asarray(((X - self.mean_) / self.scale_) @ self.components_.T)

@@ -1,0 +1,167 @@
+"""EM statistics that a patient-level guarantee pays for (PRIVACY 3.6): one bounded row per patient, one release a round.
+
+Every record is measured in units of each group's own, public, covariance: ``y = P_j'(x - mu_j)`` with the OLD centre, so that
+one release serves the whole M-step. A patient's row is ``r_j (1, y / c, y y' / c^2) / sqrt 3`` over all groups, pulled back to
+length 1 where it is longer. Inside the radius ``c`` its length is at most ``|r|_2 sqrt(1 + 1 + 1) / sqrt 3 <= 1`` already, so
+typical patients are untouched, and the sensitivity is 1 whatever the record. Against raw moments in a ball of radius R
+(sensitivity sqrt 3 in units of R^2) the noise on a covariance falls from R^2 to c^2 times the group's own variance.
+
+Pulling back outliers shrinks covariances a little; under a Gaussian the factor is a known constant, and is divided out.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import chi2
+
+from polyclinic.federation.moments import unit_rows, whole
+from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks, whitened
+
+__all__ = ["bounded", "consistency", "improve", "lloyd_move", "lloyd_rows", "reach", "widths"]
+
+ROOT3 = np.sqrt(3.0)
+SHRINK, GROW = 0.2, 5.0  # how far one noisy release may narrow or widen a group along any direction
+
+
+def reach(d: int) -> float:
+    """Radius c, in standard deviations, up to which a patient's row is not pulled back: 95 % of a Gaussian group.
+
+    >>> round(reach(2), 2)
+    2.45
+    """
+    return float(np.sqrt(chi2.ppf(0.95, d)))
+
+
+@cache
+def consistency(d: int) -> float:
+    """Factor by which pulling back outliers narrows the covariance of a Gaussian group.
+
+    >>> 0.85 < consistency(2) < 1.0
+    True
+    """
+    # midpoints of equal slices of probability: an integral over the chi-square law without its density
+    m2 = chi2.ppf((np.arange(20_000) + 0.5) / 20_000, d)
+    t = m2 / reach(d) ** 2
+    pull = np.minimum(1.0, ROOT3 / np.sqrt(1 + t + t * t))
+    return float((pull * m2).sum() / (d * pull.sum()))
+
+
+def widths(kind: CovarianceType, d: int) -> int:
+    """Scalars of second moments per group (for tied: in all)."""
+    return {"full": d * (d + 1) // 2, "tied": d * (d + 1) // 2, "diag": d, "spherical": 1}[kind]
+
+
+def bounded(Z: Array, mixture: Mixture) -> dict[str, Array]:
+    """One site's sums of bounded rows: ``a`` (k,), ``b`` (k, d), ``C`` (k, w) or (w,) for tied; on the grid 2^-20."""
+    k, d, kind = mixture.k, mixture.d, mixture.kind
+    factors, c, w = mixture.precisions_cholesky(), reach(d), widths(kind, d)
+    groups = 1 if kind == "tied" else k
+    total = np.zeros(k + k * d + groups * w)
+    i, j = np.triu_indices(d)
+    root2 = np.where(i == j, 1.0, np.sqrt(2.0))
+    for s in blocks(len(Z), len(total)):
+        z = Z[s]
+        joint = mixture.log_joint(z, factors)
+        r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+        first, second = np.empty((len(z), k, d)), np.zeros((len(z), groups, w))
+        for g in range(k):
+            y = whitened(kind, z - mixture.means[g], factors, g) / c
+            first[:, g] = r[:, [g]] * y
+            if kind in ("full", "tied"):
+                pairs = y[:, i] * y[:, j] * root2
+            else:
+                pairs = y**2 if kind == "diag" else (y**2).sum(1, keepdims=True)
+            second[:, 0 if kind == "tied" else g] += r[:, [g]] * pairs
+        rows = np.concatenate([r, first.reshape(len(z), -1), second.reshape(len(z), -1)], 1) / ROOT3
+        total += unit_rows(rows).sum(0)
+    a, b, C = total[:k], total[k : k + k * d].reshape(k, d), total[k + k * d :]
+    return {"a": a, "b": b, "C": C if kind == "tied" else C.reshape(k, w) if w > 1 or kind != "spherical" else C}
+
+
+def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar: float) -> Mixture:
+    """The M-step from noisy sums; covariances stay positive definite, and groups drowned in noise keep their place.
+
+    Parameters
+    ----------
+    sums
+        Totals of :func:`bounded`.
+    noise_sd
+        Standard deviation of the noise in every entry of the totals.
+    old
+        The mixture under which the rows were made.
+    reg_covar
+        Ridge, in the units of the records.
+    """
+    k, d, kind, c = old.k, old.d, old.kind, reach(old.d)
+    floor = 4 * noise_sd  # fewer patients than this cannot be told from noise
+    a = np.maximum(sums["a"], floor if floor > 0 else 1e-12)
+    seen = sums["a"] > floor
+    move = np.where(seen[:, None], c * sums["b"] / a[:, None], 0.0)
+    length = np.sqrt((move**2).sum(1, keepdims=True))
+    move = move / np.maximum(length / c, 1.0)  # nobody moves further than the radius in one round
+    weights = a / a.sum()
+    fix = c * c / consistency(d)
+    if kind in ("full", "tied"):
+        i, j = np.triu_indices(d)
+        square = whole(sums["C"] / np.where(i == j, 1.0, np.sqrt(2.0)), d) * fix
+        if kind == "tied":
+            inner = _between(square / a.sum() - np.einsum("g,gp,gq->pq", weights, move, move))
+            lower = np.linalg.cholesky(old.covariances)
+            covariances = lower @ inner @ lower.T + reg_covar * np.eye(d)
+            means = old.means + move @ lower.T
+        else:
+            covariances, means = old.covariances.copy(), old.means.copy()
+            for g in np.flatnonzero(seen):
+                inner = _between(square[g] / a[g] - np.outer(move[g], move[g]))
+                lower = np.linalg.cholesky(old.covariances[g])
+                covariances[g] = lower @ inner @ lower.T + reg_covar * np.eye(d)
+                means[g] = old.means[g] + lower @ move[g]
+        return Mixture(weights, means, covariances, kind)
+    if kind == "diag":
+        inner = np.clip(fix * sums["C"] / a[:, None] - move**2, SHRINK, GROW)
+        inner[~seen] = 1.0
+        sd = np.sqrt(old.covariances)
+    else:
+        inner = np.clip((fix * sums["C"] / a - (move**2).sum(1)) / d, SHRINK, GROW)
+        inner[~seen] = 1.0
+        sd = np.sqrt(old.covariances)[:, None]
+    return Mixture(weights, old.means + move * sd, old.covariances * inner + reg_covar, kind)
+
+
+def _between(square: Array) -> Array:
+    """The nearest matrix whose directions are neither collapsed nor blown up: noise may not decide that."""
+    values, vectors = np.linalg.eigh((square + square.T) / 2)
+    return np.asarray((vectors * np.clip(values, SHRINK, GROW)) @ vectors.T)
+
+
+def lloyd_rows(Z: Array, centres: Array) -> Array:
+    """One site's part of a paid k-means round: per group, patients, their sum and their squared length; (k (d + 2),).
+
+    A patient's row is ``(1, z, |z|^2) / sqrt 3`` in the place of the nearest centre: length at most 1 in the unit ball.
+    """
+    k, d = centres.shape
+    total = np.zeros((k, d + 2))
+    for s in blocks(len(Z), d + k):
+        z = Z[s]
+        nearest = ((z[:, None, :] - centres) ** 2).sum(2).argmin(1)
+        rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, (z**2).sum(1, keepdims=True)], 1) / ROOT3)
+        for g in range(k):
+            total[g] += rows[nearest == g].sum(0)
+    return total.ravel()
+
+
+def lloyd_move(rows: Array, noise_sd: float, centres: Array) -> tuple[Array, Array]:
+    """New centres (k, d), and the variance (d,) that groups share, from noisy sums of :func:`lloyd_rows`."""
+    k, d = centres.shape
+    table = rows.reshape(k, d + 2)
+    seen = table[:, 0] > 4 * noise_sd
+    n = np.maximum(table[:, 0], 1e-12)
+    means = np.where(seen[:, None], table[:, 1 : d + 1] / n[:, None], centres)
+    length = np.sqrt((means**2).sum(1, keepdims=True))
+    means = means / np.maximum(length, 1.0)
+    inside = table[seen, d + 1].sum() - (n[seen] * (means[seen] ** 2).sum(1)).sum()
+    variance = inside / max(n[seen].sum(), 1e-12) / d if seen.any() else 1 / (d + 2)
+    return means, np.full(d, float(np.clip(variance, 1e-4, 1 / (d + 2))))
