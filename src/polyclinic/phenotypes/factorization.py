@@ -19,7 +19,7 @@ from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
 
-__all__ = ["FactorParams", "Factorization", "FederatedFactorization", "final_memberships"]
+__all__ = ["FactorParams", "Factorization", "FederatedFactorization", "power_of_two"]
 
 Array = NDArray[np.float64]
 
@@ -93,6 +93,19 @@ class Factorization(Configured):
 
     def transform(self, data: SparseTensor | Site) -> Array:
         """(patients, R) memberships of new patients on the learned phenotypes."""
+        return cp.solve_memberships(
+            self._checked(data),
+            self.factors_,
+            nonnegative=getattr(self.params, "nonnegative", True),
+            zeros=getattr(self.params, "zeros", "observed"),
+        )
+
+    def _model(self, tensor: SparseTensor) -> list[Array]:
+        """Factors of all modes, patients first, that together explain these patients."""
+        return [self.transform(tensor), *self.factors_]
+
+    def _checked(self, data: SparseTensor | Site) -> SparseTensor:
+        """The tensor of new patients, refused if it does not speak of the model's codes."""
         tensor = data.counts() if isinstance(data, Site) else data
         factors = self._fitted("factors_")
         expected = tuple(len(f) for f in factors)
@@ -106,12 +119,7 @@ class Factorization(Configured):
                 raise ProtocolMismatch(
                     f"new patients have other {a.name} codes than the model", hint="call pc.align first"
                 )
-        return cp.solve_memberships(
-            tensor,
-            factors,
-            nonnegative=getattr(self.params, "nonnegative", True),
-            zeros=getattr(self.params, "zeros", "observed"),
-        )
+        return tensor
 
     def score(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """Reconstruction with memberships solved anew: ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells,
@@ -126,8 +134,7 @@ class Factorization(Configured):
         full = observed = norm = cells = 0.0
         nonzeros = 0
         for t in tensors:
-            a = self.transform(t)
-            factors = [a, *self.factors_]
+            factors = self._model(t)
             residual = kernels.residuals_at(t, factors)
             observed += float(residual @ residual)
             nonzeros += t.nnz
@@ -142,26 +149,13 @@ class Factorization(Configured):
         }
 
 
-def final_memberships(
-    tensor: SparseTensor,
-    factors: Sequence[Array],
-    *,
-    zeros: Literal["observed", "missing"] = "observed",
-    nonnegative: bool = True,
-    sparsity: float = 0.0,
-) -> Array:
-    """(patients, R) memberships at the end of a fit; with ``sparsity``, phenotypes that a site lacks are turned off.
+def power_of_two(size: float) -> float:
+    """The next power of two: a unit by which floats are divided and multiplied without rounding.
 
-    The penalty is mu = kappa sqrt(SSE / product of the feature modes), kappa = ``sparsity`` (RECIPES).
+    >>> power_of_two(1000.0), power_of_two(0.0)
+    (1024.0, 1.0)
     """
-    a = cp.solve_memberships(tensor, factors, zeros=zeros, nonnegative=nonnegative)
-    if not sparsity or zeros == "missing":
-        return a
-    g, m = cp.gram([a, *factors], 0), kernels.mttkrp(tensor, [a, *factors], 0)
-    inner = float(np.einsum("ir,ir->", a, m))
-    sse = max(0.0, tensor.norm_squared() - 2 * inner + float(((a.T @ a) * g).sum()))
-    mu = sparsity * float(np.sqrt(sse / np.prod([float(d) for d in tensor.shape[1:]])))
-    return cp.hals(a, g, m, sweeps=10, nonnegative=nonnegative, l21=mu)
+    return float(2.0 ** np.ceil(np.log2(size))) if size > 0 else 1.0
 
 
 class FederatedFactorization(Factorization, Estimator):

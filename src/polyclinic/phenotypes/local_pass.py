@@ -21,7 +21,7 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.tensors import cp, kernels, sgd
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Elastic", "Passed", "close_patients", "local_pass", "open_factors", "open_patients", "rate_at"]
+__all__ = ["Elastic", "Passed", "close_patients", "local_pass", "open_factors", "open_patients"]
 
 Matrix = NDArray[np.float64]
 WARM: Final = 10  # passes in patient batches; later passes take the whole site
@@ -244,19 +244,4 @@ def close_patients(
     g, m = cp.gram([a, *factors], 0), kernels.mttkrp(tensor, [a, *factors], 0)
     sse = max(0.0, tensor.norm_squared() - 2 * float(np.vdot(a, m)) + float(np.vdot(a.T @ a, g)))
     cells = float(np.prod([float(d) for d in tensor.shape[1:]]))
-    return cp.hals(a, g, m, nonnegative=nonnegative, l21=sparsity * float(np.sqrt(sse / cells)))
-
-
-def rate_at(
-    learning_rate: float | Sequence[float] | None, number: int, *, zeros: Literal["observed", "missing"]
-) -> float:
-    """The step of pass ``number`` (from 1): a constant, one per pass with the last kept, or the default.
-
-    >>> rate_at((0.1, 0.05), 3, zeros="missing"), rate_at(None, 1, zeros="observed")
-    (0.05, 1.0)
-    """
-    if learning_rate is None:
-        return 1.0 if zeros == "observed" else 0.01
-    if isinstance(learning_rate, (int, float)):
-        return float(learning_rate)
-    return float(learning_rate[min(number, len(learning_rate)) - 1])
+    return cp.hals(a, g, m, sweeps=10, nonnegative=nonnegative, l21=sparsity * float(np.sqrt(sse / cells)))

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
-from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, final_memberships
-from polyclinic.phenotypes.local_pass import Elastic, Passed, local_pass, open_factors, open_patients
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
+from polyclinic.phenotypes.local_pass import Elastic, Passed, close_patients, local_pass, open_factors, open_patients
 from polyclinic.phenotypes.rate import Conditions, Rate, conditions, rate_at
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
@@ -56,7 +56,7 @@ class LocalPublic:
     round: int
     factors: Factors
     sites: int
-    norm: float = 1.0  # ||O||^2 over all sites: the unit of scores and energies on the wire
+    norm: float = 1.0  # ||O||^2 over all sites, rounded to a power of two: the unit of scores on the wire
     cells: float = 0.0
     nonzeros: float = 1.0
     objective: float | None = None
@@ -121,7 +121,7 @@ class LocalTF(FederatedFactorization):
             norm, patients, nonzeros = (float(x) for x in total.arrays["size"])
             cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
             return replace(
-                public, stage="factors", round=1, norm=max(norm, 1e-12), cells=cells, nonzeros=max(nonzeros, 1.0)
+                public, stage="factors", round=1, norm=power_of_two(norm), cells=cells, nonzeros=max(nonzeros, 1.0)
             )
         if step.name == "score":
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm)
@@ -174,7 +174,8 @@ class LocalTF(FederatedFactorization):
             size = np.array([tensor.norm_squared(), float(tensor.patients), float(tensor.nnz)])
             return private, Contribution({"size": size})
         if step.name == "score":
-            return private, Contribution({"energy": np.square(private.patients).sum(0) / public.norm})
+            closed = self.close(site, private, public)["memberships"]
+            return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})
         passed = self._passes(site, private, public)
         after = LocalPrivate(passed.patients, tuple(passed.factors), private.passes + self.params.local_passes)
         arrays, weight = self._weighted(passed, tensor.nnz, public)
@@ -221,8 +222,13 @@ class LocalTF(FederatedFactorization):
     def close(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Arrays:
         p = self.params
         return {
-            "memberships": final_memberships(
-                site.counts(), public.factors, zeros=p.zeros, nonnegative=p.nonnegative, sparsity=self._mu(site.name)
+            "memberships": close_patients(
+                site.counts(),
+                private.patients,
+                public.factors,
+                zeros=p.zeros,
+                nonnegative=p.nonnegative,
+                sparsity=self._mu(site.name),
             )
         }
 

@@ -36,18 +36,21 @@ class Schedule(BaseModel):
         return float(self.start / (1.0 + self.decay * (number - 1)) ** self.power)
 
 
-Rate = float | Schedule | None
+Rate = float | tuple[float, ...] | Schedule | None
 
 
 def rate_at(rate: Rate, number: int, zeros: Literal["observed", "missing"]) -> float:
-    """eta of one pass. None: 1 in units of 1/||Gram|| where zeros are observed, the papers' 0.01 where missing.
+    """eta of one pass: a number, one per pass (the last is kept), or a schedule. None: 1 in units of 1/||Gram|| where
+    zeros are observed, the papers' 0.01 where they are missing.
 
-    >>> rate_at(None, 1, "observed"), rate_at(None, 1, "missing"), rate_at(0.3, 9, "missing")
-    (1.0, 0.01, 0.3)
+    >>> rate_at(None, 1, "observed"), rate_at(None, 1, "missing"), rate_at((0.3, 0.1), 9, "missing")
+    (1.0, 0.01, 0.1)
     """
     if rate is None:
         return 1.0 if zeros == "observed" else 0.01
-    return rate.at(number) if isinstance(rate, Schedule) else float(rate)
+    if isinstance(rate, Schedule):
+        return rate.at(number)
+    return float(rate[min(number, len(rate)) - 1] if isinstance(rate, tuple) else rate)
 
 
 @dataclass(frozen=True)

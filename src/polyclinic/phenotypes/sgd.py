@@ -13,7 +13,8 @@ from pydantic import Field
 from polyclinic.federation.fold import Progress
 from polyclinic.phenotypes.central import Central, Clock, Data
 from polyclinic.phenotypes.factorization import FactorParams
-from polyclinic.phenotypes.local_pass import close_patients, local_pass, open_factors, open_patients, rate_at
+from polyclinic.phenotypes.local_pass import close_patients, local_pass, open_factors, open_patients
+from polyclinic.phenotypes.rate import Rate, rate_at
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.sparse import SparseTensor
@@ -27,11 +28,7 @@ class CPSGDParams(FactorParams):
     """Parameters of CPSGD."""
 
     rounds: int = Field(60, ge=1, le=100_000, description="Passes over the data at most.")
-    learning_rate: float | tuple[float, ...] | None = Field(
-        None,
-        description="eta, or one per round (the last is kept). None: 1 in units of 1/||Gram|| where zeros are observed, "
-        "0.01 where they are missing.",
-    )
+    learning_rate: Rate = Field(None, description="eta: a number, one per pass, or a schedule; None: by `zeros`.")
     sparsity: float = Field(
         0.0,
         ge=0,
@@ -104,7 +101,7 @@ class CPSGD(Central):
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=seed)
         clock = Clock(self.name, p.rounds, p.tol, progress)
         for number in range(1, p.rounds + 1):
-            rate = rate_at(p.learning_rate, number, zeros=p.zeros)
+            rate = rate_at(p.learning_rate, number, p.zeros)
             passed = local_pass(
                 tensor,
                 patients,

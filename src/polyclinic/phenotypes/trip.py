@@ -20,7 +20,7 @@ from pydantic import Field
 
 from polyclinic.errors import Divergence
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
-from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp
@@ -58,7 +58,7 @@ class TRIPPublic:
     objective: float | None = None
     primal: float | None = None
     dual: float | None = None
-    norm: float = 1.0  # ||O||^2 over all sites: the unit of scores on the wire
+    norm: float = 1.0  # ||O||^2 over all sites, rounded to a power of two: the unit of scores on the wire
     cells: float = 0.0
     energy: Array | None = None
 
@@ -125,7 +125,7 @@ class TRIP(FederatedFactorization):
             omega = tuple(p.penalty * b / k for b in base)
             norm, patients = (float(x) for x in total.arrays["size"])
             cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
-            return replace(public, stage="sweep", round=1, omega=omega, base=base, norm=max(norm, 1e-12), cells=cells)
+            return replace(public, stage="sweep", round=1, omega=omega, base=base, norm=power_of_two(norm), cells=cells)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
