@@ -1,0 +1,208 @@
+"""Pairs of patients and how badly a similarity explains them: eq. (3.4), its value and its gradient, in tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+
+__all__ = ["LabelPairs", "ListedPairs", "Pairs", "Weighting", "pair_loss", "weights_for"]
+
+Array = NDArray[np.float64]
+Weighting = Literal["mean", "balanced", "sum"]
+TILE = 512  # 512 x 512 doubles stay in the L2 cache; 2e8 pairs then need a few MB, not 1.6 GB
+
+
+def weights_for(similar: float, different: float, weighting: Weighting) -> tuple[float, float]:
+    """Weight of one similar and of one dissimilar pair.
+
+    ``mean`` divides by the number of pairs, so that the penalties mean the same for 50 and for 50,000 patients
+    (ERRATA E3.3); ``balanced`` gives both kinds half of the weight; ``sum`` is the paper's (3.4).
+
+    >>> weights_for(1, 3, "mean"), weights_for(1, 4, "balanced"), weights_for(1, 4, "sum")
+    ((0.25, 0.25), (0.5, 0.125), (1.0, 1.0))
+    """
+    if weighting == "sum":
+        return 1.0, 1.0
+    if weighting == "mean":
+        both = 1.0 / max(similar + different, 1.0)
+        return both, both
+    return 0.5 / max(similar, 1.0), 0.5 / max(different, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPairs:
+    """All unordered pairs i < j (ERRATA E3.3) of patients of one group; similar if their labels agree.
+
+    Parameters
+    ----------
+    codes
+        (n,) label of every patient, as whole numbers.
+    groups
+        Positions of the patients of each group (a hospital); pairs never span two groups.
+    same, other
+        Weight of a similar and of a dissimilar pair.
+    """
+
+    codes: NDArray[np.int64]
+    groups: tuple[NDArray[np.int64], ...]
+    same: float
+    other: float
+
+    @classmethod
+    def of(
+        cls, labels: ArrayLike, *, groups: ArrayLike | None = None, weighting: Weighting = "mean"
+    ) -> LabelPairs:
+        """Pairs from labels, within groups if given.
+
+        >>> LabelPairs.of([0, 0, 1]).counts()
+        (1, 2)
+        """
+        codes = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64).reshape(-1)
+        if groups is None:
+            parts = (np.arange(len(codes)),)
+        else:
+            g = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+            parts = tuple(np.flatnonzero(g == k) for k in range(int(g.max()) + 1 if len(g) else 0))
+        bare = cls(codes, parts, 1.0, 1.0)
+        return cls(codes, parts, *weights_for(*bare.counts(), weighting))
+
+    def counts(self) -> tuple[int, int]:
+        """Numbers of similar and of dissimilar pairs."""
+        similar = total = 0
+        for g in self.groups:
+            sizes = np.bincount(self.codes[g])
+            similar += int((sizes * (sizes - 1) // 2).sum())
+            total += len(g) * (len(g) - 1) // 2
+        return similar, total - similar
+
+    def tiles(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], bool]]:
+        """Blocks of patients against blocks, each unordered pair of blocks once; the flag marks a block with itself."""
+        for g in self.groups:
+            cuts = [g[a : a + TILE] for a in range(0, len(g), TILE)]
+            for a, left in enumerate(cuts):
+                for b in range(a, len(cuts)):
+                    yield left, cuts[b], a == b
+
+
+@dataclass(frozen=True, eq=False)
+class ListedPairs:
+    """Pairs that somebody judged: positions ``left[k]``, ``right[k]``, +1 similar or -1 not, and a weight each."""
+
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    sign: Array
+    weight: Array
+
+    @classmethod
+    def of(cls, pairs: ArrayLike, y: ArrayLike, *, patients: int, weighting: Weighting = "mean") -> ListedPairs:
+        """Check the list; all faults at once.
+
+        >>> ListedPairs.of([[0, 1], [0, 2]], [1, -1], patients=3).counts()
+        (1, 1)
+        """
+        p, sign = np.asarray(pairs), np.asarray(y, np.float64)
+        faults = []
+        if p.ndim != 2 or p.shape[1] != 2 or not len(p):
+            raise DataError(f"pairs have shape {p.shape}, expected (pairs, 2) with at least one pair")
+        if not np.issubdtype(p.dtype, np.integer):
+            faults.append(f"pairs are {p.dtype}, expected whole numbers: positions of rows")
+        elif p.min() < 0 or p.max() >= patients:
+            faults.append(f"pairs name rows {p.min()}..{p.max()}, there are rows 0..{patients - 1}")
+        elif (p[:, 0] == p[:, 1]).any():
+            faults.append(f"{int((p[:, 0] == p[:, 1]).sum())} pair(s) of a patient with itself")
+        if sign.shape != (len(p),):
+            faults.append(f"y has shape {sign.shape}, expected ({len(p)},)")
+        elif not np.isin(sign, (-1.0, 1.0)).all():
+            faults.append("y must be +1 (similar) or -1 (not similar)")
+        if faults:
+            raise DataError("pairs are not usable", faults=faults)
+        similar = int((sign > 0).sum())
+        same, other = weights_for(similar, len(sign) - similar, weighting)
+        index = p.astype(np.int64)
+        return cls(index[:, 0], index[:, 1], sign, np.where(sign > 0, same, other))
+
+    def counts(self) -> tuple[int, int]:
+        """Numbers of similar and of dissimilar pairs."""
+        similar = int((self.sign > 0).sum())
+        return similar, len(self.sign) - similar
+
+
+Pairs = LabelPairs | ListedPairs
+
+
+def _logistic(t: Array) -> tuple[Array, Array]:
+    """log(1 + exp(-t)) and its negative derivative 1 / (1 + exp(t)), both without overflow."""
+    e = np.exp(-np.abs(t))
+    loss = np.log(1.0 + e)  # e <= 1: no accuracy is lost that a sum of losses could feel
+    loss -= np.minimum(t, 0.0)
+    np.divide(np.where(t >= 0, e, 1.0), 1.0 + e, out=e)
+    return loss, e
+
+
+def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
+    """Loss of the pairs under s_ij = <a_i, a_j>, and its gradient (C + C') A with respect to the embedding A.
+
+    With A = X W the gradient for W is X'(C + C')(X W): no loop over pairs, no d x d object (eq. 3.16, ERRATA E3.10).
+
+    Parameters
+    ----------
+    A
+        (n, r) embedded patients.
+    pairs
+        Which pairs, how they are judged and weighted.
+    bias
+        The threshold b of (3.2).
+
+    Examples
+    --------
+    >>> value, gradient = pair_loss(np.array([[1.0], [1.0]]), LabelPairs.of([0, 0]), 1.0)
+    >>> round(value, 4), gradient.ravel().tolist()
+    (0.6931, [-0.5, -0.5])
+    """
+    if isinstance(pairs, ListedPairs):
+        return _listed(A, pairs, bias)
+    value, gradient = 0.0, np.zeros_like(A)
+    for left, right, diagonal in pairs.tiles():
+        a = A[left]
+        b = a if diagonal else A[right]
+        agree = pairs.codes[left][:, None] == pairs.codes[right][None, :]
+        t = a @ b.T
+        t -= bias
+        np.negative(t, where=~agree, out=t)
+        loss, c = _logistic(t)
+        if pairs.same == pairs.other:
+            weight: Any = pairs.same
+            np.negative(c, where=agree, out=c)
+        else:
+            weight = 1.0
+            c *= np.where(agree, -pairs.same, pairs.other)
+            loss *= np.where(agree, pairs.same, pairs.other)
+        if diagonal:  # every pair twice and the patient with itself: halve and drop
+            np.fill_diagonal(loss, 0.0)
+            np.fill_diagonal(c, 0.0)
+            value += 0.5 * weight * float(loss.sum())
+            gradient[left] += weight * (c @ a)
+        else:
+            value += weight * float(loss.sum())
+            gradient[left] += weight * (c @ b)
+            gradient[right] += weight * (c.T @ a)
+    return value, gradient
+
+
+def _listed(A: Array, pairs: ListedPairs, bias: float) -> tuple[float, Array]:
+    from scipy.sparse import coo_matrix
+
+    n, chunk = len(A), 1 << 16
+    s = np.empty(len(pairs.left))
+    for k in range(0, len(s), chunk):
+        i, j = pairs.left[k : k + chunk], pairs.right[k : k + chunk]
+        s[k : k + chunk] = np.einsum("pr,pr->p", A[i], A[j])
+    loss, c = _logistic(pairs.sign * (s - bias))
+    C = coo_matrix((-pairs.sign * pairs.weight * c, (pairs.left, pairs.right)), shape=(n, n)).tocsr()
+    return float(pairs.weight @ loss), np.asarray(C @ A + C.T @ A)

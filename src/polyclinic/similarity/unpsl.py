@@ -1,0 +1,241 @@
+"""UnPSL: a similarity that few and uncorrelated features decide, central (`fit`) and between hospitals (`fit_sites`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import validate_data
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.similarity.admm import SCALES, Problem, State, best_scale, directions, penalty_of, solve
+from polyclinic.similarity.metric import Centre, SimilarityMetric, canonical, spread
+from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting
+from polyclinic.similarity.redundancy import Redundancy
+from polyclinic.tensors.blas import one_thread
+from polyclinic.tensors.site import Site
+
+__all__ = ["UnPSL"]
+
+Array = NDArray[np.float64]
+SQUARE = 500  # wider data get a thin W unless a rank is asked for
+THIN = 50
+
+
+class UnPSL(SimilarityMetric):
+    """Learn from labelled patients who resembles whom, with few features that do not repeat each other.
+
+    Minimises the mean logistic loss of all pairs i < j under s(x, z) = x'WW'z - b, plus ``l1`` times the lengths of W's
+    rows (a feature without a row does not count) plus ``l2`` times the redundancy of the features used (eq. 3.8, with
+    the row of W as the feature: ERRATA E3.2).
+
+    Parameters
+    ----------
+    l1, l2
+        lambda_1 (sparsity) and lambda_2 (redundancy), relative to the MEAN loss (E3.3).
+    bias
+        The threshold b of (3.2).
+    rank
+        Columns of W. None: square up to 500 features, else at most 50 (and fewer than patients).
+    iterations
+        Of Algorithm 1, at most; stopping early keeps the metric near the start, which regularises.
+    inner
+        Line-searched quasi-Newton steps in each W-update (3.11).
+    tol
+        Stop when primal and dual residual are below ``tol`` times the size of W; 0 runs all iterations.
+    penalty
+        rho, relative to the slope at the start: 1 means that the first W-step moves W by about its own length.
+    start_scale
+        Length of the start, relative to the multiple of the identity that explains the pairs best.
+    n_starts
+        Starts compared by their objective; the loss is not convex in W (E3.1).
+    standardize
+        ``"zscore"`` (the paper's), ``"scale"`` (no centring) or ``"none"``; from training patients only (E3.6).
+    weighting
+        ``"mean"``, ``"balanced"`` (similar and dissimilar pairs weigh the same) or ``"sum"`` (the paper's).
+    decorrelation
+        ``"trace"`` (3.7), which rewards opposed rows, or ``"convex"``: sum r_kl^2 |w_k| |w_l| (E3.4).
+    variant
+        ``"corrected"``, or ``"paper"``: s = x'W'Wz as printed, so that rows are not features (E3.2).
+    seed
+        Of further starts.
+
+    Attributes
+    ----------
+    metric_, components_, selected_features_, feature_weights_
+        See :class:`~polyclinic.similarity.metric.SimilarityMetric`.
+    history_
+        One dict per iteration: objective, primal_residual, dual_residual.
+    n_iter_, objective_, converged_, classes_
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 4))
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> u = UnPSL(l1=0.02, l2=0.01).fit(X, y)
+    >>> int(u.feature_weights_.argmax()), u.similarity(X[:2]).shape
+    (0, (2, 2))
+    """
+
+    def __init__(
+        self,
+        l1: float = 1e-3,
+        l2: float = 1e-3,
+        bias: float = 1.0,
+        *,
+        rank: int | None = None,
+        iterations: int = 60,
+        inner: int = 5,
+        tol: float = 1e-4,
+        penalty: float = 0.3,
+        start_scale: float = 1.0,
+        n_starts: int = 1,
+        standardize: Centre = "zscore",
+        weighting: Weighting = "mean",
+        decorrelation: str = "trace",
+        variant: str = "corrected",
+        seed: int = 0,
+    ) -> None:
+        self.l1 = l1
+        self.l2 = l2
+        self.bias = bias
+        self.rank = rank
+        self.iterations = iterations
+        self.inner = inner
+        self.tol = tol
+        self.penalty = penalty
+        self.start_scale = start_scale
+        self.n_starts = n_starts
+        self.standardize = standardize
+        self.weighting = weighting
+        self.decorrelation = decorrelation
+        self.variant = variant
+        self.seed = seed
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None) -> UnPSL:
+        """Learn from labelled patients: all pairs i < j, similar if their labels agree.
+
+        Parameters
+        ----------
+        X, y
+            (n, d) patients and (n,) classes.
+        groups
+            (n,) hospital of every patient; then only pairs within a hospital count, which is what `fit_sites` can see.
+        """
+        self._check()
+        patients, codes = self._training(X, y)
+        if groups is not None and np.shape(groups) != (len(codes),):
+            raise DataError(f"groups have shape {np.shape(groups)}, expected ({len(codes)},)")
+        return self._learn(patients, LabelPairs.of(codes, groups=groups, weighting=self.weighting))
+
+    def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, y: ArrayLike) -> UnPSL:
+        """Learn from judged pairs: ``pairs`` (m, 2) positions of rows of X, ``y`` (m,) +1 similar or -1 not."""
+        self._check()
+        patients = np.asarray(validate_data(self, X, dtype=np.float64, ensure_min_samples=2))
+        listed = ListedPairs.of(pairs, y, patients=len(patients), weighting=self.weighting)
+        if min(listed.counts()) == 0:
+            raise DataError("all pairs are judged alike: a similarity needs similar and dissimilar pairs")
+        return self._learn(patients, listed)
+
+    def fit_sites(self, sites: Sequence[Site], **options: Any) -> UnPSL:
+        """Learn between hospitals by consensus: only sums of W_p + U_p leave them (E3.7-E3.10).
+
+        ``options``: ``rounds``, ``aggregation`` ("plain", "masked", "subspace"), ``privacy``, ``progress``, and what
+        :class:`~polyclinic.similarity.consensus.ConsensusUnPSL` takes. Sets also ``history_``, ``traffic_``, ``privacy_``.
+        """
+        from polyclinic.similarity.consensus import learn_between
+
+        self._check()
+        return learn_between(self, sites, **options)
+
+    # ---- the steps of a fit, which cross-validation and the distributed comparator share
+
+    def _check(self) -> None:
+        faults = [
+            f"{name} = {value!r}, must be {rule}"
+            for name, value, good, rule in (
+                ("l1", self.l1, self.l1 >= 0, "at least 0"),
+                ("l2", self.l2, self.l2 >= 0, "at least 0"),
+                ("rank", self.rank, self.rank is None or self.rank >= 1, "None or at least 1"),
+                ("iterations", self.iterations, self.iterations >= 1, "at least 1"),
+                ("inner", self.inner, self.inner >= 1, "at least 1"),
+                ("tol", self.tol, self.tol >= 0, "at least 0"),
+                ("penalty", self.penalty, self.penalty > 0, "above 0"),
+                ("start_scale", self.start_scale, self.start_scale > 0, "above 0"),
+                ("n_starts", self.n_starts, self.n_starts >= 1, "at least 1"),
+                ("standardize", self.standardize, self.standardize in ("zscore", "scale", "none"), "zscore, scale or none"),
+                ("weighting", self.weighting, self.weighting in ("mean", "balanced", "sum"), "mean, balanced or sum"),
+                ("decorrelation", self.decorrelation, self.decorrelation in ("trace", "convex"), "trace or convex"),
+                ("variant", self.variant, self.variant in ("corrected", "paper"), "corrected or paper"),
+            )
+            if not good
+        ]
+        if faults:
+            raise ConfigError("UnPSL: wrong parameters", faults=faults)
+
+    def _rank(self, n: int, d: int) -> int:
+        if self.variant == "paper":
+            if self.rank not in (None, d):
+                raise ConfigError(f"variant 'paper' has a square W: rank {self.rank} is not the {d} features")
+            return d
+        if self.rank is not None:
+            return min(self.rank, d)
+        return d if d <= SQUARE else max(1, min(THIN, d, n - 1))
+
+    def _problem(self, X: Array, pairs: Pairs) -> Problem:
+        """Standardise with what these patients show, and set the problem up."""
+        self.mean_, self.scale_ = spread(X, self.standardize)
+        Z = (X - self.mean_) / self.scale_
+        mean, sd = (np.zeros(X.shape[1]), np.ones(X.shape[1])) if self.standardize == "zscore" else spread(X, "zscore")
+        redundancy = Redundancy.of_patients(Z if self.standardize == "zscore" else (X - mean) / sd)
+        convex, literal = self.decorrelation == "convex", self.variant == "paper"
+        return Problem(Z, pairs, self.bias, redundancy, self.l1, self.l2, convex=convex, literal=literal)
+
+    def _starts(self, problem: Problem) -> list[Array]:
+        n, d = problem.X.shape
+        rank = self._rank(n, d)
+        rng = np.random.default_rng(self.seed)
+        starts = []
+        for k in range(self.n_starts):
+            if k == 0 and rank < d:
+                Q = np.linalg.svd(problem.X, full_matrices=False)[2][:rank].T  # leading directions, never a d x d matrix
+                if Q.shape[1] < rank:  # more columns than the patients span
+                    Q = np.linalg.qr(np.hstack([Q, rng.standard_normal((d, rank - Q.shape[1]))]))[0]
+            else:
+                Q = directions(d, rank, None, rng, k)
+            losses = [problem.loss(c * Q)[0] for c in SCALES]
+            starts.append(self.start_scale * best_scale(losses) * Q)
+        return starts
+
+    def _learn(self, X: Array, pairs: Pairs) -> UnPSL:
+        with one_thread():
+            problem = self._problem(X, pairs)
+            best: State | None = None
+            for start in self._starts(problem):
+                state, path = self._run(problem, start)
+                if best is None or state.objective < best.objective:
+                    best, self.history_ = state, path
+            assert best is not None
+            self._publish(best)
+        return self
+
+    def _run(self, problem: Problem, start: Array, watch: Any = None) -> tuple[State, list[dict[str, Any]]]:
+        rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, self.penalty)
+        state, path = solve(
+            problem, start, rho=rho, iterations=self.iterations, inner=self.inner, tol=self.tol, watch=watch
+        )
+        return state, [
+            {"iteration": s.iteration, "objective": s.objective, "primal_residual": s.primal, "dual_residual": s.dual}
+            for s in path
+        ]
+
+    def _publish(self, state: State) -> None:
+        root = state.metric_root.T if self.variant == "paper" else state.metric_root  # M = W'W as printed
+        self.components_ = canonical(root).T
+        self.bias_ = self.bias
+        self.n_iter_ = state.iteration
+        self.objective_ = state.objective
+        self.converged_ = bool(self.tol and state.settled(self.tol))
