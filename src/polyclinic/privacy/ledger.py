@@ -88,9 +88,6 @@ class Ledger:
         self.site = site
         self._entries: list[Entry] = []
         self._seen: tuple[int, int] | None = None  # size and time of the file when it was last read whole
-        if self.path is not None and (self.path.exists() or self._head_path.exists()):
-            with self._locked():
-                self._refresh()
 
     # ---- writing
 
@@ -100,7 +97,7 @@ class Ledger:
 
     def _append(self, kind: str, charge: Charge | None, text: str) -> Entry:
         if self.path is None:
-            entry = _sealed(len(self._entries), kind, charge, text, self.head.hash, self.site)[0]
+            entry = _sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)[0]
             self._entries.append(entry)
             return entry
         with self._locked():
@@ -109,7 +106,7 @@ class Ledger:
 
     def _write(self, kind: str, charge: Charge | None, text: str) -> Entry:
         assert self.path is not None
-        entry, line = _sealed(len(self._entries), kind, charge, text, self.head.hash, self.site)
+        entry, line = _sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)
         try:
             new = not self.path.exists()
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -137,7 +134,7 @@ class Ledger:
         from polyclinic.tensors.files import atomic
 
         with atomic(self._head_path) as temporary:
-            temporary.write_text(json.dumps(asdict(self.head)))
+            temporary.write_text(json.dumps(asdict(self._last)))
 
     @property
     def _head_path(self) -> Path:
@@ -254,14 +251,19 @@ class Ledger:
         return tuple(faults)
 
     @property
-    def head(self) -> Head:
-        """Number and hash of the last entry."""
+    def _last(self) -> Head:
         return Head(len(self._entries), self._entries[-1].hash if self._entries else START)
 
     @property
+    def head(self) -> Head:
+        """Number and hash of the last entry."""
+        entries = self.entries
+        return Head(len(entries), entries[-1].hash if entries else START)
+
+    @property
     def entries(self) -> tuple[Entry, ...]:
-        """All lines, oldest first."""
-        if self.path is not None and self.path.exists():
+        """All lines, oldest first; a ledger that does not hold together is refused."""
+        if self.path is not None and (self.path.exists() or self._head_path.exists()):
             with self._locked():
                 self._refresh()
         return tuple(self._entries)

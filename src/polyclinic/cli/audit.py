@@ -1,0 +1,47 @@
+"""``polyclinic audit``: attack our own privacy with made-up patients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    study: Annotated[Path | None, typer.Argument(help="A study.toml whose method is audited; default: dpem.")] = None,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="Patient-level epsilon to ask for, without a study.")
+    ] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="Delta to ask for, without a study.")] = 1e-6,
+    method: Annotated[str, typer.Option("--method", help="Method, without a study.")] = "dpem",
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds, without a study.")] = None,
+    canaries: Annotated[int, typer.Option("--canaries", help="Made-up patients.", min=50, max=20_000)] = 500,
+    patients: Annotated[int, typer.Option("--patients", help="Other patients.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Who takes part; never the noise.", min=0)] = 0,
+    exact: Annotated[bool, typer.Option("--exact", help="Noise of a real federation (extra 'exact').")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.engines.registry import find, make
+    from polyclinic.evaluation.audit import audit
+    from polyclinic.privacy.budget import Privacy
+    from polyclinic.privacy.mechanism import ExactNoise
+
+    if study is not None:
+        from polyclinic.study import Study
+
+        made: Any = make(Study.read(study))
+    else:
+        more = {} if rounds is None else {"rounds": rounds}
+        made = find(method)(privacy=Privacy(epsilon, delta), **more)
+    result = audit(made, canaries=canaries, patients=patients, seed=seed, noise=ExactNoise() if exact else None)
+    if json_:
+        say_json(result.to_dict())
+    else:
+        console.print(str(result))
+    if not result.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,208 @@
+"""``polyclinic ledger``: what a site has spent, whether the ledger is whole, and releases that wait for the owner."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyclinic.errors import ConfigError, LedgerError
+from polyclinic.privacy.accountant import Unbounded
+from polyclinic.privacy.ledger import Head, Ledger
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, verify or export a site's privacy ledger.")
+
+Where = Annotated[Path, typer.Argument(help="A ledger (.jsonl), or a run folder or site folder that holds some.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Delta = Annotated[float, typer.Option("--delta", help="Delta at which epsilon is computed.", min=1e-300, max=0.5)]
+
+
+def _files(path: Path) -> list[Path]:
+    """The ledgers under a path; a ledger that is gone but left its head file is one too."""
+    if path.is_dir():
+        found = {*path.rglob("*.jsonl.head")}
+        files = sorted({f.with_suffix("") for f in found})
+        if not files:
+            raise ConfigError(f"{path}: no ledger in this folder", hint="name the ledger.jsonl of a site")
+        return files
+    if not path.exists() and not path.with_name(path.name + ".head").exists():
+        raise ConfigError(f"{path}: no such file", hint="name the ledger.jsonl of a site")
+    return [path]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
+    """Per study and cohort: patient-level epsilon of what has a bound, and how many releases have none."""
+    rows = []
+    keys = sorted({(c.study, c.cohort) for c in ledger.charges()})
+    for study, cohort in [*keys, *((None, c) for c in sorted({k[1] for k in keys}))]:
+        charges = ledger.charges(study=study, cohort=cohort)
+        unproven = [c for c in charges if c.adjacency != "patient" or not c.formal or isinstance(c.event, Unbounded)]
+        rows.append(
+            {
+                "study": study,
+                "cohort": cohort,
+                "releases": len(charges),
+                "epsilon": _finite(ledger.epsilon(delta, study=study, cohort=cohort, bounded=True)),
+                "delta": delta,
+                "adjacency": "patient",
+                "without_patient_level_bound": len(unproven),
+            }
+        )
+    return rows
+
+
+@app.command()
+def show(path: Where, delta: Delta = 1e-6, json_: Json = False) -> None:
+    """Show what each study has spent."""
+    ledgers = [(f, Ledger(f)) for f in _files(path)]
+    if json_:
+        from polyclinic.cli.console import say_json
+
+        say_json(
+            {"ledgers": [{"path": str(f), "head": vars(l.head), "studies": _summary(l, delta)} for f, l in ledgers]}
+        )
+        return
+    from rich.table import Table
+
+    from polyclinic.cli.console import console
+
+    for file, ledger in ledgers:
+        table = Table(title=f"{file}: {ledger.head.count} entries", title_justify="left")
+        for name in ("study", "cohort", "releases", f"patient-level epsilon (delta {delta:g})", "without such a bound"):
+            table.add_column(name)
+        for r in _summary(ledger, delta):
+            table.add_row(
+                r["study"] or "all studies",
+                r["cohort"],
+                str(r["releases"]),
+                f"{r['epsilon']:.4g}" if r["epsilon"] is not None else "no bound",
+                str(r["without_patient_level_bound"]),
+            )
+        console.print(table)
+
+
+@app.command()
+def verify(
+    path: Where,
+    against: Annotated[Path | None, typer.Option("--against", help="An earlier export, kept elsewhere.")] = None,
+    json_: Json = False,
+) -> None:
+    """Find any line that was edited, removed or reordered; exit code 4 if one was."""
+    from polyclinic.cli.console import console, say_json
+
+    anchors = _anchors(against)
+    files = _files(path)
+    faults: dict[str, list[str]] = {}
+    for file in files:
+        found = Ledger(file).verify(anchor=anchors.get(file.name) or (anchors.get("") if len(files) == 1 else None))
+        faults[str(file)] = list(found)
+    bad = {k: v for k, v in faults.items() if v}
+    if json_:
+        say_json({"whole": not bad, "ledgers": faults})
+        if bad:
+            raise typer.Exit(LedgerError.exit_code)
+        return
+    if bad:
+        raise LedgerError(
+            "a ledger does not hold together; no release may leave",
+            faults=[f"{k}: {f}" for k, v in bad.items() for f in v],
+            hint="restore the file from a backup and find out who changed it",
+        )
+    for file in files:
+        console.print(f"{file}: whole")
+
+
+def _anchors(path: Path | None) -> dict[str, Head]:
+    if path is None:
+        return {}
+    try:
+        value = json.loads(path.read_text())
+        ledgers = value.get("ledgers", [value])
+        made = {Path(x.get("path", "")).name: Head(int(x["head"]["count"]), str(x["head"]["hash"])) for x in ledgers}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise ConfigError(f"{path}: not an export of a ledger ({e})") from e
+    return {**made, "": next(iter(made.values()))} if len(made) == 1 else made
+
+
+@app.command()
+def export(
+    path: Where,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="The same; an export is always JSON.")] = False,
+) -> None:
+    """Write everything as JSON, with the head to keep elsewhere."""
+    from polyclinic.cli.console import console, say_json
+
+    value = {"ledgers": [{"path": str(f), **Ledger(f).export()} for f in _files(path)]}
+    if out is None:
+        say_json(value)
+        return
+    from polyclinic.tensors.files import atomic
+
+    with atomic(out) as temporary:
+        temporary.write_text(json.dumps(value, indent=1))
+    if json_:
+        say_json({"written": str(out)})
+    else:
+        console.print(f"written: {out}")
+
+
+Box = Annotated[Path, typer.Argument(help="The outbox folder of a site.")]
+
+
+@app.command()
+def pending(path: Box, json_: Json = False) -> None:
+    """List releases that wait for the owner."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.privacy.outbox import Outbox
+
+    found = Outbox(path).all()
+    if json_:
+        say_json({"releases": [{"id": p.id, "state": p.state, "by": p.decided_by, **p.facts} for p in found]})
+        return
+    for p in found:
+        console.print(str(p))
+    if not found:
+        console.print("nothing waits")
+
+
+@app.command()
+def read(path: Box, id: Annotated[str, typer.Argument(help="Which release.")], json_: Json = False) -> None:
+    """Show exactly the values that would leave."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.privacy.outbox import Outbox
+
+    arrays = Outbox(path).read(id).arrays
+    if json_:
+        say_json({"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}})
+        return
+    for name, a in arrays.items():
+        console.print(f"{name} {a.shape}:\n{a}")
+
+
+@app.command()
+def approve(
+    path: Box,
+    id: Annotated[str, typer.Argument(help="Which release.")],
+    by: Annotated[str, typer.Option("--by", help="Who decides.")],
+    reject: Annotated[bool, typer.Option("--reject", help="Reject it instead.")] = False,
+    json_: Json = False,
+) -> None:
+    """Approve a release, or reject it; a decision is final."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.privacy.outbox import Outbox
+
+    done = Outbox(path).decide(id, approve=not reject, by=by)
+    if json_:
+        say_json({"id": done.id, "state": done.state, "by": done.decided_by})
+    else:
+        console.print(str(done))
