@@ -32,7 +32,8 @@ class Table:
     name
         Standard name, lower case.
     need, may
-        Columns, separated by spaces: required ones, and ones that count as empty where absent.
+        Columns, separated by spaces: required ones, and ones that count as empty where absent. ``in_folder`` is the
+        name of the folder a file lies in (DE-SynPUF: one sample, one site).
     optional
         Whether the whole table may be absent (then it is empty).
     """
@@ -124,8 +125,8 @@ def hash_of(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _scan(paths: Sequence[Path]) -> str:
-    listed = "[" + ", ".join(literal(str(p)) for p in paths) + "]"
+def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
+    listed = "[" + ", ".join(literal(str(p)) for p in paths) + "]" + (", filename = true" if named else "")
     if paths[0].name.lower().endswith(PARQUET):
         return f"read_parquet({listed}, union_by_name = true)"
     # Everything is text: the code 0389 keeps its zero. Quotes are doubled in MIMIC-IV (mimic-code#1881).
@@ -183,10 +184,14 @@ def _from_folder(con: Connection, folder: Path, tables: Sequence[Table], names: 
             out.faults += [f"{e.what}: {f}" for f in e.faults]
             continue
         present = {str(r[0]).lower(): str(r[0]) for r in listed}
+        scan = _scan(found)
+        if "in_folder" in t.columns:
+            scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {_scan(found, named=True)})"
+            present["in_folder"] = "in_folder"
         faults = _missing(t, present, found[0].name)
         out.faults += faults
         if not faults:
-            _view(con, t, _scan(found), present)
+            _view(con, t, scan, present)
             out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in found)
     return out
 

@@ -1,0 +1,66 @@
+"""OMOP Common Data Model 5.3 and 5.4, in PostgreSQL, SQLite, DuckDB, CSV or Parquet: the same rows, the same tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyclinic.events.engine import Connection, reading, statement
+from polyclinic.events.source import Opened, Tabular
+from polyclinic.events.tables import Table
+from polyclinic.study import Node
+
+__all__ = ["open_source"]
+
+# 5.4 renamed columns of visit_occurrence only (admitted_from_*, discharged_to_*), none of which is needed.
+OMOP = Tabular(
+    "omop",
+    tables=(
+        Table("person", "person_id", "care_site_id"),
+        Table(
+            "visit_occurrence",
+            "visit_occurrence_id person_id visit_start_date visit_end_date",
+            "visit_start_datetime visit_end_datetime care_site_id",
+        ),
+        Table(
+            "condition_occurrence",
+            "person_id condition_concept_id condition_start_date",
+            "condition_start_datetime visit_occurrence_id condition_source_value condition_source_concept_id",
+        ),
+        Table(
+            "procedure_occurrence",
+            "person_id procedure_concept_id procedure_date",
+            "procedure_datetime visit_occurrence_id procedure_source_value procedure_source_concept_id",
+            optional=True,
+        ),
+        Table(
+            "drug_exposure",
+            "person_id drug_concept_id drug_exposure_start_date",
+            "drug_exposure_start_datetime visit_occurrence_id drug_source_value drug_source_concept_id",
+            optional=True,
+        ),
+        Table(
+            "measurement",
+            "person_id measurement_concept_id measurement_date",
+            "measurement_datetime visit_occurrence_id value_as_number value_as_concept_id range_low range_high "
+            "measurement_source_value measurement_source_concept_id",
+            optional=True,
+        ),
+        Table("death", "person_id death_date", optional=True),
+        Table("concept", "concept_id concept_name vocabulary_id concept_code"),
+        Table("cdm_source", "cdm_version", optional=True),
+    ),
+    events=("condition_occurrence", "procedure_occurrence", "drug_exposure", "measurement"),
+    visits=("visit_occurrence", "visit_occurrence_id"),
+    unique={"person": "person_id", "concept": "concept_id", "death": "person_id"},
+)
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+    """Open the tables; ``[source] codes`` chooses standard concepts or the source's own codes."""
+    opened = OMOP.open(con, node, outcome)
+    with reading("cdm_source"):
+        version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
+    inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
+    if node.source.codes == "source":
+        opened = replace(opened, events=statement("omop_source"))
+    return replace(opened, inputs=inputs)

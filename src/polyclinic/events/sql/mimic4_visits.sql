@@ -1,0 +1,9 @@
+-- MIMIC-IV -> visits: one row an admission.
+WITH stays AS (
+    SELECT hadm_id, first_careunit AS site, ROW_NUMBER() OVER (PARTITION BY hadm_id ORDER BY intime) AS nth
+    FROM icustays
+)
+SELECT a.subject_id AS patient_id, a.hadm_id AS visit_id, a.admittime AS starts, a.dischtime AS ends,
+       a.hospital_expire_flag AS died, s.site AS site
+FROM admissions a
+LEFT JOIN stays s ON s.hadm_id = a.hadm_id AND s.nth = 1

@@ -1,0 +1,41 @@
+"""CMS DE-SynPUF (synthetic Medicare claims): diagnoses and procedures by claim, one sample one site."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyclinic.events.engine import Connection
+from polyclinic.events.source import Opened, Tabular
+from polyclinic.events.tables import Table
+from polyclinic.study import Node
+
+__all__ = ["open_source"]
+
+CLAIM = "desynpuf_id clm_id segment clm_from_dt clm_thru_dt in_folder"
+DIAGNOSES = " ".join(f"icd9_dgns_cd_{k}" for k in range(1, 11))
+PROCEDURES = " ".join(f"icd9_prcdr_cd_{k}" for k in range(1, 7))
+HCPCS = " ".join(f"hcpcs_cd_{k}" for k in range(1, 46))
+CELLS = {"diagnosis": 10, "procedure": 6, "hcpcs": 45}
+
+SYNPUF = Tabular(
+    "synpuf",
+    tables=(
+        Table("inpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
+        Table("outpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
+        *(Table(f"beneficiary_{y}", "desynpuf_id bene_death_dt", optional=True) for y in (2008, 2009, 2010)),
+    ),
+    events=(),
+    visits=("beneficiary_2008", "desynpuf_id"),
+)
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+    """Open the claims; what is counted are cells (claims x code columns), for the table is wide."""
+    opened = SYNPUF.open(con, node, outcome)
+    rows = {
+        f"{table}.{cells}": f"SELECT count(*) * {n} FROM {table}"
+        for table in ("inpatient_claims", "outpatient_claims")
+        if table in opened.inputs
+        for cells, n in CELLS.items()
+    }
+    return replace(opened, rows=rows)
