@@ -35,6 +35,13 @@ class CPALSParams(FactorParams):
     ridge: float = Field(
         1e-10, ge=0, description="Added to the Gram's diagonal, in units of tr(Gram)/R (dead columns)."
     )
+    warmup: int = Field(
+        20,
+        ge=0,
+        le=1000,
+        description="First sweeps by projected gradient (non-negative, own start only): they separate the phenotypes "
+        "where alternating solves from a random start merge two and split a third.",
+    )
     sweeps: int = Field(3, ge=1, le=100, description="HALS sweeps a mode and round (non-negative only).")
     threads: int = Field(1, ge=1, le=256, description="Threads; the model does not depend on it.")
 
@@ -111,23 +118,27 @@ class CPALS(Central):
         factors = [np.zeros((tensor.patients, p.rank)), *features]
         clock = Clock(self.name, p.rounds, p.tol, progress)
         unit: list[float] = []
+        gradient = False
         for _ in range(p.rounds):
             if p.zeros == "missing":
                 objective = self._missing(tensor, factors, first=not clock.history)
                 figures = {"rmse_observed": float(np.sqrt(2 * objective / max(tensor.nnz, 1)))}
             else:
-                objective, sse = self._observed(tensor, factors, unit)
+                gradient = p.nonnegative and given is None and len(clock.history) < p.warmup
+                objective, sse = self._observed(tensor, factors, unit, gradient)
                 norm = tensor.norm_squared()
                 cells = float(np.prod([float(d) for d in tensor.shape]))
                 figures = {
                     "rmse_full": float(np.sqrt(sse / max(cells, 1.0))),
                     "fit": 1.0 - float(np.sqrt(sse / norm)) if norm else 1.0,
                 }
-            if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge"):
+            if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge") and not gradient:
                 break
         return Run(seed, factors, clock.history[-1]["objective"], clock.history)
 
-    def _observed(self, tensor: SparseTensor, factors: list[Matrix], unit: list[float]) -> tuple[float, float]:
+    def _observed(
+        self, tensor: SparseTensor, factors: list[Matrix], unit: list[float], gradient: bool
+    ) -> tuple[float, float]:
         """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error."""
         p, n = self.params, 0
         m = g = np.empty(0)
@@ -135,9 +146,11 @@ class CPALS(Central):
             g = cp.gram(factors, n)
             m = kernels.mttkrp(tensor, factors, n, threads=p.threads)
             ridge = p.ridge * float(np.trace(g)) / p.rank
-            if n and p.distinct:
-                if len(unit) < n:  # the unit of lambda is fixed at the start, as TRIP's is
-                    unit.append(float(np.trace(g)) / p.rank)
+            if n and p.distinct and len(unit) < n:  # the unit of lambda is fixed at the start, as TRIP's is
+                unit.append(float(np.trace(g)) / p.rank)
+            if n and gradient:
+                new = np.maximum(factors[n] - (factors[n] @ g - m) / max(float(np.linalg.norm(g, 2)), 1e-300), 0.0)
+            elif n and p.distinct:
                 new = distinct_sweep(factors[n], g, m, p.distinct * unit[n - 1], p.nonnegative, p.sweeps)
             elif p.nonnegative:
                 sweeps = 10 if n == 0 and not factors[0].any() else p.sweeps
