@@ -166,7 +166,7 @@ class Moments:
         if self.stage <= ZOOMS:
             spread = self.unit * np.abs(total.arrays["absolute"]) / n
             # a feature that never varies keeps a unit far below any value seen, so that nothing divides by zero
-            unit = np.where(spread > 1e-9 * self.unit, spread, self.unit)
+            unit = np.where(spread > 1e-14 * self.unit, spread, self.unit)
             return replace(self, stage=stage, mean=mean, unit=unit)
         crossed = len(self.second) != len(self.mean)
         square = half(np.outer(move, move)) if crossed else move**2
@@ -320,8 +320,9 @@ class _FromMoments(Estimator):
     def transform(self, data: Sequence[Site] | ArrayLike) -> Any:
         """New features: for sites, a list of sites (each keeps its own rows); for a matrix, a matrix."""
         self._fitted("mean_")
-        if isinstance(data, Sequence) and data and isinstance(data[0], Site):
-            return [Site(s.name, s.tensor, self._apply(s.matrix()), s.labels) for s in data]
+        if isinstance(data, Sequence) and len(data) and isinstance(data[0], Site):
+            sites: Sequence[Any] = data
+            return [Site(s.name, s.tensor, self._apply(s.matrix()), s.labels) for s in sites]
         return self._apply(np.asarray(data, float))
 
     def _apply(self, X: Array) -> Array:

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from polyclinic.errors import ConfigError, PolicyRefusal
-from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.moments import GRID, RADIUS, ROOM, Moments, Nothing, complete, in_ball
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
@@ -96,7 +95,7 @@ class MixturePublic:
     votes: Array
     mixture: Mixture
     bound: float | None = None  # mean log-likelihood of the mixture that entered the last round
-    gain: float | None = None
+    told: tuple[float | None, float | None, int] = (None, None, 0)  # bound, gain and start of the round just finished
     converged: bool = False
     reseeded: int = 0
     best: Mixture | None = None
@@ -106,7 +105,7 @@ class MixturePublic:
     loglik: float | None = None  # of the final mixture, summed
 
 
-class GaussianMixture(FittedMixture, Estimator):
+class GaussianMixture(FittedMixture):
     """Groups of patients that all hospitals agree on; the same fit as on pooled data, and no record leaves.
 
     From the same start every parameter equals scikit-learn's on the pooled records. With ``privacy`` records are clipped
@@ -197,14 +196,15 @@ class GaussianMixture(FittedMixture, Estimator):
         if public.stage == "score":
             _, scale = self._bounds(public)
             return replace(public, stage="end", loglik=float(total.arrays["loglik"][0]) * scale)
-        bound, scale = self._bounds(public)
+        _, scale = self._bounds(public)
         sums = _unscaled(total.arrays, public.moments.unit, p.covariance_type, scale)
         if public.stage == "lloyd":
             return self._lloyd(public, sums)
         return self._em(public, sums)
 
     def figures(self, public: MixturePublic) -> Mapping[str, float | None]:
-        return {"lower_bound": public.bound, "gain": public.gain, "start": public.start, "reseeded": public.reseeded}
+        bound, gain, number = public.told
+        return {"lower_bound": bound, "gain": gain, "start": number, "reseeded": public.reseeded}
 
     # ---- hospital k
 
@@ -250,7 +250,7 @@ class GaussianMixture(FittedMixture, Estimator):
         return self._begin_start(public)
 
     def _explicit(self, public: MixturePublic) -> Mixture:
-        p, (mean, covariance) = self.params, self._overall(public)
+        p, (_, covariance) = self.params, self._overall(public)
         means = np.asarray(p.means_init, float)
         if p.privacy is not None:
             means = (means - self._center(public.mixture.d)) / self._radius
@@ -277,9 +277,7 @@ class GaussianMixture(FittedMixture, Estimator):
             mixture = start.shared(centres, sd**2, p.covariance_type)
         stage: Literal["lloyd", "em"] = "em" if p.start == "box" else "lloyd"
         number = max(public.round, 1) if public.start == 0 else public.round
-        return replace(
-            public, stage=stage, round=number, iteration=0, mixture=mixture, bound=None, gain=None, converged=False
-        )
+        return replace(public, stage=stage, round=number, iteration=0, mixture=mixture, bound=None, converged=False)
 
     def _lloyd(self, public: MixturePublic, sums: Statistics) -> MixturePublic:
         m = public.mixture
@@ -300,7 +298,7 @@ class GaussianMixture(FittedMixture, Estimator):
             public,
             mixture=mixture,
             bound=bound,
-            gain=gain,
+            told=(bound, gain, public.start),
             converged=converged and not lost,
             iteration=public.iteration + 1,
             reseeded=public.reseeded + lost,
@@ -415,6 +413,7 @@ class GaussianMixture(FittedMixture, Estimator):
 
     def _paid_step(self, public: MixturePublic) -> Step:
         p, (k, d) = self.params, public.mixture.means.shape
+        sums: dict[str, tuple[int, ...]]
         if public.stage == "votes":
             name, number, sums, unit = "votes", 0, {"votes": (len(start.grid(d)),)}, 1.0
         elif public.stage == "lloyd":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.federation.moments import complete
 from polyclinic.federation.protocol import seeds
@@ -28,7 +29,7 @@ def _sites(data: Any) -> list[Site] | None:
     return None
 
 
-class FittedMixture:
+class FittedMixture(Estimator):
     """Attributes and methods after ``fit``; sites in, answers per site out; a matrix in, an array out.
 
     Attributes
@@ -46,23 +47,25 @@ class FittedMixture:
     params: Any
     mixture_: Mixture
 
-    def fit(self, X: Data, y: Any = None, *, progress: Callable[[Progress], None] | None = None, **options: Any) -> Any:
+    def fit(
+        self, sites: Data, y: Any = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+    ) -> Any:
         """Learn from sites, or from one matrix (patients, d).
 
         Parameters
         ----------
-        X
+        sites
             A list of :class:`~polyclinic.tensors.site.Site` with features, or one matrix.
         y
             Ignored; pipelines pass it.
         progress
             Called with every progress event.
         """
-        sites = _sites(X)
-        if sites is None:
-            sites = [Site("local", features=X)]  # type: ignore[arg-type]
+        several = _sites(sites)
+        if several is None:
+            several = [Site("local", features=sites)]  # type: ignore[arg-type]
         faults = []
-        for site in sites:
+        for site in several:
             try:
                 complete(site)
             except DataError as e:
@@ -71,11 +74,16 @@ class FittedMixture:
             raise DataError(
                 "feature matrices are not usable", faults=faults, hint="fill in or drop missing values before fitting"
             )
-        return super().fit(sites, progress=progress, **options)  # type: ignore[misc]
+        return super().fit(several, progress=progress, **options)
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags("density_estimator", TargetTags(required=False))
 
     def _publish(self, outcome: Outcome) -> None:
         public = outcome.public
-        m: Mixture = self._natural(public)  # type: ignore[attr-defined]
+        m: Mixture = self._natural(public)
         self.mixture_ = m
         self.weights_, self.means_, self.covariances_ = m.weights, m.means, m.covariances
         self.precisions_cholesky_ = m.precisions_cholesky()
@@ -92,7 +100,12 @@ class FittedMixture:
         self.memberships_ = {name: arrays["responsibilities"] for name, arrays in outcome.closed.items()}
 
     def _mixture(self) -> Mixture:
-        return self._fitted("mixture_")  # type: ignore[attr-defined, no-any-return]
+        m: Mixture = self._fitted("mixture_")
+        return m
+
+    def _natural(self, public: Any) -> Mixture:
+        """The mixture of a public state, in the units of the records."""
+        raise NotImplementedError
 
     def _each(self, data: Data, answer: Callable[[Array], Any]) -> Any:
         """Answer for one matrix, or for every site apart."""

@@ -95,7 +95,7 @@ def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar:
     reg_covar
         Ridge, in the units of the records.
     """
-    k, d, kind, c = old.k, old.d, old.kind, reach(old.d)
+    d, kind, c = old.d, old.kind, reach(old.d)
     floor = 4 * noise_sd  # fewer patients than this cannot be told from noise
     a = np.maximum(sums["a"], floor if floor > 0 else 1e-12)
     seen = sums["a"] > floor

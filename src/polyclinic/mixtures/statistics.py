@@ -116,7 +116,7 @@ def maximise(total: Statistics, old: Mixture, *, reg_covar: Array | float = 0.0,
     paper
         Keep the old centre in the covariance, as printed (eq. 3); the default subtracts ``d d'`` (ERRATA E4.9).
     """
-    k, d = old.k, old.d
+    d = old.d
     nk = total.a + FLOOR
     move = total.b / nk[:, None]
     weights = nk / nk.sum()

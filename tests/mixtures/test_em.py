@@ -1,0 +1,276 @@
+"""The federated mixture is scikit-learn's on pooled records, for every way to add; and behaves as an estimator."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.errors import ConfigError, DataError, PolicyRefusal
+from polyclinic.federation.fold import Fold
+from polyclinic.mixtures import Mixture, choose_components
+from polyclinic.mixtures.statistics import expect, maximise
+
+KINDS = ("full", "tied", "diag", "spherical")
+
+
+def network(seed: int = 0, k: int = 3, d: int = 3, rows: int = 360, sites: int = 4) -> tuple[list[pc.Site], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(k, d)) * 2.5
+    x = np.concatenate([rng.normal(size=(rows // k, d)) @ rng.normal(size=(d, d)) + c for c in centres])
+    rng.shuffle(x)
+    return [pc.Site(f"s{i}", features=p) for i, p in enumerate(np.array_split(x, sites))], x
+
+
+def same_start(x: np.ndarray, k: int, kind: str) -> dict[str, object]:
+    d = x.shape[1]
+    precisions = {
+        "full": np.stack([np.eye(d)] * k),
+        "tied": np.eye(d),
+        "diag": np.ones((k, d)),
+        "spherical": np.ones(k),
+    }[kind]
+    return {"weights_init": np.full(k, 1 / k), "means_init": x[:k].copy(), "precisions_init": precisions}
+
+
+def sklearn_fit(x: np.ndarray, k: int, kind: str, rounds: int, **more: object):
+    from sklearn.mixture import GaussianMixture
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return GaussianMixture(k, covariance_type=kind, tol=0, max_iter=rounds, **same_start(x, k, kind), **more).fit(x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_equals_sklearn_to_1e_8_over_100_iterations(kind):
+    sites, x = network()
+    theirs = sklearn_fit(x, 3, kind, 100)
+    ours = pc.GaussianMixture(n_components=3, covariance_type=kind, tol=0, rounds=100, **same_start(x, 3, kind)).fit(
+        sites
+    )
+    for a in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):
+        np.testing.assert_allclose(getattr(ours, a), getattr(theirs, a), rtol=1e-8, atol=1e-8, err_msg=a)
+    assert ours.n_iter_ == theirs.n_iter_ == 100
+    np.testing.assert_allclose(ours.lower_bound_, theirs.lower_bound_, rtol=1e-10)
+    np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), atol=1e-8)
+    np.testing.assert_allclose(ours.score_samples(x), theirs.score_samples(x), atol=1e-8)
+    np.testing.assert_array_equal(ours.predict(x), theirs.predict(x))
+    np.testing.assert_allclose(
+        [ours.score(sites), ours.bic(x), ours.aic(x)], [theirs.score(x), theirs.bic(x), theirs.aic(x)]
+    )
+    np.testing.assert_allclose([ours.bic_, ours.aic_], [theirs.bic(x), theirs.aic(x)], rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_equals_sklearn_to_its_quantisation(kind):
+    sites, x = network(rows=150, sites=3)
+    theirs = sklearn_fit(x, 3, kind, 20)
+    ours = pc.GaussianMixture(
+        n_components=3, covariance_type=kind, tol=0, rounds=20, aggregation="masked", **same_start(x, 3, kind)
+    ).fit(sites)
+    for a in ("weights_", "means_", "covariances_"):
+        np.testing.assert_allclose(getattr(ours, a), getattr(theirs, a), rtol=1e-8, atol=1e-8, err_msg=a)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_equals_sklearn_over_100_iterations(kind):
+    sites, x = network()
+    theirs = sklearn_fit(x, 3, kind, 100)
+    ours = pc.GaussianMixture(
+        n_components=3, covariance_type=kind, tol=0, rounds=100, aggregation="masked", **same_start(x, 3, kind)
+    ).fit(sites)
+    for a in ("weights_", "means_", "covariances_", "precisions_cholesky_"):
+        np.testing.assert_allclose(getattr(ours, a), getattr(theirs, a), rtol=1e-8, atol=1e-8, err_msg=a)
+
+
+def test_subspace_equals_plain_to_1e_6():
+    sites, x = network(rows=120, sites=5, d=2)
+    start = same_start(x, 3, "full")
+    one, two = (
+        pc.GaussianMixture(n_components=3, tol=0, rounds=3, aggregation=a, **start).fit(sites)
+        for a in ("plain", "subspace")
+    )
+    for a in ("weights_", "means_", "covariances_"):
+        np.testing.assert_allclose(getattr(one, a), getattr(two, a), atol=1e-6)
+    assert two.privacy_.guarantee == "information-theoretic"
+
+
+@pytest.mark.parametrize("variant", ["corrected", "paper"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_likelihood_never_decreases(kind, variant):
+    sites, _ = network(seed=3, rows=300)
+    m = pc.GaussianMixture(
+        n_components=4, covariance_type=kind, variant=variant, tol=0, rounds=40, reg_covar=1e-9, seed=1
+    ).fit(sites)
+    curve = [h["lower_bound"] for h in m.history_]
+    assert np.diff(curve).min() > -1e-8
+    assert curve[-1] > curve[0]
+
+
+def test_exact_covariance_is_the_papers_less_the_square_of_the_move():
+    _, x = network()
+    old = Mixture(np.full(3, 1 / 3), x[:3], np.stack([np.eye(3)] * 3), "full")  # ERRATA E4.9
+    s = expect(x, old)
+    exact, paper = maximise(s, old), maximise(s, old, paper=True)
+    move = exact.means - old.means
+    np.testing.assert_allclose(paper.covariances - exact.covariances, np.einsum("jp,jq->jpq", move, move), atol=1e-12)
+    r = old.responsibilities(x)
+    d0 = x - exact.means[0]
+    np.testing.assert_allclose(exact.covariances[0], (r[:, 0] * d0.T) @ d0 / r[:, 0].sum(), atol=1e-12)
+
+
+def test_only_the_symmetric_half_travels_as_one_vector():
+    sites, _ = network()
+    fold = Fold(pc.GaussianMixture(n_components=3, rounds=1), sites)
+    while fold.advance():
+        pass
+    (step,) = [s for s, _ in fold.releases if s.counts]
+    assert step.size - 1 == 3 * (1 + 3 + 6)  # c (1 + d + d(d+1)/2) scalars, and the log-likelihood aside
+    assert fold.traffic.payload_bytes_up == 4 * 8 * 30
+
+
+def test_order_of_sites_and_split_of_patients_change_nothing():
+    sites, x = network(sites=4)
+    options = {"n_components": 3, "seed": 5, "rounds": 30}
+    a = pc.GaussianMixture(**options).fit(sites)
+    b = pc.GaussianMixture(**options).fit(sites[::-1])
+    c = pc.GaussianMixture(**options).fit(x)
+    np.testing.assert_array_equal(a.means_, b.means_)
+    np.testing.assert_allclose(a.means_, c.means_, atol=1e-7)
+    assert a.memberships_["s0"].shape == (len(sites[0].features), 3)
+
+
+def test_one_patient_per_site():
+    _, x = network(rows=60, d=2)
+    nodes = [pc.Site(f"p{i:02d}", features=r[None]) for i, r in enumerate(x)]
+    one = pc.GaussianMixture(n_components=2, seed=0, rounds=15).fit(nodes)
+    two = pc.GaussianMixture(n_components=2, seed=0, rounds=15).fit(x)
+    np.testing.assert_allclose(one.means_, two.means_, atol=1e-7)
+
+
+def test_several_starts_keep_the_best():
+    sites, _ = network(seed=7, k=6, d=2, rows=300)
+    one = pc.GaussianMixture(n_components=6, seed=0, rounds=25).fit(sites)
+    many = pc.GaussianMixture(n_components=6, seed=0, rounds=25, n_starts=3).fit(sites)
+    starts = {int(h["start"]): h["lower_bound"] for h in many.history_}
+    assert len(starts) == 3
+    assert many.lower_bound_ == max(starts.values()) >= one.lower_bound_
+
+
+def test_votes_find_groups_that_a_far_box_start_may_miss():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(c, 0.3, (150, 2)) for c in ((0, 0), (8, 0), (0, 8), (8, 8))])
+    m = pc.GaussianMixture(n_components=4, seed=0).fit(x)
+    np.testing.assert_allclose(np.sort(m.means_.sum(1)), [0, 8, 8, 16], atol=0.2)
+    box = pc.GaussianMixture(n_components=4, seed=0, start="box", n_starts=4).fit(x)
+    assert not [h for h in box.history_ if h["round"] == 0]
+    assert np.isfinite(box.lower_bound_)
+
+
+def test_an_empty_group_is_moved_by_a_public_rule():
+    sites, x = network(k=2, d=2)
+    start = np.array([x.mean(0), [9e3, 9e3]])
+    m = pc.GaussianMixture(
+        n_components=2, means_init=start, precisions_init=np.ones((2, 2)), covariance_type="diag", seed=1
+    )
+    a, b = m.with_params().fit(sites), m.with_params().fit(sites)
+    assert a.history_[-1]["reseeded"] >= 1
+    assert a.weights_.min() > 0.01
+    np.testing.assert_array_equal(a.means_, b.means_)
+
+
+def test_bic_chooses_the_planted_number():
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.normal(c, 1.0, (120, 2)) for c in ((-5, 0), (5, 0), (0, 7))])
+    rng.shuffle(x)
+    sites = [pc.Site(f"s{i}", features=p) for i, p in enumerate(np.array_split(x, 3))]
+    choice = choose_components(sites, range(1, 6), n_starts=2, seed=0)
+    assert choice.n_components == 3
+    assert [r["components"] for r in choice.table] == [1, 2, 3, 4, 5]
+    with pytest.raises(ConfigError, match="not paid for"):
+        choose_components(sites, privacy=pc.Privacy(epsilon=1.0), radius=10.0)
+
+
+def test_missing_values_of_all_sites_are_named_at_once():
+    sites, x = network()
+    bad = x[:4].copy()
+    bad[0, 1] = bad[2, 1] = np.nan
+    worse = x[:4].copy()
+    worse[3, 0] = np.inf
+    with pytest.raises(DataError) as e:
+        pc.GaussianMixture(n_components=2).fit([*sites, pc.Site("x", features=bad), pc.Site("y", features=worse)])
+    assert e.value.faults == (
+        "site 'x': feature 1: 2 missing or infinite value(s)",
+        "site 'y': feature 0: 1 missing or infinite value(s)",
+    )
+
+
+def test_too_few_patients_behind_exact_sums_are_refused():
+    nodes = [pc.Site(f"p{i}", features=[[float(i), 1.0]]) for i in range(5)]
+    with pytest.raises(PolicyRefusal, match="fewer than 20 patients"):
+        pc.GaussianMixture(n_components=1).fit(nodes)
+    assert pc.GaussianMixture(n_components=1, min_patients=5).fit(nodes).n_iter_ >= 1
+    assert "solve for the records" in str(pc.GaussianMixture(n_components=1, min_patients=5).fit(nodes).privacy_)
+
+
+def test_all_wrong_parameters_are_named_at_once():
+    with pytest.raises(ConfigError) as e:
+        pc.GaussianMixture(n_components=0, covariance_type="round", colour=1)
+    assert len(e.value.faults) == 3
+    with pytest.raises(ConfigError, match="means_init"):
+        pc.GaussianMixture(n_components=2, weights_init=[0.5, 0.5])
+    with pytest.raises(ConfigError, match="precisions_init has shape"):
+        pc.GaussianMixture(n_components=1, means_init=[[0.0, 0.0]], precisions_init=[[1.0]]).fit(np.eye(2))
+
+
+def test_works_in_sklearn_pipelines_and_clones():
+    from sklearn.base import clone
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    _, x = network()
+    m = pc.GaussianMixture(n_components=3, seed=0, means_init=x[:3])
+    assert clone(m).get_params() == m.get_params()
+    pipe = make_pipeline(StandardScaler(), pc.GaussianMixture(n_components=3, seed=0))
+    assert pipe.fit(x).predict(x).shape == (len(x),)
+    assert "n_components=3" in repr(m)
+
+
+def test_samples_follow_the_mixture():
+    m = Mixture(np.array([0.3, 0.7]), np.array([[0.0, 0.0], [5.0, 5.0]]), np.array([[1.0, 2.0], [0.5, 0.5]]), "diag")
+    x, z = m.sample(20_000, np.random.default_rng(0))
+    assert abs((z == 1).mean() - 0.7) < 0.02
+    np.testing.assert_allclose(x[z == 0].var(0), [1.0, 2.0], rtol=0.1)
+    np.testing.assert_allclose(x.mean(0), m.overall()[0], atol=0.1)
+    np.testing.assert_allclose(np.cov(x.T), m.overall()[1], rtol=0.1)
+
+
+def test_a_run_goes_on_from_any_checkpoint():
+    from polyclinic.federation import wire
+
+    sites, _ = network()
+    method = pc.GaussianMixture(n_components=3, seed=2, rounds=6, tol=0, n_starts=2)
+    through = Fold(method, sites)
+    whole = through.run().public
+    for stop in (2, 5, 12):
+        first = Fold(method, sites)
+        for _ in range(stop):
+            first.advance()
+        second = Fold(method, sites)
+        second.restore(wire.decode(wire.encode(first.state())))
+        np.testing.assert_array_equal(second.run().public.mixture.means, whole.mixture.means)
+
+
+def test_memory_streams_in_blocks():
+    import tracemalloc
+
+    x = np.random.default_rng(0).normal(size=(200_000, 8))
+    m = Mixture(np.full(4, 0.25), x[:4].copy(), np.stack([np.eye(8)] * 4), "full")
+    tracemalloc.start()
+    expect(x, m)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4_000_000  # the data are 12.8 MB; responsibilities alone would be 6.4
