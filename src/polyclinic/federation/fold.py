@@ -249,28 +249,34 @@ class Fold:
 
     def _sum(self, step: Step) -> tuple[Total, tuple[str, ...]]:
         present = [n for n in self.parties if self.silent is None or not self.silent(step, n)]
-        down = len(wire.encode({"step": wire.pack(step), "public": wire.pack(self.public)}))
-        for name in present:
-            self.traffic.received(name, step.round, down)
-        sides: dict[str, Exchange] = dict(
-            zip(
-                present, self.each(lambda p: p.side(step, self.public, self.roster), [self.parties[n] for n in present])
-            )
-        )
-        if self.roster.coordinator is not None:
-            sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
+        here = [self.parties[n] for n in present]
+        if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
+            down = len(wire.encode({"step": wire.pack(step), "public": wire.pack(self.public)}))
+            for name in present:
+                self.traffic.received(name, step.round, down)
         payload = 8 * (step.size - sum(int(np.prod(step.shapes[a])) for a in step.asides))
         for name in present:
             if step.counts:
                 self.traffic.payload(name, payload)
 
-        def count(m: Message) -> None:
-            size = len(wire.encode_message(m, self.protocol))
+        def count(m: Message, copies: int = 1) -> None:
+            size = copies * len(wire.encode_message(m, self.protocol))
             if m.sender != COORDINATOR:
                 self.traffic.sent(m.sender, step.round, size)
             if m.to != COORDINATOR:
                 self.traffic.received(m.to, step.round, size)
 
+        together = getattr(self.adder, "together", None)
+        if together is not None and len(present) == len(self.parties):  # many nodes at once: same bits, same letters
+            parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster), here)))
+            for letter, copies in cast(Any, self.adder).letters(self.roster, step):
+                count(letter, copies)
+            return cast(Total, together(self.roster, step, parts)), tuple(present)
+        sides: dict[str, Exchange] = dict(
+            zip(present, self.each(lambda p: p.side(step, self.public, self.roster), here))
+        )
+        if self.roster.coordinator is not None:
+            sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
         deliver(sides, count)
         results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
         if not results:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Sum
 
-__all__ = ["NAMES", "by_name"]
+__all__ = ["NAMES", "SECURE", "by_name"]
 
 _WHERE = {
     "plain": ("plain", "Plain"),
@@ -23,14 +23,30 @@ _WHERE = {
     "bounded": ("robust", "Bounded"),
 }
 NAMES = tuple(_WHERE)
+SECURE = ("masked", "subspace", "cycle")
 
 
 def by_name(name: str, **options: Any) -> Sum:
     """The way to add that a study names.
 
-    >>> by_name("plain").reveals
-    'each'
+    Parameters
+    ----------
+    name
+        ``"plain"``; secure: ``"masked"``, ``"subspace"``, ``"cycle"``; robust: ``"median"``, ``"trimmed"``, ``"geometric"``,
+        ``"krum"``, ``"multikrum"``, ``"bounded"``. Secure and robust exclude each other.
+    options
+        For that sum. ``identities`` (signing keys) are passed to secure sums and ignored by the others.
+
+    >>> by_name("plain").reveals, by_name("masked").reveals
+    ('each', 'total')
     """
+    if "+" in name:
+        raise ConfigError(
+            f"aggregation {name!r}: a robust rule must see every contribution, a secure sum shows none",
+            hint=f"choose one: secure {', '.join(SECURE)}, or robust (gives up that protection)",
+        )
+    if name not in SECURE:
+        options.pop("identities", None)
     if name not in _WHERE:
         raise ConfigError(f"unknown aggregation {name!r}", faults=[f"known: {', '.join(NAMES)}"])
     module, cls = _WHERE[name]

@@ -1,0 +1,201 @@
+"""Average consensus by the primal-dual method of multipliers: neighbours agree on the mean, nobody collects anything.
+
+Equations (8), (9) of the paper "Privacy-preserving distributed expectation maximization ... using subspace perturbation",
+in the form of ERRATA E4.1: with ``z_{i|j} = lambda_{j|i} - c B_{i|j} y_j``
+
+    y_i      = (s_i - sum_j B_{i|j} z_{i|j}) / (1 + c d_i)          node i is active
+    z_{j|i} <- z_{i|j} + 2 c B_{i|j} y_i                              at i and at its neighbour j, from the broadcast y_i
+
+All nodes active in every slot is the synchronous schedule; one random node per slot is Algorithm 1. In the synchronous
+schedule the duals act only through ``u_i = sum_j B_{i|j} z_{i|j}`` and ``v_i = sum_j B_{j|i} z_{j|i}``:
+
+    y = (s - u) / (1 + c d),   u' = -v - 2 c A y,   v' = -u - 2 c d y
+
+which is 2 n numbers, and gives the rate of convergence, the iterations needed, and the leak (``leak``) exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError
+from polyclinic.privacy.release import Array
+
+__all__ = [
+    "Node",
+    "activate",
+    "best_constant",
+    "floor_of",
+    "iterations",
+    "random_order",
+    "rate_of",
+    "sign",
+    "synchronous",
+]
+
+MOST = 20_000  # iterations; a graph that needs more is refused
+_UNIT = 1 - 1e-9  # eigenvalues above it belong to sums that never move (Sigma u = Sigma v), not to the error
+
+
+def sign(i: str, j: str) -> float:
+    """B_{i|j}: 1 if i comes after j by name, else -1."""
+    return 1.0 if i > j else -1.0
+
+
+def rate_of(a: Array, c: float) -> float:
+    """Factor by which the synchronous error shrinks in one iteration: largest eigenvalue that moves (spectral gap)."""
+    n, d = len(a), a.sum(axis=1)
+    p = 1 / (1 + c * d)
+    one = np.eye(n)
+    m = np.block([[2 * c * a * p, -one], [np.diag(2 * c * d * p) - one, np.zeros((n, n))]])
+    size = np.abs(np.linalg.eigvals(m))
+    return float(size[size < _UNIT].max(initial=0.0))
+
+
+def best_constant(a: Array) -> tuple[float, float]:
+    """The constant ``c`` with the largest spectral gap on this graph, and its rate. Public: all nodes find the same.
+
+    >>> c, rate = best_constant(np.ones((3, 3)) - np.eye(3))
+    >>> 0.2 < c < 1.5 and rate < 0.5
+    True
+    """
+    return _best(a.tobytes(), len(a))
+
+
+@lru_cache(maxsize=64)
+def _best(raw: bytes, n: int) -> tuple[float, float]:
+    a = np.frombuffer(raw).reshape(n, n)
+    grid = np.geomspace(0.02, 4.0, 12)
+    rates = [rate_of(a, float(c)) for c in grid]
+    at = int(np.argmin(rates))
+    fine = np.geomspace(grid[max(at - 1, 0)], grid[min(at + 1, 11)], 7)[1:-1]
+    found = min([(rates[at], float(grid[at])), *((rate_of(a, float(c)), float(c)) for c in fine)])
+    return round(found[1], 6), found[0]
+
+
+def floor_of(a: Array, sd: float) -> float:
+    """Rounding error of float64 that stays in the average with masks of this size (measured, ERRATA E4.4; with room)."""
+    return float(8 * np.finfo(np.float64).eps * sd * np.sqrt(a.sum(axis=1).max()))
+
+
+def iterations(a: Array, c: float, sd: float, tolerance: float) -> int:
+    """Iterations after which every node's error is below ``tolerance``, for inputs in [-1, 1] and masks of sd ``sd``.
+
+    Exact propagation: the sd of every node's error, as a linear image of the masks, must be 8 times below the tolerance,
+    and so must the largest error that the inputs can cause.
+    """
+    return _iterations(a.tobytes(), len(a), c, sd, tolerance)
+
+
+@lru_cache(maxsize=256)
+def _iterations(raw: bytes, n: int, c: float, sd: float, tolerance: float) -> int:
+    a = np.frombuffer(raw).reshape(n, n)
+    d = a.sum(axis=1)
+    # Covariance of (u, v) under independent duals: u_i and v_j share B_{i|j} z_{i|j}.
+    cov = sd**2 * np.block([[np.diag(d), a], [a, np.diag(d)]])
+    value, vector = np.linalg.eigh(cov)
+    root = vector * np.sqrt(np.where(value > 1e-9 * value.max(), value, 0.0))  # Sigma u = Sigma v holds exactly
+    u, v = np.hstack([root[:n], np.zeros((n, n))]), np.hstack([root[n:], np.zeros((n, n))])
+    s = np.hstack([np.zeros((n, 2 * n)), np.eye(n)])
+    p = (1 / (1 + c * d))[:, None]
+    for t in range(1, MOST + 1):
+        y = (s - u) * p
+        u, v = -v - 2 * c * (a @ y), -u - 2 * c * d[:, None] * y
+        if t % 4 == 0:
+            masks = np.sqrt((y[:, : 2 * n] ** 2).sum(axis=1).max())
+            inputs = np.abs(y[:, 2 * n :] - 1 / n).sum(axis=1).max()
+            if 8 * masks + inputs < tolerance:
+                return t
+    raise ConfigError(
+        f"consensus on this graph of {n} sites needs more than {MOST} iterations",
+        hint="add edges between distant sites, or lower the masks",
+    )
+
+
+def synchronous(a: Array, s: Array, u: Array, v: Array, c: float, count: int) -> Array:
+    """All nodes' averages after ``count`` synchronous iterations; ``s``, ``u``, ``v`` of shape (n, scalars)."""
+    d = a.sum(axis=1)[:, None]
+    p = 1 / (1 + c * d)
+    y = np.zeros_like(s)
+    for _ in range(count):
+        y = (s - u) * p
+        u, v = -v - 2 * c * (a @ y), -u - 2 * c * d * y
+    return y
+
+
+def activate(
+    a: Array, s: Array, z: Array, c: float, order: NDArray[np.int64], y: Array | None = None
+) -> tuple[Array, Array]:
+    """Algorithm 1: one node after the other. ``s`` (n, k), ``z`` (n, n, k) with ``z[i, j] = z_{i|j}``; returns y and z."""
+    n, z = len(a), z.copy()
+    b = np.where(np.arange(n)[:, None] > np.arange(n)[None], 1.0, -1.0)
+    near = [np.flatnonzero(row) for row in a]
+    y = np.zeros_like(s) if y is None else y.copy()
+    for i in order:
+        js = near[i]
+        signs = b[i, js][:, None]
+        y[i] = (s[i] - (signs * z[i, js]).sum(axis=0)) / (1 + c * len(js))
+        z[js, i] = z[i, js] + 2 * c * signs * y[i]
+    return y, z
+
+
+def random_order(a: Array, c: float, sd: float, tolerance: float, seed: bytes) -> NDArray[np.int64]:
+    """Public random activations, as many as needed: who is active in each slot, by number.
+
+    The order is drawn from a public seed, so its convergence can be tried in advance on invented inputs and masks of the
+    same size; it ends where 16 trials are 10 times closer than the tolerance asks.
+    """
+    return np.frombuffer(_random_order(a.tobytes(), len(a), c, sd, tolerance, seed), np.int64)
+
+
+@lru_cache(maxsize=64)
+def _random_order(raw: bytes, n: int, c: float, sd: float, tolerance: float, seed: bytes) -> bytes:
+    a = np.frombuffer(raw).reshape(n, n)
+    rng = np.random.default_rng(np.frombuffer(seed, np.uint32))
+    s = rng.uniform(-1, 1, (n, 16))
+    z = sd * rng.standard_normal((n, n, 16)) * a[:, :, None]
+    y, orders = np.zeros_like(s), []
+    for _ in range(MOST // 8):
+        orders.append(rng.integers(n, size=8 * n))
+        y, z = activate(a, s, z, c, orders[-1], y)
+        if np.abs(y - s.mean(axis=0)).max() < tolerance / 10:
+            return np.concatenate(orders).tobytes()
+    raise ConfigError(f"random activation on this graph of {n} sites needs more than {MOST} activations a node")
+
+
+class Node:
+    """One node's numbers: its input, and for every neighbour the two duals of their edge.
+
+    Parameters
+    ----------
+    me, s
+        Name, and the input of shape (scalars,).
+    mine, theirs
+        Initial duals by neighbour: ``mine[j] = lambda_{i|j}`` that this node drew, ``theirs[j] = lambda_{j|i}``.
+    """
+
+    def __init__(self, me: str, s: Array, mine: Mapping[str, Array], theirs: Mapping[str, Array], c: float) -> None:
+        self.me, self.s, self.c = me, s, c
+        self.sign = {j: sign(me, j) for j in sorted(mine)}
+        self._near = {j: np.array(theirs[j]) for j in self.sign}  # z_{i|j}, starts at lambda_{j|i} since y(0) = 0
+        self._far = {j: np.array(mine[j]) for j in self.sign}  # z_{j|i}
+
+    def value(self) -> Array:
+        """Equation (8)."""
+        total = self.s.copy()
+        for j, b in self.sign.items():
+            total -= b * self._near[j]
+        return total / (1 + self.c * len(self.sign))
+
+    def absorb(self, mine: Array | None, theirs: Mapping[str, Array]) -> None:
+        """Equation (9) on every edge with an active end: my own broadcast, and those of active neighbours."""
+        for j, b in self.sign.items():
+            near, far = self._near[j], self._far[j]
+            if mine is not None:
+                self._far[j] = near + 2 * self.c * b * mine
+            if j in theirs:
+                self._near[j] = far - 2 * self.c * b * theirs[j]
