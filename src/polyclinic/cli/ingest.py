@@ -32,6 +32,9 @@ def command(
         why = "\n".join(f"{n:,} {reason}" for reason, n in step["dropped"].items())
         rows.add_row(step["step"], f"{step['rows_in']:,}", f"{step['rows_out']:,}", why)
     console.print(rows)
+    if made.site.tensor is None:
+        console.print(f"{made.site}, in {out}")
+        return
     for mode in made.manifest["modes"]:
         share = mode["coverage"]["unmapped_share"]
         console.print(f"{mode['mode']}: {mode['codes']:,} codes ({mode['chosen']}); {share:.1%} of rows unmapped")

@@ -165,8 +165,20 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
 
 
 def name_of(code: str, system: str | None) -> str:
-    """Official title of an ICD code, or an empty text."""
-    return _names(system).get(code, "") if system in ICD else ""
+    """Official title of an ICD code; a heading (428) is named after its first code; an empty text if unknown.
+
+    Examples
+    --------
+    >>> name_of("4280", "icd9cm"), name_of("428", "icd9cm")
+    ('Congestive heart failure, unspecified', 'Congestive heart failure, unspecified, and others')
+    """
+    if system not in ICD or not code:
+        return ""
+    names = _names(system)
+    if code in names:
+        return names[code]
+    below = _children(code, ICD[system]) if system in ("icd9cm", "icd10", "icd10cm") else []
+    return f"{names[below[0]]}, and others" if below else ""
 
 
 def _guessed(found: set[int], kind: str) -> str | None:

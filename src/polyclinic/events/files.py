@@ -67,7 +67,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
 def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:
     """The SQL of one canonical column."""
     source = node.source
-    mapped = source.columns.get(name, name)
+    mapped = source.columns.get(name, source.split if name == "site" and source.split else name)
     if name == "system" and mapped not in present and source.systems:
         cases = " ".join(f"WHEN {literal(k)} THEN {literal(s)}" for k, s in source.systems.items())
         kind = source.columns.get("kind", "kind")
@@ -77,7 +77,9 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
         return literal(mapped[1:])
     if mapped not in present:
         spread = source.wide and name in ("kind", "code", "time")
-        if mapped and (name in source.columns or (name in REQUIRED and not spread)):
+        if mapped and (
+            name in source.columns or (name == "site" and source.split) or (name in REQUIRED and not spread)
+        ):
             faults.append(f"{node.path(source.events or '').name}: column {mapped} missing")
         return "CAST(NULL AS VARCHAR)"
     return _cell(mapped, present, source.missing)

@@ -79,12 +79,17 @@ def _names(con: Connection, path: Path) -> None:
 def export_meds(events: str | Path, out: str | Path) -> Path:
     """Write an ``events.parquet`` of ours as MEDS; stays at the site, like the events themselves.
 
-    Patient identifiers that are not whole numbers are numbered in order; the code is ``KIND//system//code``.
+    Patient identifiers that are not all whole numbers are numbered in order; the code is ``KIND//system//code``.
     """
     path = Path(out)
     with session(path.parent) as (con, scratch), reading(str(events)):
+        whole = con.execute(
+            "SELECT coalesce(bool_and(CAST(TRY_CAST(patient_id AS BIGINT) AS VARCHAR) IS NOT DISTINCT FROM patient_id), true) "
+            f"FROM read_parquet({literal(str(events))})"
+        ).fetchone()
+        subject = "CAST(patient_id AS BIGINT)" if whole and whole[0] else "dense_rank() OVER (ORDER BY patient_id)"
         con.execute(
-            "COPY (SELECT coalesce(TRY_CAST(patient_id AS BIGINT), dense_rank() OVER (ORDER BY patient_id)) AS subject_id, "
+            f"COPY (SELECT {subject} AS subject_id, "
             "time, upper(kind) || '//' || coalesce(system || '//', '') || code AS code, CAST(value AS FLOAT) AS "
             f"numeric_value, visit_id FROM read_parquet({literal(str(events))}) ORDER BY subject_id, time NULLS FIRST) "
             f"TO {literal(str(scratch / 'meds.parquet'))} (FORMAT parquet)"

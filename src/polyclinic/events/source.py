@@ -115,10 +115,15 @@ class Tabular:
 
 def open_source(con: Connection, node: Node, outcome: str | None = None) -> Opened:
     """Open whatever ``[source] kind`` names."""
+    if node.source.split and node.source.kind not in ("files", "matrix"):
+        raise ConfigError(
+            f"node {node.name!r}: split is for files and matrices",
+            hint=f"{node.source.kind} tells the site of a visit itself",
+        )
     module = import_module(f"polyclinic.events.{node.source.kind}")
     opener: Callable[[Any, Node, str | None], Opened] | None = getattr(module, "open_source", None)
     if opener is None:
-        raise ConfigError(f"source {node.source.kind!r} has no events", hint="use it in a study with [features]")
+        raise ConfigError(f"source {node.source.kind!r} has no events", hint="it is for a study with [features]")
     return opener(con, node, outcome)
 
 

@@ -18,8 +18,9 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.events import EventTable, Step, read_events
 from polyclinic.events.engine import Connection, literal, reading, session
 from polyclinic.events.labels import Labels, read_labels
+from polyclinic.events.matrix import Matrix, read_matrix
 from polyclinic.events.tables import hash_of
-from polyclinic.study import Node, Study
+from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
@@ -38,15 +39,17 @@ class Ingested:
 def ingest(node: Node, study: Study, out: str | Path) -> Ingested:
     """Write ``tensor.npz``, ``events.parquet``, ``labels.parquet`` and ``manifest.json`` into ``out``.
 
-    All four are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
+    A study of a feature matrix (``[features]``, no ``[tensor]``) writes ``features.parquet`` and the manifest. All are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
     """
     folder = Path(out)
     with session(folder) as (con, scratch):
-        made = _make(con, scratch, node, study)
-        tensor = made.site.counts()
-        tensor.save(scratch / "tensor.npz")
-        _write_labels(con, tensor, scratch / "labels.parquet")
-        names = ("tensor.npz", "events.parquet", "labels.parquet")
+        made = _make_matrix(con, scratch, node, study) if _is_matrix(study) else _make(con, scratch, node, study)
+        if made.site.tensor is None:
+            names: tuple[str, ...] = ("features.parquet",)
+        else:
+            made.site.tensor.save(scratch / "tensor.npz")
+            _write_labels(con, made.site.tensor, scratch / "labels.parquet")
+            names = ("tensor.npz", "events.parquet", "labels.parquet")
         manifest = {**made.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
         (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for name in (*names, "manifest.json"):
@@ -84,11 +87,56 @@ def read_sites(study: Study) -> Sites:
     found: list[Site] = []
     for node in nodes:
         with session(node.home) as (con, scratch):
-            if study.sites is not None and study.sites.split:
+            split = study.sites is not None and study.sites.split
+            if _is_matrix(study):
+                found += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
+            elif split:
                 found += _split(con, scratch, node, study)
             else:
                 found.append(_make(con, scratch, node, study).site)
     return Sites(found)
+
+
+def _is_matrix(study: Study) -> bool:
+    return study.tensor is None and study.features is not None
+
+
+def _matrix_sites(node: Node, matrix: Matrix, split: bool) -> list[Site]:
+    whole = Site(node.name, None, matrix.values, matrix.labels)
+    if not split:
+        return [whole]
+    if matrix.sites is None:
+        raise ConfigError(f"node {node.name!r}: nothing to split by", hint="[source] split = 'column'")
+    at = np.array(matrix.sites)
+    return [Site(str(n), None, p.features, p.labels) for n in np.unique(at) for p in [whole.take(at == n)]]
+
+
+def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
+    import duckdb
+
+    matrix = read_matrix(con, node, study.features or FeatureRule())
+    table: dict[str, Any] = {f"c{k}": np.ascontiguousarray(x) for k, x in enumerate(matrix.values.T)}
+    table["p"] = np.array(matrix.patients, dtype=object)
+    columns = ", ".join(f'c{k} AS "{c.replace(chr(34), chr(34) * 2)}"' for k, c in enumerate(matrix.columns))
+    if matrix.labels is not None:
+        table["l"] = matrix.labels if matrix.labels.dtype.kind != "U" else matrix.labels.astype(object)
+    con.register("rows", table)
+    con.execute(
+        f"COPY (SELECT p AS patient_id, {'l AS label, ' if matrix.labels is not None else ''}{columns} FROM rows) "
+        f"TO {literal(str(scratch / 'features.parquet'))} (FORMAT parquet)"
+    )
+    con.unregister("rows")
+    manifest = {
+        "polyclinic": __version__,
+        "duckdb": duckdb.__version__,
+        "python": platform.python_version(),
+        "study": {"name": study.name, "sha256": study.digest()},
+        "site": node.name,
+        "source": {"kind": node.source.kind, "read": {"features": Path(node.source.features or "").name}},
+        "steps": [matrix.step.to_json()],
+        "features": {"shape": list(matrix.values.shape), "columns": list(matrix.columns)},
+    }
+    return Ingested(_matrix_sites(node, matrix, False)[0], manifest)
 
 
 def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:

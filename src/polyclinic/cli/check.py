@@ -1,0 +1,49 @@
+"""``polyclinic check``: every precondition of a hospital's node; nothing is sent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
+    study: Annotated[Path | None, typer.Option(help="A study.toml: also checks its codes, tensor and limits.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check a hospital's node file and database: all faults at once, nothing is sent."""
+    from pydantic import ValidationError
+
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.errors import ConfigError
+    from polyclinic.privacy.policy import Policy
+    from polyclinic.study import Node, Study
+    from polyclinic.tensors.checkup import check_node
+
+    read = Node.read(node)
+    asked = Study.read(study) if study else None
+    wrong: list[str] = []
+    limit = 1
+    try:
+        limit = Policy.model_validate(read.policy).min_patients
+    except ValidationError as e:
+        wrong = [f"policy.{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors()]
+    found = check_node(read, asked, min_patients=limit)
+    faults = [*wrong, *found.faults]
+    code = max(found.exit_code, ConfigError.exit_code if wrong else 0)
+    if json:
+        say_json(
+            {"ok": not faults, "faults": faults, "remarks": found.remarks, "findings": found.findings, **found.figures}
+        )
+    else:
+        for mark, lines in (("ok     ", found.findings), ("remark ", found.remarks), ("FAULT  ", faults)):
+            for line in lines:
+                console.print(f"{mark}{line}", markup=False, soft_wrap=True)
+        console.print(f"{len(faults)} faults; nothing was sent" if faults else "ready; nothing was sent")
+    if faults:
+        sys.exit(code)

@@ -1,0 +1,126 @@
+"""``polyclinic site init`` and ``site erase``: a commented node file to start from, and the way to forget everything."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit, urlunsplit
+
+import typer
+
+__all__ = ["command", "erase"]
+
+TEMPLATE = """\
+# node.toml: where this hospital's data are. It never leaves the hospital. Check it with: polyclinic check node.toml
+[site]
+name = {name}              # unique in the federation
+folder = "site"            # tensors, checkpoints, ledger: everything about this site, erasable: polyclinic site erase
+
+[source]
+{source}
+
+[policy]                   # what the owner of the data allows; checked before every release
+min_patients = 20          # with fewer patients this site takes no part
+min_cell = 11              # smaller counts are not shown in any report
+min_sites = 3              # with fewer sites this site takes no part
+review = "first"           # none | first | each: which releases wait for approval
+# methods = ["trip", "dpem"]       # only these; without the line: all
+# max_epsilon_per_study = 1.0      # patient-level bound of one study, re-runs included (at delta = 1e-6)
+# max_epsilon_total = 4.0          # patient-level bound over all studies
+
+# [ledger]                 # every release is written here before it leaves; default: inside the site folder
+# [keys]                   # made by: polyclinic site join
+"""
+
+
+def command(
+    omop: Annotated[
+        str | None, typer.Option(help="OMOP: postgresql://..., an SQLite or DuckDB file, or a folder.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="files omop mimic3 mimic4 eicu synpuf fhir meds matrix.")] = "files",
+    place: Annotated[str | None, typer.Option(help="Folder or file of the data, for any kind.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the site.")] = "my-hospital",
+    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL of this kind instead, to run in any other tool.")
+    ] = False,
+) -> None:
+    """Write a commented node.toml to start from; a password in the address is not written."""
+    from polyclinic.errors import ConfigError
+    from polyclinic.events.source import sql_of
+    from polyclinic.study import Node
+
+    if omop is not None:
+        kind, place = "omop", omop
+    if sql:
+        sys.stdout.write(sql_of(kind))
+        return
+    text = TEMPLATE.format(name=_toml(name), source=_source(kind, place))
+    import tomllib
+
+    Node.parse(tomllib.loads(text), where="the new node file")
+    if out is None:
+        sys.stdout.write(text)
+        return
+    if out.exists():
+        raise ConfigError(f"{out}: exists already", hint="choose another name, or remove it first")
+    out.write_text(text, encoding="utf-8")
+    out.chmod(0o600)
+
+
+def erase(
+    node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Erase the site's folder: tensors, caches, checkpoints, ledger. The hospital's own data are not touched."""
+    from polyclinic.errors import ConfigError
+    from polyclinic.study import Node
+
+    read = Node.read(node)
+    home, near = read.home.resolve(), read.folder.resolve()
+    if home == near or near not in home.parents or home.is_symlink():
+        raise ConfigError(
+            f"{home} is not a folder of its own beside {node}", hint="erase it by hand, or give [site] folder a name"
+        )
+    if not home.exists():
+        sys.stdout.write(f"{home}: nothing there\n")
+        return
+    if not yes:
+        typer.confirm(f"erase {home} and everything in it?", abort=True)
+    shutil.rmtree(home)
+    sys.stdout.write(f"{home}: erased\n")
+
+
+def _toml(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _source(kind: str, place: str | None) -> str:
+    lines = [f'kind = "{kind}"']
+    if place and place.startswith(("postgresql://", "postgres://")):
+        parts = urlsplit(place)
+        user, _, host = parts.netloc.rpartition("@")
+        bare = user.partition(":")[0]
+        lines.append(f"url = {_toml(urlunsplit(parts._replace(netloc=f'{bare}@{host}' if bare else host)))}")
+        hidden = 'password = "env:POLYCLINIC_DB_PASSWORD"   # read from the environment; or "file:PATH"'
+        lines.append(hidden if ":" in user and user.partition(":")[2] else f"# {hidden}")
+        lines.append('# schema = "cdm"           # default: public')
+    elif kind in ("files", "meds"):
+        lines.append(f"events = {_toml(place or 'events.csv')}       # CSV or Parquet; a folder or a pattern, too")
+        if kind == "files":
+            lines.append('# labels = "labels.csv"    # patient_id, label')
+            lines.append('# columns = {code = "icd9"}  # canonical name -> name in your file')
+            lines.append('# systems = {diagnosis = "icd9cm"}')
+    elif kind == "matrix":
+        lines.append(f"features = {_toml(place or 'features.csv')}   # one row a patient")
+        lines.append('# label = "status"')
+    elif place and Path(place).suffix in (".db", ".sqlite", ".sqlite3", ".duckdb"):
+        lines.append(f"database = {_toml(place)}")
+    else:
+        lines.append(f"folder = {_toml(place or 'data')}          # CSV (also .gz) or Parquet, one file a table")
+    if kind == "omop":
+        lines.append('# codes = "source"         # the source\'s own codes instead of standard concepts')
+        lines.append('# tables = {person = "our_person"}')
+    return "\n".join(lines)

@@ -1,0 +1,138 @@
+"""A checkup of a hospital's node before any study: every precondition, all faults at once, nothing sent."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyclinic.errors import ConfigError, DataError, PolyclinicError
+from polyclinic.events import EventTable, read_events
+from polyclinic.events.engine import Connection, session
+from polyclinic.events.labels import read_labels
+from polyclinic.events.matrix import read_matrix
+from polyclinic.study import FeatureRule, Node, Study
+from polyclinic.tensors.cooccurrence import choose_codes, count_together
+
+__all__ = ["Checkup", "check_node"]
+
+
+@dataclass
+class Checkup:
+    """What a checkup found: good news, remarks, and faults (any of which would stop a study)."""
+
+    findings: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    exit_code: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether a study could start."""
+        return not self.faults
+
+    def blame(self, e: PolyclinicError) -> None:
+        """Note every fault of an error."""
+        self.faults += [f"{e.what}: {f}" for f in e.faults] or [e.what]
+        self.exit_code = max(self.exit_code, e.exit_code)
+
+
+def check_node(node: Node, study: Study | None = None, *, min_patients: int = 1) -> Checkup:
+    """Run every precondition that can be run, and go on after a fault wherever the next check does not need it.
+
+    Parameters
+    ----------
+    study
+        With it: unmapped share, vocabulary hash, size of the tensor, patients below the minimum.
+    min_patients
+        The owner's limit (``[policy] min_patients``).
+    """
+    out = Checkup()
+    _folder(node, out)
+    if (
+        node.source.url
+        and "@" in node.source.url
+        and ":" in node.source.url.partition("://")[2].partition("@")[0].strip(":")
+    ):
+        out.remarks.append("the node file holds a password: keep it in the environment, password = 'env:NAME'")
+    try:
+        with session(node.home) as (con, scratch):
+            if node.source.kind == "matrix":
+                matrix = read_matrix(con, node, (study and study.features) or FeatureRule())
+                out.findings.append(f"matrix of {matrix.values.shape[0]:,} patients x {matrix.values.shape[1]} columns")
+                _enough(len(matrix.patients), min_patients, out)
+                return out
+            outcome = study.labels.outcome if study and study.labels else None
+            table, opened = read_events(con, node, scratch / "events.parquet", outcome=outcome)
+            _events(con, table, out)
+            try:
+                labels = read_labels(con, opened, study.labels if study else None, node.source.label)
+                out.findings.append(f"outcome: {labels.to_json()}" if labels else "no outcome in this source")
+            except (DataError, ConfigError) as e:
+                out.blame(e)
+            if study is not None and study.tensor is not None:
+                _study(con, table, study, min_patients, out)
+            else:
+                _enough(out.figures["patients"], min_patients, out)
+    except PolyclinicError as e:
+        out.blame(e)
+    except OSError as e:
+        out.faults.append(f"{node.home}: {e.strerror or e}")
+        out.exit_code = max(out.exit_code, 3)
+    return out
+
+
+def _folder(node: Node, out: Checkup) -> None:
+    near = next(p for p in (node.home, *node.home.parents) if p.exists())
+    if os.access(near, os.W_OK):
+        out.findings.append(f"site folder {node.home}: writable")
+    else:
+        out.faults.append(f"site folder {node.home}: not writable")
+        out.exit_code = max(out.exit_code, 2)
+
+
+def _events(con: Connection, table: EventTable, out: Checkup) -> None:
+    for step in table.steps:
+        why = "".join(f", {n:,} {reason}" for reason, n in step.dropped.items())
+        out.findings.append(f"{step.name}: {step.rows_in:,} rows, {step.rows_out:,} used{why}")
+    rows = con.execute(
+        "SELECT kind, count(*), count(DISTINCT patient_id), count(DISTINCT code), min(time), max(time) "
+        f"FROM {table.scan()} GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    for kind, n, patients, codes, first, last in rows:
+        span = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" if first is not None else "no times"
+        out.findings.append(f"kind {kind}: {n:,} events, {patients:,} patients, {codes:,} codes, {span}")
+    out.remarks += [f"{n:,} {what}" for what, n in table.notes.items() if n]
+    counted = con.execute(f"SELECT count(DISTINCT patient_id) FROM {table.scan()}").fetchone()
+    out.figures |= {
+        "rows": table.rows,
+        "patients": int(counted[0]) if counted else 0,
+        "kinds": {r[0]: r[1] for r in rows},
+    }
+
+
+def _study(con: Connection, table: EventTable, study: Study, min_patients: int, out: Checkup) -> None:
+    vocabulary = choose_codes(con, table.scan(), study)
+    for c in vocabulary.coverage:
+        share = c.unmapped / c.rows if c.rows else 0.0
+        out.findings.append(f"mode {c.mode}: {share:.1%} of {c.rows:,} rows unmapped")
+        if c.top_unmapped:
+            listed = ", ".join(f"{code} ({n:,})" for code, n in c.top_unmapped)
+            out.remarks.append(f"mode {c.mode}: most frequent unmapped codes: {listed}")
+    tensor, _ = count_together(con, study.rule(), vocabulary)
+    size = sum(a.nbytes for a in (tensor.rows, tensor.indptr, *tensor.codes, tensor.values))
+    hashes = {a.name: a.digest()[:16] for a in tensor.axes[1:]}
+    shape = " x ".join(f"{d:,}" for d in tensor.shape)
+    out.findings.append(f"tensor {shape}, {tensor.nnz:,} nonzeros, {size / 1e6:,.1f} MB in memory")
+    out.findings += [f"mode {mode}: vocabulary {digest}" for mode, digest in hashes.items()]
+    out.figures |= {"shape": list(tensor.shape), "nnz": tensor.nnz, "bytes": size, "vocabulary": hashes}
+    _enough(tensor.patients, min_patients, out)
+
+
+def _enough(patients: int, least: int, out: Checkup) -> None:
+    if patients < least:
+        out.faults.append(f"{patients} patients, fewer than the policy's minimum of {least}")
+        out.exit_code = max(out.exit_code, 3)
+    else:
+        out.findings.append(f"{patients:,} patients, at least the policy's minimum of {least}")
