@@ -1,0 +1,109 @@
+"""Plain-numpy twins of every kernel, written for reading, not for speed: the kernels are tested against them.
+
+They work on coordinates and values alone, know nothing of the layout, and may form arrays of (nonzeros, R).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["hals", "inner", "model", "mttkrp", "sgd_epoch", "shrink_columns", "squared_error_full"]
+
+Matrix = NDArray[np.float64]
+Coords = NDArray[np.int64]
+
+
+def _product(coords: Coords, factors: Sequence[Matrix], skip: int | None = None) -> Matrix:
+    out = np.ones((len(coords), factors[0 if skip != 0 else 1].shape[1]))
+    for n, f in enumerate(factors):
+        if n != skip:
+            out = out * f[coords[:, n]]
+    return out
+
+
+def mttkrp(coords: Coords, values: Matrix, shape: Sequence[int], factors: Sequence[Matrix], mode: int) -> Matrix:
+    """Sum over entries of value * product of the other modes' rows, at the entry's index in ``mode``."""
+    product = _product(coords, factors, mode)
+    out = np.zeros((shape[mode], product.shape[1]))
+    np.add.at(out, coords[:, mode], values[:, None] * product)
+    return out
+
+
+def model(coords: Coords, factors: Sequence[Matrix]) -> Matrix:
+    """Model values at the given cells."""
+    return np.asarray(_product(coords, factors).sum(1))
+
+
+def inner(coords: Coords, values: Matrix, factors: Sequence[Matrix]) -> float:
+    """<O, X>."""
+    return float(values @ model(coords, factors))
+
+
+def squared_error_full(coords: Coords, values: Matrix, shape: Sequence[int], factors: Sequence[Matrix]) -> float:
+    """||O - X||^2 over all cells, from the dense arrays (small shapes only)."""
+    dense = np.zeros(tuple(shape))
+    np.add.at(dense, tuple(coords.T), values)
+    letters = "abcdefgh"[: len(shape)]
+    full = np.einsum(",".join(f"{c}z" for c in letters) + "->" + letters, *factors)
+    return float(np.square(dense - full).sum())
+
+
+def hals(
+    factor: Matrix, gram: Matrix, mttkrp: Matrix, sweeps: int = 1, nonnegative: bool = True, l21: float = 0.0
+) -> Matrix:
+    """Column by column: least squares with the others held, projected, shrunk."""
+    a = np.array(factor)
+    for _ in range(sweeps):
+        for r in range(a.shape[1]):
+            if gram[r, r] == 0:
+                continue
+            u = a[:, r] + (mttkrp[:, r] - a @ gram[:, r]) / gram[r, r]
+            u = np.maximum(u, 0.0) if nonnegative else u
+            if l21:
+                length = np.linalg.norm(u)
+                u = u * max(0.0, 1 - l21 / (gram[r, r] * length)) if length else u
+            a[:, r] = u
+    return a
+
+
+def shrink_columns(matrix: Matrix, threshold: float) -> Matrix:
+    """Prox of threshold * sum of column lengths."""
+    out = np.zeros_like(matrix)
+    for r in range(matrix.shape[1]):
+        length = np.linalg.norm(matrix[:, r])
+        if length > threshold:
+            out[:, r] = matrix[:, r] * (length - threshold) / length
+    return out
+
+
+def sgd_epoch(
+    where: Sequence[NDArray[Any]],
+    values: Matrix,
+    factors: Sequence[Matrix],
+    learning_rate: float,
+    nonnegative: bool = True,
+    clip: float | None = None,
+    anchors: Sequence[Matrix] | None = None,
+    pulls: Sequence[Matrix] | None = None,
+) -> tuple[list[Matrix], float]:
+    """Entry after entry in the order given: DPFact eq. 13 and 17, all gradients at the old rows."""
+    fs = [np.array(f) for f in factors]
+    total = 0.0
+    for e, value in enumerate(values):
+        at = [int(w[e]) for w in where]
+        rows = [f[i].copy() for f, i in zip(fs, at)]
+        residual = float(np.prod(rows, axis=0).sum() - value)
+        total += residual**2
+        for n, row in enumerate(rows):
+            slope = residual * np.prod([x for m, x in enumerate(rows) if m != n], axis=0)
+            if clip is not None and np.linalg.norm(slope) > clip:
+                slope = slope * (clip / np.linalg.norm(slope))
+            if n and anchors is not None and pulls is not None:
+                slope = slope + pulls[n - 1][at[n]] * (row - anchors[n - 1][at[n]])
+            new = row - learning_rate * slope
+            fs[n][at[n]] = np.maximum(new, 0.0) if nonnegative else new
+    return fs, total
