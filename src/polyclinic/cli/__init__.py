@@ -74,7 +74,9 @@ def main(arguments: list[str] | None = None) -> None:
     from polyclinic.errors import PolyclinicError
 
     try:
-        app(arguments, standalone_mode=False)
+        returned = app(arguments, standalone_mode=False)  # click returns the code of typer.Exit here
+        if isinstance(returned, int) and returned:
+            sys.exit(returned)
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:

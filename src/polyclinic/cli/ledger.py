@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,10 +34,6 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     """Per study and cohort: patient-level epsilon of what has a bound, and how many releases have none."""
     rows = []
@@ -46,12 +41,14 @@ def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     for study, cohort in [*keys, *((None, c) for c in sorted({k[1] for k in keys}))]:
         charges = ledger.charges(study=study, cohort=cohort)
         unproven = [c for c in charges if c.adjacency != "patient" or not c.formal or isinstance(c.event, Unbounded)]
+        bounded = ledger.epsilon(delta, study=study, cohort=cohort, bounded=True)
         rows.append(
             {
                 "study": study,
                 "cohort": cohort,
                 "releases": len(charges),
-                "epsilon": _finite(ledger.epsilon(delta, study=study, cohort=cohort, bounded=True)),
+                "epsilon": None if unproven else bounded,
+                "epsilon_of_bounded_releases": bounded,
                 "delta": delta,
                 "adjacency": "patient",
                 "without_patient_level_bound": len(unproven),
@@ -71,23 +68,17 @@ def show(path: Where, delta: Delta = 1e-6, json_: Json = False) -> None:
             {"ledgers": [{"path": str(f), "head": vars(l.head), "studies": _summary(l, delta)} for f, l in ledgers]}
         )
         return
-    from rich.table import Table
-
     from polyclinic.cli.console import console
 
     for file, ledger in ledgers:
-        table = Table(title=f"{file}: {ledger.head.count} entries", title_justify="left")
-        for name in ("study", "cohort", "releases", f"patient-level epsilon (delta {delta:g})", "without such a bound"):
-            table.add_column(name)
+        console.print(f"{file}: {ledger.head.count} entries", soft_wrap=True)
         for r in _summary(ledger, delta):
-            table.add_row(
-                r["study"] or "all studies",
-                r["cohort"],
-                str(r["releases"]),
-                f"{r['epsilon']:.4g}" if r["epsilon"] is not None else "no bound",
-                str(r["without_patient_level_bound"]),
-            )
-        console.print(table)
+            name = f"study {r['study']}" if r["study"] is not None else "all studies"
+            spent = f"patient-level epsilon {r['epsilon_of_bounded_releases']:.4g} at delta {delta:g}"
+            without = r["without_patient_level_bound"]
+            if without:
+                spent = f"no patient-level bound: {without} of {r['releases']} releases had none (the others: {spent})"
+            console.print(f"  {name}, cohort {r['cohort']}: {r['releases']} releases, {spent}", soft_wrap=True)
 
 
 @app.command()

@@ -1,0 +1,78 @@
+"""The audit of the real private method: the right one passes, sabotaged ones fail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.federation.protocol import Contribution
+from polyclinic.phenotypes import dpem
+from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
+from polyclinic.tensors import em_kernels
+
+
+class Scaled(SimulatedNoise):
+    def __init__(self, factor: float) -> None:
+        super().__init__(np.random.default_rng(11))
+        self.factor = factor
+
+    def integers(self, sd, shape):
+        return super().integers(sd / self.factor, shape)
+
+
+class NotNormalised(pc.DPEM):
+    """DPEM that forgets to divide a patient's statistics by their length."""
+
+    def contribute(self, step, site, private, public, rng):
+        tensor = site.counts()
+        offsets = np.concatenate([[0], np.cumsum([len(m) for m in public.marginals])])[:-1]
+        first = step.name == "marginals"
+        w = np.ones((sum(len(m) for m in public.marginals), 1)) if first else self._stacked(public)
+        prior = np.ones(1) if first else dpem._prior(public.mixture, step.round)
+        a = em_kernels.memberships(tensor, w, prior, steps=8)
+        rows = tensor.coords[:, 1:] + offsets
+        p = a[tensor.coords[:, 0]] * np.prod([w[r] for r in rows.T], axis=0)
+        p = tensor.values[:, None] * p / np.maximum(p.sum(1, keepdims=True), 1e-300)
+        sums = np.zeros(w.shape)
+        for r in rows.T:
+            np.add.at(sums, r, np.trunc(p / em_kernels.GRID))
+        return private, Contribution({"sums": sums * em_kernels.GRID})
+
+
+def private(kind: type = pc.DPEM, eps: float = 2.0) -> pc.DPEM:
+    return kind(rank=6, rounds=4, privacy=pc.Privacy(eps, 1e-6))
+
+
+def test_dpem_passes_and_the_canaries_are_seen_as_far_as_the_ledger_allows():
+    result = pc.audit(private(), canaries=1000, patients=500, noise=SimulatedNoise(np.random.default_rng(3)))
+    assert result.passed, str(result)
+    assert result.epsilon == pytest.approx(2.0, abs=1e-6)
+    assert 0.9999 < result.largest_norm <= 1
+
+
+def test_dpem_passes_with_the_exact_noise_of_a_real_federation():
+    pytest.importorskip("opendp")
+    assert pc.audit(private(eps=4.0), canaries=250, patients=300, noise=ExactNoise()).verdict != "failed"
+
+
+SABOTAGE = {
+    "noise halved": (private(), Scaled(2)),
+    "noise / 5": (private(), Scaled(5)),
+    "normalisation skipped": (private(NotNormalised), Scaled(1)),
+}
+
+
+@pytest.mark.parametrize("name", SABOTAGE)
+def test_a_sabotaged_dpem_fails(name):
+    method, noise = SABOTAGE[name]
+    result = pc.audit(method, canaries=1000, patients=500, noise=noise)
+    assert result.verdict == "failed", str(result)
+    assert result.mu_hat > result.mu + 5 * result.mu_se
+    if name != "noise halved":
+        assert result.lower_bound > result.epsilon
+
+
+def test_canaries_hide_among_real_sites():
+    sites = pc.datasets.planted_counts(600, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=0)
+    assert pc.audit(private(), sites, canaries=300, noise=SimulatedNoise(np.random.default_rng(3))).passed

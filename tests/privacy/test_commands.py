@@ -1,0 +1,119 @@
+"""The privacy officer's commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyclinic.cli import main
+from polyclinic.privacy.accountant import Gaussian, Unbounded
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.ledger import Charge, Ledger
+from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.release import Contribution, Step
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main([str(w) for w in words])
+    except SystemExit as e:
+        code = int(e.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger(tmp_path / "north" / "ledger.jsonl", site="north")
+    for n in range(3):
+        made.charge(Charge("icu", "dpem", n, "statistics", 0, Gaussian(10.0)))
+    made.charge(Charge("old", "trip", 1, "factors", 0, Unbounded()))
+    return made
+
+
+def test_show_names_adjacency_and_delta_beside_every_epsilon(capsys, ledger):
+    code, out, _ = run(capsys, "ledger", "show", ledger.path, "--json")
+    assert code == 0
+    studies = json.loads(out)["ledgers"][0]["studies"]
+    icu = next(s for s in studies if s["study"] == "icu")
+    assert icu["epsilon"] == pytest.approx(ledger.epsilon(1e-6, study="icu"))
+    assert (icu["delta"], icu["adjacency"], icu["without_patient_level_bound"]) == (1e-6, "patient", 0)
+    old = next(s for s in studies if s["study"] == "old")
+    assert (old["epsilon"], old["without_patient_level_bound"]) == (None, 1)
+    code, out, _ = run(capsys, "ledger", "show", ledger.path.parent)
+    assert code == 0
+    assert out.count("patient-level epsilon") == out.count("at delta 1e-06") == len(studies)
+    assert "study old, cohort all: 1 releases, no patient-level bound" in out
+
+
+def test_verify_exits_4_when_a_line_was_edited(capsys, ledger):
+    assert run(capsys, "ledger", "verify", ledger.path)[0] == 0
+    ledger.path.write_bytes(ledger.path.read_bytes().replace(b'"multiplier":10.0', b'"multiplier":99.0', 1))
+    code, _, err = run(capsys, "ledger", "verify", ledger.path)
+    assert code == 4
+    assert "line 1" in err
+    code, out, _ = run(capsys, "ledger", "verify", ledger.path, "--json")
+    assert code == 4
+    assert json.loads(out)["whole"] is False
+
+
+def test_verify_does_not_repair_what_it_shows(capsys, ledger):
+    with open(ledger.path, "ab") as f:
+        f.write(b'{"half')
+    before = ledger.path.read_bytes()
+    assert run(capsys, "ledger", "verify", ledger.path)[0] == 4
+    assert ledger.path.read_bytes() == before
+
+
+def test_an_export_kept_elsewhere_finds_a_ledger_that_was_put_back(capsys, ledger, tmp_path):
+    old = {p: p.read_bytes() for p in ledger.path.parent.iterdir()}
+    ledger.charge(Charge("icu", "dpem", 9, "statistics", 0, Gaussian(10.0)))
+    kept = tmp_path / "kept.json"
+    assert run(capsys, "ledger", "export", ledger.path, "--out", kept)[0] == 0
+    assert len(json.loads(kept.read_text())["ledgers"][0]["entries"]) == 5
+    assert run(capsys, "ledger", "verify", ledger.path, "--against", kept)[0] == 0
+    for p, data in old.items():
+        p.write_bytes(data)
+    assert run(capsys, "ledger", "verify", ledger.path)[0] == 0
+    assert run(capsys, "ledger", "verify", ledger.path, "--against", kept)[0] == 4
+
+
+def test_a_removed_ledger_is_found_by_its_head(capsys, ledger):
+    ledger.path.unlink()
+    assert run(capsys, "ledger", "verify", ledger.path.parent)[0] == 4
+
+
+def test_a_missing_ledger_is_a_configuration_error(capsys, tmp_path):
+    assert run(capsys, "ledger", "show", tmp_path / "none.jsonl")[0] == 2
+    assert run(capsys, "ledger", "verify", tmp_path)[0] == 2
+
+
+def test_the_owner_reads_and_approves(capsys, tmp_path):
+    door = Door("north", policy=Policy(review="each"), study="icu", store=tmp_path)
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    with pytest.raises(Exception, match="waits"):
+        door.release(step, Contribution({"x": np.ones(3)}))
+    box = tmp_path / "outbox"
+    found = json.loads(run(capsys, "ledger", "pending", box, "--json")[1])["releases"]
+    id = found[0]["id"]
+    values = json.loads(run(capsys, "ledger", "read", box, id, "--json")[1])["arrays"]["x"]
+    assert run(capsys, "ledger", "approve", box, id, "--by", "officer")[0] == 0
+    assert door.release(step, Contribution({"x": np.ones(3)})).arrays["x"].tolist() == values
+    assert run(capsys, "ledger", "approve", box, id, "--by", "officer", "--reject")[0] == 4
+    assert run(capsys, "ledger", "approve", box, "nothing", "--by", "officer")[0] == 2
+
+
+def test_audit_command_passes_dpem(capsys):
+    code, out, _ = run(capsys, "audit", "--epsilon", 4, "--rounds", 3, "--canaries", 200, "--patients", 300, "--json")
+    result = json.loads(out)
+    assert result["verdict"] in ("passed", "no power")
+    assert code == (0 if result["passed"] else 1)
+    assert result["adjacency"] == "patient"
+
+
+def test_audit_of_a_method_without_privacy_is_a_configuration_error(capsys, tmp_path):
+    assert run(capsys, "audit", "--method", "nothing")[0] == 2
