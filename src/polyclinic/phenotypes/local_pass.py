@@ -162,13 +162,13 @@ def _batch(
     positions = np.arange(len(tensor.rows)) if rows is None else rows
     values = tensor.values if rows is None else _values(tensor, positions)
     g, m = cp.gram([own, *local], 0), kernels.mttkrp(tensor, [own, *local], 0, rows=positions)
-    norm = float(values @ values)
+    norm = float(np.einsum("e,e->", values, values))
     own = cp.hals(own, g, m, sweeps=SWEEPS - bool(sparsity), nonnegative=nonnegative)
     if sparsity:
-        sse = max(0.0, norm - 2 * float(np.vdot(own, m)) + float(np.vdot(own.T @ own, g)))
+        sse = cp.squared_error(norm, own, g, m)
         cells = float(np.prod([float(d) for d in tensor.shape[1:]]))
         own = cp.hals(own, g, m, nonnegative=nonnegative, l21=sparsity * float(np.sqrt(sse / cells)))
-    sse = max(0.0, norm - 2 * float(np.vdot(own, m)) + float(np.vdot(own.T @ own, g)))
+    sse = cp.squared_error(norm, own, g, m)
     scale = np.ones(own.shape[1])
     for n in range(1, tensor.ndim):
         current = [own * scale, *local]
@@ -242,6 +242,6 @@ def close_patients(
     if not sparsity:
         return a
     g, m = cp.gram([a, *factors], 0), kernels.mttkrp(tensor, [a, *factors], 0)
-    sse = max(0.0, tensor.norm_squared() - 2 * float(np.vdot(a, m)) + float(np.vdot(a.T @ a, g)))
+    sse = cp.squared_error(tensor.norm_squared(), a, g, m)
     cells = float(np.prod([float(d) for d in tensor.shape[1:]]))
     return cp.hals(a, g, m, sweeps=10, nonnegative=nonnegative, l21=sparsity * float(np.sqrt(sse / cells)))

@@ -21,6 +21,7 @@ from pydantic import Field
 from polyclinic.errors import Divergence
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
+from polyclinic.phenotypes.local_pass import local_pass
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp
@@ -37,8 +38,16 @@ HEADROOM = 1e5  # how far above its present largest entry a local factor may go 
 class TRIPParams(FactorParams):
     """Parameters of TRIP."""
 
-    penalty: float = Field(1.0, gt=0, description="Consensus penalty omega at the start, in units of mean tr(Gram)/R.")
+    penalty: float | None = Field(
+        None,
+        gt=0,
+        description="Consensus penalty omega at the start, in units of mean tr(Gram)/R; None: 0.03 after a "
+        "warm-up (the Gram has grown by then), 1 without.",
+    )
     penalty_growth: float = Field(1.05, ge=1, le=1.5, description="Factor of omega per round (1 leaves a gap of 2 %).")
+    warmup: int = Field(
+        10, ge=0, description="First rounds by averaged gradient passes: they find better optima (paper variant: none)."
+    )
     distinct: float = Field(
         0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes; in units of tr(Gram)/R."
     )
@@ -48,7 +57,7 @@ class TRIPParams(FactorParams):
 class TRIPPublic:
     """What everybody sees: A per feature mode, and for ``distinct`` the auxiliary B and its multiplier Y."""
 
-    stage: Literal["setup", "sweep", "score", "end"]
+    stage: Literal["setup", "warm", "scale", "sweep", "score", "end"]
     round: int
     factors: Factors
     twins: Factors  # B of eq. 10-12, empty without `distinct`
@@ -106,12 +115,18 @@ class TRIP(FederatedFactorization):
     def next(self, public: TRIPPublic) -> Step | None:
         modes, rank = len(public.factors), self.params.rank
         if public.stage == "setup":
-            return Step(0, "setup", {"gram": (modes,), "size": (2,)}, bound=1e12, counts=False)
-        if public.stage == "sweep":
+            return Step(0, "setup", {"size": (2,)}, bound=1e12, counts=False)
+        if public.stage == "scale":
+            return Step(public.round, "scale", {"gram": (modes,)}, bound=HEADROOM, counts=False)
+        if public.stage in ("warm", "sweep"):
             size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
             return Step(
-                public.round, "sweep", {**shapes, "aside": (2,)}, bound=HEADROOM * max(size, 1.0), asides=("aside",)
+                public.round,
+                public.stage,
+                {**shapes, "aside": (2,)},
+                bound=HEADROOM * max(size, 1.0),
+                asides=("aside",),
             )
         if public.stage == "score":
             return Step(public.round, "score", {"energy": (rank,), "sse": (1,)}, bound=HEADROOM, counts=False)
@@ -121,14 +136,27 @@ class TRIP(FederatedFactorization):
         p = self.params
         k = total.members
         if step.name == "setup":
-            base = tuple(max(float(g), 1e-12) for g in total.arrays["gram"])
-            omega = tuple(p.penalty * b / k for b in base)
             norm, patients = (float(x) for x in total.arrays["size"])
             cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
-            return replace(public, stage="sweep", round=1, omega=omega, base=base, norm=power_of_two(norm), cells=cells)
+            return replace(
+                public, stage="warm" if self._warm else "scale", round=1, norm=power_of_two(norm), cells=cells
+            )
+        if step.name == "scale":  # omega must scale with the Gram (E2.5); one scalar per mode
+            base = tuple(max(float(g) * public.norm, 1e-12) for g in total.arrays["gram"])
+            return replace(public, stage="sweep", omega=tuple(self._penalty * b / k for b in base), base=base)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
+        sse, gap = (float(x) for x in total.arrays["aside"])
+        objective = max(sse, 0.0) * public.norm / 2
+        ended = public.round >= p.rounds or (
+            public.objective is not None and p.tol > 0 and abs(public.objective - objective) <= p.tol * public.objective
+        )
+        after = replace(public, round=public.round if ended else public.round + 1, objective=objective)
+        if step.name == "warm":
+            shared = tuple(_unit(total.arrays[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
+            stage: Any = "score" if ended else "scale" if public.round >= p.warmup else "warm"
+            return replace(after, stage=stage, factors=shared, twins=shared if p.distinct else ())
         factors, twins, multipliers, dual = [], [], [], 0.0
         for n, old in enumerate(public.factors):
             omega = public.omega[n]
@@ -151,20 +179,13 @@ class TRIP(FederatedFactorization):
                     new = np.maximum(new, 0.0)
             dual += k * omega**2 * float(np.square(new - old).sum())
             factors.append(new)
-        sse, gap = (float(x) for x in total.arrays["aside"])
-        objective = max(sse, 0.0) * public.norm / 2
-        ended = public.round >= p.rounds or (
-            public.objective is not None and p.tol > 0 and abs(public.objective - objective) <= p.tol * public.objective
-        )
         return replace(
-            public,
+            after,
             stage="score" if ended else "sweep",
-            round=public.round if ended else public.round + 1,
             factors=tuple(factors),
             twins=tuple(twins),
             multipliers=tuple(multipliers),
             omega=tuple(w * p.penalty_growth for w in public.omega),
-            objective=objective,
             primal=float(np.sqrt(max(gap, 0.0))),
             dual=float(np.sqrt(dual)),
         )
@@ -186,13 +207,19 @@ class TRIP(FederatedFactorization):
         self, step: Step, site: Site, private: TRIPPrivate, public: TRIPPublic, rng: np.random.Generator
     ) -> tuple[TRIPPrivate, Contribution]:
         tensor, p = site.counts(), self.params
-        sweeps = 10 if private.first else SWEEPS
-        patients, sse = self._patients(tensor, private.patients, public.factors, sweeps)
         if step.name == "setup":
-            own = [cp.gram([patients, *public.factors], n) for n in range(1, tensor.ndim)]
-            gram = np.array([np.trace(g) / p.rank for g in own])
-            size = np.array([tensor.norm_squared(), float(tensor.patients)])
-            return replace(private, patients=patients, first=False), Contribution({"gram": gram, "size": size})
+            return private, Contribution({"size": np.array([tensor.norm_squared(), float(tensor.patients)])})
+        if step.name == "warm":
+            passed = local_pass(tensor, private.patients, public.factors, number=public.round, seed=p.seed)
+            energy = np.square(passed.patients).sum(0) / public.norm
+            warm = {f"mode{n}": f * energy for n, f in enumerate(passed.factors, start=1)}
+            warm["aside"] = np.array([passed.squared_error / public.norm, 0.0])
+            return replace(private, patients=passed.patients, first=False), Contribution(warm)
+        patients, sse = self._patients(tensor, private.patients, public.factors, 10 if private.first else SWEEPS)
+        if step.name == "scale":
+            own_grams = [cp.gram([patients, *public.factors], n) for n in range(1, tensor.ndim)]
+            gram = np.array([np.trace(g) / p.rank for g in own_grams]) / public.norm
+            return replace(private, patients=patients, first=False), Contribution({"gram": gram})
         if step.name == "score":
             return replace(private, patients=patients, first=False), Contribution(
                 {"energy": np.square(patients).sum(0) / public.norm, "sse": np.array([sse / public.norm])}
@@ -220,7 +247,15 @@ class TRIP(FederatedFactorization):
         return {"memberships": cp.solve_memberships(site.counts(), public.factors, nonnegative=self.params.nonnegative)}
 
     def remedy(self, site: Site, public: TRIPPublic) -> str:
-        return f"raise penalty (now {self.params.penalty:g}) to {10 * self.params.penalty:g}, or lower penalty_growth"
+        return f"raise penalty (now {self._penalty:g}) to {10 * self._penalty:g}, or lower penalty_growth"
+
+    @property
+    def _warm(self) -> bool:
+        return self.params.nonnegative and self.params.variant == "corrected" and self.params.warmup > 0
+
+    @property
+    def _penalty(self) -> float:
+        return self.params.penalty if self.params.penalty is not None else 0.03 if self._warm else 1.0
 
     def _patients(self, tensor: Any, patients: Array, factors: Factors, sweeps: int) -> tuple[Array, float]:
         """Solve the patients' rows against the shared factors (eq. 7 with ridge, E2.7) and score what they explain."""
@@ -228,8 +263,7 @@ class TRIP(FederatedFactorization):
         g = cp.gram(everyone, 0)
         m = mttkrp(tensor, everyone, 0)
         solved = cp.hals(patients, g, m, sweeps=sweeps) if self.params.nonnegative else cp.least_squares(g, m)
-        inner = float(np.einsum("ir,ir->", solved, m))  # <O, X>, from the MTTKRP
-        sse = tensor.norm_squared() - 2 * inner + float(((solved.T @ solved) * g).sum())
+        sse = cp.squared_error(tensor.norm_squared(), solved, g, m)
         if not np.isfinite(sse):
             raise Divergence(f"patient factors left the finite numbers ({sse})", hint="raise penalty")
         return solved, sse
@@ -256,6 +290,13 @@ def distinct_step(
         return a, a, np.zeros_like(y)
     b = _shifted_solve(mu, lam, a, (mu + lam) * a - y)
     return a, b, y + mu * (b - a)
+
+
+def _unit(summed: Array, old: Array) -> Array:
+    """Columns of length 1; a column that nobody has keeps its last direction."""
+    length = np.linalg.norm(summed, axis=0)
+    out: Array = np.where(length > 0, summed / np.where(length > 0, length, 1.0), old)
+    return out
 
 
 def _shifted_solve(alpha: float, lam: float, b: Array, m: Array) -> Array:

@@ -21,6 +21,7 @@ __all__ = [
     "residual_norm_squared",
     "shrink_columns",
     "solve_memberships",
+    "squared_error",
 ]
 
 Matrix = NDArray[np.float64]
@@ -64,6 +65,16 @@ def residual_norm_squared(norm2: float, inner: float, gram_all: Matrix) -> float
     3.0
     """
     return max(0.0, norm2 - 2.0 * inner + float(gram_all.sum()))
+
+
+def squared_error(norm2: float, factor: Matrix, gram: Matrix, mttkrp: Matrix) -> float:
+    """||O - X||^2 over all cells, from what a factor's update has at hand: ||O||^2 - 2 <A, M> + <A'A, G>.
+
+    >>> squared_error(5.0, np.array([[1.0]]), np.array([[4.0]]), np.array([[3.0]]))
+    3.0
+    """
+    inner = float(np.einsum("ir,ir->", factor, mttkrp))
+    return max(0.0, norm2 - 2.0 * inner + float(((factor.T @ factor) * gram).sum()))
 
 
 def normalise(factors: Sequence[Matrix]) -> tuple[list[Matrix], NDArray[np.float64]]:

@@ -1,0 +1,109 @@
+"""LocalModel: every hospital alone, then the columns are matched and averaged once. The baseline without federation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes.als import CPALS
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
+from polyclinic.phenotypes.start import start
+from polyclinic.tensors import cp
+from polyclinic.tensors.matching import match
+from polyclinic.tensors.site import Site
+
+__all__ = ["LocalModel"]
+
+Array = NDArray[np.float64]
+
+
+class LocalModelParams(FactorParams):
+    """Parameters of the local model."""
+
+    rounds: int = Field(200, ge=1, le=100_000, description="Sweeps at each site at most.")
+    tol: float = Field(1e-6, ge=0, description="Each site stops when its objective changes by less, relative.")
+
+
+@dataclass(frozen=True)
+class AlonePublic:
+    """Factors; one gathering is all that happens."""
+
+    stage: Literal["factors", "end"]
+    factors: tuple[Array, ...]
+    objective: float | None = None
+    energy: Array | None = None
+
+
+@dataclass(frozen=True)
+class AlonePrivate:
+    """Nothing is carried."""
+
+    done: bool = False
+
+
+class LocalModel(FederatedFactorization):
+    """What hospitals find alone: CPALS at each site, columns matched by the Hungarian method to the site with the most
+    nonzeros, averaged once.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> pc.LocalModel(rank=4, rounds=5, seed=0).fit(sites).traffic_.rounds
+    1
+    """
+
+    name = "localmodel"
+    Params = LocalModelParams
+    Public = AlonePublic
+    Private = AlonePrivate
+    params: LocalModelParams
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> AlonePublic:
+        return AlonePublic("factors", tuple(start(setting.shape, self.params.rank, self.params.seed)))
+
+    def next(self, public: AlonePublic) -> Step | None:
+        if public.stage == "end":
+            return None
+        shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
+        return Step(1, "factors", shapes, bound=1.0 + 1e-9, weight_bound=1e12, how="gather")
+
+    def combine(self, step: Step, public: AlonePublic, total: Total) -> AlonePublic:
+        modes = range(1, len(public.factors) + 1)
+        found = {s: [c.arrays[f"mode{n}"] for n in modes] for s, c in sorted(total.gathered.items())}
+        weight = {s: c.weight for s, c in total.gathered.items()}
+        reference = max(found, key=lambda s: (weight[s], s))
+        average = [weight[reference] * f for f in found[reference]]
+        for site, factors in found.items():
+            if site == reference:
+                continue
+            pairs = match(found[reference], factors)
+            for n, f in enumerate(factors):
+                average[n][:, pairs.left] += weight[site] * f[:, pairs.right]
+        unit, _ = cp.normalise(average)
+        return replace(public, stage="end", factors=tuple(unit))
+
+    def open(self, site: Site, public: AlonePublic, rng: np.random.Generator) -> AlonePrivate:
+        return AlonePrivate()
+
+    def contribute(
+        self, step: Step, site: Site, private: AlonePrivate, public: AlonePublic, rng: np.random.Generator
+    ) -> tuple[AlonePrivate, Contribution]:
+        p, tensor = self.params, site.counts()
+        if tensor.nnz == 0:
+            return AlonePrivate(True), Contribution({k: np.zeros(s) for k, s in step.shapes.items()}, 0.0)
+        alone = CPALS(
+            rank=p.rank, rounds=p.rounds, tol=p.tol, seed=p.seed, nonnegative=p.nonnegative, zeros=p.zeros
+        ).fit(tensor)
+        arrays = {f"mode{n}": f for n, f in enumerate(alone.factors_, start=1)}
+        return AlonePrivate(True), Contribution(arrays, float(tensor.nnz))
+
+    def close(self, site: Site, private: AlonePrivate, public: AlonePublic) -> Arrays:
+        p = self.params
+        a = cp.solve_memberships(site.counts(), public.factors, nonnegative=p.nonnegative, zeros=p.zeros)
+        return {"memberships": a}
