@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from polyclinic.errors import ConfigError, LedgerError
 
@@ -130,6 +128,8 @@ def gaussian_delta(eps: float, mu: float) -> float:
     """
     if mu <= 0:
         return 0.0
+    from scipy.special import log_ndtr
+
     a, b = float(log_ndtr(mu / 2 - eps / mu)), eps + float(log_ndtr(-mu / 2 - eps / mu))
     return math.exp(a) * -math.expm1(min(b - a, 0.0))
 
@@ -146,6 +146,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if not math.isfinite(mu):
         return math.inf
     top = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # BS16 bound, always enough
+    from scipy.optimize import brentq
+
     root = float(brentq(lambda e: gaussian_delta(e, mu) - delta, 0.0, top, xtol=1e-13, rtol=1e-14))
     while gaussian_delta(root, mu) > delta:
         root = math.nextafter(root, math.inf) + 1e-13
@@ -277,6 +279,8 @@ def calibrate(
     low, high = 1e-12, 1.0
     while gaussian_delta(epsilon, high) < delta:
         high *= 2
+    from scipy.optimize import brentq
+
     mu = float(brentq(lambda m: gaussian_delta(epsilon, m) - delta, low, high, xtol=1e-15, rtol=1e-14))
     while gaussian_delta(epsilon, mu) > delta:  # on the safe side, whatever the solver's last digit
         mu *= 1 - 1e-13

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 
 from polyclinic.errors import DataError
 
@@ -68,6 +67,8 @@ def match(a: Sequence[Matrix], b: Sequence[Matrix], likeness: Matrix | None = No
     >>> match([np.eye(3)], [np.eye(3)[:, [2, 0]]]).left.tolist()
     [0, 2]
     """
+    from scipy.optimize import linear_sum_assignment  # half a second to import: only when needed
+
     table = cosines(a, b) if likeness is None else likeness
     left, right = linear_sum_assignment(-table)
     return Match(left.astype(np.int64), right.astype(np.int64), table[left, right])
