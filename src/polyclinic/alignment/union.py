@@ -14,7 +14,7 @@ __all__ = ["align", "to_axes"]
 def align(sites: Sequence[Site]) -> Sites:
     """Give every site the same codes in the same order.
 
-    Each feature mode becomes the sorted union of the sites' codes. Between hospitals a union in the clear would tell
+    A feature mode in which sites differ becomes the sorted union of their codes. Between hospitals a union in the clear would tell
     everybody who has which code; use a public dictionary there, or the ring (see ``polyclinic.alignment.ring``).
 
     Examples
@@ -43,6 +43,9 @@ def align(sites: Sequence[Site]) -> Sites:
             if len(unlabelled) < len(mine) or len(set(sizes.values())) > 1:
                 faults += [f"mode {n}: site {k!r} has no labels ({sizes[k]} codes)" for k in unlabelled]
             axes.append(None)
+            continue
+        if len({a.labels for a in mine.values()}) == 1:
+            axes.append(None)  # the same codes in the same order already
             continue
         names: dict[str, str] = {}
         for a in mine.values():

@@ -3,94 +3,99 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
-import click
-import typer
-from typer.core import TyperGroup
+__all__ = ["VERBS", "main"]
 
-__all__ = ["app", "main"]
-
-# verb -> (module, what it does); a module is imported only when its verb is used
-VERBS = {
-    "demo": ("demo", "Six intensive care units learn phenotypes together; ends with a report."),
-    "check": ("check", "Check a hospital's node file and database; nothing is sent."),
-    "ingest": ("ingest", "Turn a hospital's records into a tensor."),
-    "simulate": ("simulate", "Run a study over several sites in this process."),
-    "coordinator": ("coordinator", "Run a federation: init, start, status, submit, resume, stop."),
-    "site": ("site", "Run a hospital's node: init, join, start, status, review, stop."),
-    "report": ("report", "Write the report of a run folder as one HTML file."),
-    "ledger": ("ledger", "Show, verify or export a site's privacy ledger."),
-    "audit": ("audit", "Attack our own privacy: canaries and known attacks."),
-    "papers": ("papers", "The five papers' experiments: list, run, report."),
-    "web": ("web", "A live page of a run."),
+VERBS: Final = {  # verb -> what it does; its module is imported only when the verb is used
+    "demo": "Six intensive care units learn phenotypes together; ends with a report.",
+    "check": "Check a hospital's node file and database; nothing is sent.",
+    "ingest": "Turn a hospital's records into a tensor.",
+    "simulate": "Run a study over several sites in this process.",
+    "coordinator": "Run a federation: init, start, status, submit, resume, stop.",
+    "site": "Run a hospital's node: init, join, start, status, review, stop.",
+    "report": "Write the report of a run folder as one HTML file.",
+    "ledger": "Show, verify or export a site's privacy ledger.",
+    "audit": "Attack our own privacy: canaries and known attacks.",
+    "papers": "The five papers' experiments: list, run, report.",
+    "web": "A live page of a run.",
 }
 
-
-class _Lazy(TyperGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
-            return None
-        module, text = VERBS[name]
-        try:
-            made: Any = import_module(f"polyclinic.cli.{module}")
-        except ModuleNotFoundError as e:
-            if e.name != f"polyclinic.cli.{module}":
-                raise
-            return None
-        if hasattr(made, "app"):
-            command = typer.main.get_group(made.app)
-        else:
-            single = typer.Typer(add_completion=False)
-            single.command(name)(made.command)
-            command = typer.main.get_command(single)
-        command.name = name
-        command.help = command.help or text
-        command.short_help = text
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused by policy or budget, 5 a peer was lost."
 
 
-app = typer.Typer(cls=_Lazy, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+def usage() -> str:
+    """The overview that ``polyclinic --help`` prints."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in VERBS.items()]
+    return "\n".join(
+        [
+            "Usage: polyclinic VERB [OPTIONS]",
+            "",
+            "Many clinics, one model, no shared patients.",
+            "",
+            *lines,
+            "",
+            "polyclinic VERB --help tells the rest. " + EXITS,
+            "",
+        ]
+    )
 
 
-@app.callback()
-def _root() -> None:
-    """Polyclinic: many clinics, one model, no shared patients.
-
-    Exit codes: 0 done, 2 configuration, 3 data, 4 refused by policy or budget, 5 a peer was lost.
-    """
-
-
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command ``polyclinic``."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    if not args or args[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage())
+        sys.exit(0 if args else 2)
+    if args[0] == "--version":
+        from polyclinic import __version__
+
+        sys.stdout.write(f"polyclinic {__version__}\n")
+        sys.exit(0)
+    if args[0] not in VERBS:
+        sys.stderr.write(f"unknown verb {args[0]!r}\n\n{usage()}")
+        sys.exit(2)
+    sys.exit(_run(args[0], args[1:]))
+
+
+def _run(verb: str, args: list[str]) -> int:
+    import typer
+
     from polyclinic.errors import PolyclinicError
 
     try:
-        returned = app(arguments, standalone_mode=False)  # click returns the code of typer.Exit here
-        if isinstance(returned, int) and returned:
-            sys.exit(returned)
-    except click.exceptions.Exit as e:
-        sys.exit(e.exit_code)
-    except click.ClickException as e:
-        e.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        command = _command(verb)
+        code = command(args=args, prog_name=f"polyclinic {verb}", standalone_mode=False)
+        return int(code or 0) if isinstance(code, int) else 0
     except PolyclinicError as e:
-        if "--json" in (arguments if arguments is not None else sys.argv):
+        if "--json" in args:
             import json
 
-            sys.stdout.write(
-                json.dumps({"error": e.code, "what": e.what, "faults": list(e.faults), "hint": e.hint}) + "\n"
-            )
+            fault = {"error": e.code, "what": e.what, "faults": list(e.faults), "hint": e.hint}
+            sys.stdout.write(json.dumps(fault) + "\n")
         sys.stderr.write(f"{e}\n")
-        sys.exit(e.exit_code)
+        return e.exit_code
+    except typer.Exit as e:
+        return int(e.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted\n")
+        return 130
+    except Exception as e:
+        if hasattr(e, "show") and hasattr(e, "exit_code"):  # a usage error of the argument parser
+            e.show()
+            return 2
+        raise
+
+
+def _command(verb: str) -> Any:
+    import typer
+
+    module = import_module(f"polyclinic.cli.{verb}")
+    if hasattr(module, "app"):
+        return module.app
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single.command(help=VERBS[verb])(module.command)
+    return single

@@ -50,7 +50,7 @@ class DPFact(LocalTF):
 
     name = "dpfact"
     Params = DPFactParams
-    params: DPFactParams  # type: ignore[assignment]
+    params: DPFactParams
 
     def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
         """Passes from the site's OWN factors, pulled to the global ones; the own factors persist."""

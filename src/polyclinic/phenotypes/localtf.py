@@ -86,7 +86,7 @@ class LocalTF(FederatedFactorization):
     """
 
     name = "localtf"
-    Params: Any = LocalParams
+    Params = LocalParams
     Public = LocalPublic
     Private = LocalPrivate
     params: LocalParams

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -59,14 +59,14 @@ def save(tensor: SparseTensor, path: Path) -> Path:
         if kind == ".npz":
             header = {"version": VERSION, "shape": tensor.shape, "axes": [a.to_json() for a in tensor.axes]}
             with open(temporary, "wb") as f:
-                np.savez(
-                    f,
-                    header=np.frombuffer(json.dumps(header).encode(), np.uint8),
-                    rows=tensor.rows,
-                    indptr=tensor.indptr,
-                    values=tensor.values,
+                arrays: dict[str, Any] = {
+                    "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
+                    "rows": tensor.rows,
+                    "indptr": tensor.indptr,
+                    "values": tensor.values,
                     **{f"codes{n}": c for n, c in enumerate(tensor.codes, start=1)},
-                )
+                }
+                np.savez(f, **arrays)
         elif kind == ".parquet":
             _write_parquet(tensor, temporary)
         else:
@@ -174,7 +174,9 @@ def _read_parquet(path: Path, shape: Sequence[int] | None) -> SparseTensor:
     if len(columns) < 3:
         raise DataError(f"{path}: columns {names}", hint="need at least two modes and a value column, value last")
     missing = [
-        f"column {n!r}: {int(np.ma.count_masked(c))} empty cells" for n, c in zip(names, columns) if np.ma.is_masked(c)
+        f"column {n!r}: {int(np.ma.getmaskarray(c).sum())} empty cells"
+        for n, c in zip(names, columns)
+        if np.ma.is_masked(c)
     ]
     if missing:
         raise DataError(f"{path}: cells are missing", faults=missing, hint="drop or fill them in the source")

@@ -1,0 +1,45 @@
+"""``polyclinic simulate STUDY --out DIR``: run a study over several sites in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    study: Annotated[Path, typer.Argument(help="study.toml: what to do, and over which sites or generated data.")],
+    out: Annotated[Path, typer.Option("--out", help="Run folder to write.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run in the folder.")] = False,
+    threads: Annotated[
+        int, typer.Option(help="Sites that work at the same time; the model does not depend on it.")
+    ] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print metrics as JSON.")] = False,
+) -> None:
+    """Run a study over several sites in this process; checkpoints each round."""
+    from polyclinic.cli.console import console, follow, say_json
+    from polyclinic.engines.registry import make
+    from polyclinic.run import RunFolder
+    from polyclinic.simulation import run_study
+    from polyclinic.study import Study
+
+    what = Study.read(study)
+    method = make(what)
+    folder = RunFolder.create(out, resume=resume)
+    rounds = getattr(method.params, "rounds", 1)
+    try:
+        with follow(f"{what.name}: {what.chosen().name}", rounds, quiet=as_json) as progress:
+            metrics = run_study(what, method, folder, resume=resume, threads=threads, progress=progress)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; go on with: polyclinic simulate {study} --out {out} --resume")
+        raise
+    if as_json:
+        say_json(metrics)
+        return
+    for key, value in metrics.items():
+        if not isinstance(value, dict | list):
+            console.print(f"{key:<16} {value}")
+    console.print(f"run folder       {folder.path}")

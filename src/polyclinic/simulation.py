@@ -1,0 +1,160 @@
+"""A study from its files to its run folder, in this process: sites, policies, ledgers, engine, figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyclinic import datasets
+from polyclinic.alignment import align
+from polyclinic.engines.inprocess import simulate
+from polyclinic.errors import ConfigError
+from polyclinic.evaluation.summary import summary
+from polyclinic.federation.fold import Progress
+from polyclinic.federation.protocol import Method
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.policy import Policy
+from polyclinic.run import RunFolder
+from polyclinic.study import Study
+from polyclinic.tensors.site import Site, Sites
+
+__all__ = ["run_study", "sites_of", "write_outcome"]
+
+GENERATORS = ("icu_network", "planted_counts", "planted_four_mode", "dpfact_synthetic")
+
+
+def sites_of(study: Study) -> Sites:
+    """The hospitals of a simulation: generated, or read from their node files; on common codes."""
+    if study.data is None:
+        from polyclinic.tensors.ingest import read_sites
+
+        return align(read_sites(study))
+    if study.data.dataset not in GENERATORS:
+        raise ConfigError(f"data.dataset {study.data.dataset!r} is unknown", faults=[f"known: {', '.join(GENERATORS)}"])
+    values = {"seed": study.seed, **study.data.parameters}
+    try:
+        made = getattr(datasets, study.data.dataset)(**values)
+    except TypeError as e:
+        raise ConfigError(f"data: wrong parameters of {study.data.dataset}", faults=[str(e)]) from None
+    return align(made)
+
+
+def run_study(
+    study: Study,
+    method: Any,
+    folder: RunFolder,
+    *,
+    sites: Sequence[Site] | None = None,
+    resume: bool = False,
+    threads: int = 2,
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Run a study and write its folder; returns what ``metrics.json`` holds.
+
+    Every simulated site has its own ledger in the folder, and its node's policy where it has one; a refusal comes before
+    anything is computed.
+    """
+    found = sites_of(study) if sites is None else sites
+    folder.write_json(folder.study, {"study": study.to_json(), "sites": sorted(s.name for s in found), **_versions()})
+
+    def follow(event: Progress) -> None:
+        folder.append_progress({"kind": event.kind, "round": event.round, "rounds": event.rounds, **event.figures})
+        if progress is not None:
+            progress(event)
+
+    if isinstance(method, Method):
+        model = _federated(study, method, found, folder, resume, threads, follow)
+    else:
+        model = method.fit(found, progress=follow)
+    figures = summary(model, found, seed=study.seed)
+    write_outcome(model, found, folder)
+    folder.write_json(folder.metrics, figures)
+    return figures
+
+
+def _federated(
+    study: Study,
+    method: Any,
+    sites: Sequence[Site],
+    folder: RunFolder,
+    resume: bool,
+    threads: int,
+    follow: Callable[[Progress], None],
+) -> Any:
+    policies = {n.name: Policy(**n.policy) for n in study.nodes() if n.policy}
+    starts = getattr(method.params, "n_starts", 1)
+    best: Any = None
+    for k in range(starts):
+        run = method if starts == 1 else method.with_params(seed=method.params.seed + k, n_starts=1)
+        place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
+        doors = {}
+        for s in sites:
+            store = folder.path / "sites" / s.name / "releases" / str(k)
+            doors[s.name] = Door(
+                s.name,
+                policy=policies.get(s.name),
+                ledger=Ledger(folder.ledgers / f"{s.name}.jsonl", site=s.name),
+                study=study.name,
+                store=store,
+            )
+            doors[s.name].admit(
+                study.name,
+                method.name,
+                method.params.privacy,
+                [x.name for x in sites],
+                s.patients,
+                aggregation=method.params.aggregation,
+                resume=resume,
+            )
+        run.publish(
+            simulate(
+                run,
+                sites,
+                checkpoints=place,
+                resume=resume and bool(place.checkpoints()),
+                threads=threads,
+                doors=doors,
+                quorum=study.study.quorum,
+                progress=follow,
+            )
+        )
+        if best is None or (getattr(run, "objective_", None) or np.inf) < (getattr(best, "objective_", None) or np.inf):
+            best = run
+    return best
+
+
+def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
+    """The model (``outcome.npz``, ``outcome.json``) and, apart and for their owners only, each site's memberships."""
+    arrays: dict[str, Any] = {}
+    described: dict[str, Any] = {
+        "method": model.name,
+        "class": type(model).__name__,
+        "parameters": {k: v for k, v in model.params.model_dump(mode="json").items() if v is not None},
+        "history": model.history_,
+        "privacy": model.privacy_.to_dict(),
+        "traffic": {"by_site": model.traffic_.by_site},
+    }
+    if hasattr(model, "factors_"):
+        arrays = {f"factor{n}": f for n, f in enumerate(model.factors_, start=1)} | {"weights": model.weights_}
+        described["axes"] = [a.to_json() for a in model.axes_]
+        described["stability"] = getattr(model, "stability_", None)
+        for s in sites:
+            place = folder.path / "sites" / s.name / "memberships.npz"
+            kept = {"memberships": model.memberships_[s.name]} | ({"labels": s.labels} if s.labels is not None else {})
+            folder.write_arrays(place, kept)
+            os.chmod(place, 0o600)
+    else:
+        for name, value in vars(model).items():
+            if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
+                arrays[name] = value
+    folder.write_arrays(folder.outcome, arrays)
+    folder.write_json(Path(folder.path / "outcome.json"), described)
+
+
+def _versions() -> dict[str, Any]:
+    return {"versions": RunFolder.manifest()}
