@@ -69,10 +69,10 @@ def best_constant(a: Array) -> tuple[float, float]:
 @lru_cache(maxsize=64)
 def _best(raw: bytes, n: int) -> tuple[float, float]:
     a = np.frombuffer(raw).reshape(n, n)
-    grid = np.geomspace(0.02, 4.0, 12)
+    grid = np.geomspace(0.03, 3.0, 9)
     rates = [rate_of(a, float(c)) for c in grid]
     at = int(np.argmin(rates))
-    fine = np.geomspace(grid[max(at - 1, 0)], grid[min(at + 1, 11)], 7)[1:-1]
+    fine = np.geomspace(grid[max(at - 1, 0)], grid[min(at + 1, 8)], 6)[1:-1]
     found = min([(rates[at], float(grid[at])), *((rate_of(a, float(c)), float(c)) for c in fine)])
     return round(found[1], 6), found[0]
 

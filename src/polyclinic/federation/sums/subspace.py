@@ -5,7 +5,7 @@ over an encrypted line; consensus (``pdmm``) removes them. Afterwards the first 
 by every site with its own, and used by all, so that all states are bit-equal.
 
     hello    to neighbours   a fresh X25519 key and the plan (constant, masks, iterations), signed
-    dual     to neighbours   sealed: the 32-byte seed of the initial dual lambda_{i|j}; fresh for every sum (E4.7)
+    dual     to neighbours   signed, sealed: the 32-byte seed of the initial dual lambda_{i|j}; fresh every time (E4.7)
     value    to neighbours   sealed: y_i of a slot; no dual is ever sent afterwards (E4.3)
     average  to neighbours   sealed: the first site's result with its signature; everybody passes it on
     ask      to neighbours   sealed: "I missed the average"
@@ -219,7 +219,7 @@ class Subspace:
                 return Message(i, j, kind, step.round, step.name, roster.attempt, body)
 
             yield letter("hello", {"key": bytes(32), "plan": plan.public, "signature": bytes(64)}), 1
-            yield letter("dual", {"slot": -1, "sealed": bytes(sealed + 32)}), 1
+            yield letter("dual", {"sealed": bytes(sealed + 32), "signature": bytes(64)}), 1
             mine = slots if plan.order is None else np.flatnonzero(plan.order == plan.sites.index(i))
             for low, high in pairwise((0, 128, 256, 65_536, 2**32)):  # a number's length on the wire
                 count = int(((mine >= low) & (mine < high)).sum())
@@ -247,7 +247,7 @@ class SubspaceNode(Party):
         self._seeds = {j: secrets.token_bytes(32) for j in self._near}  # of my duals lambda_{i|j}
         self._lines: dict[str, Channel] = {}
         self._duals: dict[str, bytes] = {}  # seeds of theirs, lambda_{j|i}
-        self._early: dict[tuple[str, str, int], Message] = {}  # sealed letters that overtook their sender's hello
+        self._early: dict[str, bytes] = {}  # duals that overtook their sender's hello; signed, so they are the sender's
         self._node: pdmm.Node | None = None
         self._slot = 0
         self._mine: Array | None = None
@@ -259,7 +259,7 @@ class SubspaceNode(Party):
         self._waited = 0
 
     def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
-        return {"hello": self._on_hello}
+        return {"hello": self._on_hello, "dual": self._on_dual}
 
     def start(self) -> list[Message]:
         body = {"key": self._key.public_key().public_bytes_raw(), "plan": self._plan.public}
@@ -268,27 +268,22 @@ class SubspaceNode(Party):
     # ---- letters
 
     def receive(self, message: Message) -> list[Message]:
-        """A signed hello, or a sealed letter from a neighbour."""
+        """A signed hello or dual, or a sealed letter; those come only after both ends have greeted each other."""
         m, s = message, self.step
         where = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"
-        if m.kind == "hello":
+        if m.kind in ("hello", "dual"):
             return super().receive(m)
         if m.to != self.me or m.sender not in self._near:
             raise MessageRefused(f"{where}: not from a neighbour of {self.me!r}")
         if (m.round, m.step, m.attempt) != (s.round, s.name, self.roster.attempt):
             raise MessageRefused(f"{where} belongs to another sum (replayed or late)")
-        act = {"dual": self._on_dual, "value": self._on_value, "average": self._on_average, "ask": self._on_ask}.get(
-            m.kind
-        )
-        slot = m.body.get("slot", -1) if isinstance(m.body, Mapping) else None
-        sealed = m.body.get("sealed") if isinstance(m.body, Mapping) else None
-        if act is None or type(slot) is not int or not isinstance(sealed, bytes) or set(m.body) - {"slot", "sealed"}:
+        act = {"value": self._on_value, "average": self._on_average, "ask": self._on_ask}.get(m.kind)
+        body: Mapping[str, Any] = m.body if isinstance(m.body, Mapping) else {}
+        slot, sealed = body.get("slot"), body.get("sealed")
+        if act is None or type(slot) is not int or not isinstance(sealed, bytes) or set(body) != {"slot", "sealed"}:
             raise MessageRefused(f"{where} is malformed")
         if m.sender not in self._lines:
-            if (m.sender, m.kind, slot) in self._early or len(self._early) > 64 * len(self._near):
-                raise MessageRefused(f"{where} came twice, or too many came before any hello")
-            self._early[m.sender, m.kind, slot] = m
-            return []
+            raise MessageRefused(f"{where} came before a hello")
         data = self._lines[m.sender].open(sealed, f"{m.kind} {slot}")
         if self._result == "burnt":
             raise MessageRefused(f"{where} came after this exchange was burnt")
@@ -317,17 +312,27 @@ class SubspaceNode(Party):
         self._lines[sender] = Channel(key, self.me, sender)
         out = []
         if len(self._lines) == len(self._near):
-            out += [self._send(j, "dual", self._seeds[j]) for j in self._near]
-        early = [self._early.pop(k) for k in sorted(self._early) if k[0] == sender]
-        for m in early:
-            out += self.receive(m)
-        return out
+            for j in self._near:
+                out.append(self.envelope.seal(j, "dual", {"sealed": self._lines[j].seal(self._seeds[j], "dual")}))
+        if sender in self._early:
+            self._duals[sender] = self._read_dual(sender, self._early.pop(sender))
+        return out + self._begin()
 
-    def _on_dual(self, sender: str, slot: int, data: bytes) -> list[Message]:
-        if sender in self._duals or len(data) != 32 or slot != -1:
-            raise MessageRefused(f"dual from {sender!r} came twice (replayed) or is not 32 bytes")
-        self._duals[sender] = data
+    def _on_dual(self, sender: str, body: dict[str, Any]) -> list[Message]:
+        sealed = bytes(body["sealed"])
+        if sender not in self._near:
+            raise MessageRefused(f"dual from {sender!r}, who is no neighbour of {self.me!r}")
+        if sender not in self._lines:
+            self._early[sender] = sealed
+            return []
+        self._duals[sender] = self._read_dual(sender, sealed)
         return self._begin()
+
+    def _read_dual(self, sender: str, sealed: bytes) -> bytes:
+        seed = self._lines[sender].open(sealed, "dual")
+        if len(seed) != 32:
+            raise MessageRefused(f"dual from {sender!r} has {len(seed)} bytes, 32 are expected")
+        return seed
 
     def _begin(self) -> list[Message]:
         if self._node is not None or len(self._duals) < len(self._near) or len(self._lines) < len(self._near):
