@@ -34,9 +34,10 @@ _WHERE = {
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.federation.battery",
+    "suggest_rank": "polyclinic.phenotypes.rank",
 }
 
-_ROOMS = {"datasets": "polyclinic.datasets", "metrics": "polyclinic.metrics"}
+_ROOMS = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics")}
 
 __all__ = ["__version__", *sorted(_WHERE), *sorted(_ROOMS)]
 
