@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from polyclinic.privacy import accountant
-from polyclinic.privacy.accountant import Event, Gaussian
+from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.release import Adjacency, Step
@@ -51,10 +51,29 @@ E0_8: Final = (  # what the papers' theorem needs, and Algorithm 1 does not have
 
 @dataclass(frozen=True)
 class Masks:
-    """Masks of finite variance under ``subspace``: standard deviation, and honest neighbours of the least connected node."""
+    """Masks of finite variance under ``subspace``.
+
+    Attributes
+    ----------
+    sd
+        Standard deviation of one mask.
+    honest_neighbours
+        How many of them hide a site at least; for a graph: the second eigenvalue of the honest sites' Laplacian.
+    per_scalar
+        Where digits are masked and not the values: the largest change, over all sites, of one number's digits. None:
+        values are masked, and change by the step's sensitivity.
+    """
 
     sd: float
-    honest_neighbours: int
+    honest_neighbours: float
+    per_scalar: float | None = None
+
+    def events(self, step: Step) -> list[Event]:
+        """Two noisy views of each contribution (PRIVACY 2.4, 3.1). A weight is masked beside the values."""
+        if not self.honest_neighbours > 0 or not self.sd > 0:
+            return [Unbounded()]
+        change = step.sensitivity if self.per_scalar is None else self.per_scalar * math.sqrt(step.size + 1)
+        return [Gaussian(self.sd * math.sqrt(self.honest_neighbours) / change, 2)] if change else []
 
 
 @dataclass(frozen=True)
@@ -334,12 +353,9 @@ def _without_noise(card: Card, privacy: Privacy | None) -> Card:
 
 
 def _mask_events(steps: Sequence[Step], masks: Masks | None) -> tuple[list[Event], str]:
-    """Two noisy views of each contribution leak under `subspace` (PRIVACY 2.4, 3.1)."""
-    if masks is None or masks.honest_neighbours < 1 or not masks.sd > 0:
+    if masks is None or not masks.honest_neighbours > 0 or not masks.sd > 0:
         return [], "the masks of the subspace sum have a finite variance and their leak was not charged"
-    return [
-        Gaussian(masks.sd * math.sqrt(masks.honest_neighbours) / s.sensitivity, 2) for s in steps if s.sensitivity
-    ], ""
+    return [e for s in steps for e in masks.events(s)], ""
 
 
 def _claimed(steps: Sequence[Step], privacy: Privacy | None, delta: float) -> tuple[float | None, float | None]:

@@ -149,7 +149,15 @@ class Door:
     def _sites_per_patient(self, step: Step) -> int:
         return max(self.max_sites, step.sites_per_patient)
 
-    def release(self, step: Step, mine: Contribution, *, share: float = 1.0, attempt: int = 0) -> Contribution:
+    def release(
+        self,
+        step: Step,
+        mine: Contribution,
+        *,
+        share: float = 1.0,
+        attempt: int = 0,
+        also: Sequence[Event] = (),
+    ) -> Contribution:
         """Let one contribution out.
 
         Parameters
@@ -162,6 +170,8 @@ class Door:
             Part of the total's noise variance this site adds: 1 where each contribution is seen, less in a secure sum.
         attempt
             The same attempt sends the stored bytes again and pays nothing; another attempt pays anew.
+        also
+            What the sum itself leaks, charged with the release (masks of finite variance under ``subspace``).
 
         Returns
         -------
@@ -185,7 +195,7 @@ class Door:
         proven = step.formal and step.adjacency == "patient" and not isinstance(event, Unbounded)
         if self.policy is not None:
             faults = self.policy.step_faults(
-                self.ledger, step, event, study=self.study, cohort=self.cohort, proven=proven
+                self.ledger, step, [event, *also], study=self.study, cohort=self.cohort, proven=proven
             )
             if faults:
                 raise PolicyRefusal(
@@ -193,6 +203,39 @@ class Door:
                     faults=faults,
                     hint="ask the owner of the data, or ask for less",
                 )
+        self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id)
+        for leak in also:
+            self._charge(step, attempt, leak, sd=sd, grid=grid, share=share, id=id, part="masks")
+        noisy = self._noisy(mine, math.sqrt(share) * sd, grid)
+        self._keep(id, step, digest, noisy)
+        return self._reviewed(id, step, noisy)
+
+    def _charge(
+        self,
+        step: Step,
+        attempt: int,
+        event: Event,
+        *,
+        sd: float,
+        grid: float | None,
+        share: float,
+        id: str,
+        part: str = "",
+    ) -> None:
+        details = {
+            "aggregation": self.aggregation,
+            "how": step.how,
+            "noise": self.noise.label if sd else "none",
+            "sensitivity": step.sensitivity,
+            "sites_per_patient": self._sites_per_patient(step),
+            "sd_total": sd,
+            "share": share,
+            "grid": grid,
+            "scalars": step.size,
+            "release": id,
+            "versions": _versions(),
+            **({"part": part} if part else {}),
+        }
         self.ledger.charge(
             Charge(
                 self.study,
@@ -204,24 +247,9 @@ class Door:
                 step.adjacency,
                 step.formal,
                 self.cohort,
-                {
-                    "aggregation": self.aggregation,
-                    "how": step.how,
-                    "noise": self.noise.label if sd else "none",
-                    "sensitivity": step.sensitivity,
-                    "sites_per_patient": self._sites_per_patient(step),
-                    "sd_total": sd,
-                    "share": share,
-                    "grid": grid,
-                    "scalars": step.size,
-                    "release": id,
-                    "versions": _versions(),
-                },
+                details,
             )
         )
-        noisy = self._noisy(mine, math.sqrt(share) * sd, grid)
-        self._keep(id, step, digest, noisy)
-        return self._reviewed(id, step, noisy)
 
     # ---- noise
 

@@ -91,7 +91,7 @@ class Policy(BaseModel):
         return faults + self.budget_faults(ledger, planned, study=study, cohort=cohort)
 
     def step_faults(
-        self, ledger: Ledger, step: Step, event: Event, *, study: str, cohort: str, proven: bool
+        self, ledger: Ledger, step: Step, events: Sequence[Event], *, study: str, cohort: str, proven: bool
     ) -> list[str]:
         """Why this release may not leave; empty if it may."""
         faults = []
@@ -101,7 +101,7 @@ class Policy(BaseModel):
             if not self.allows_unproven:
                 faults.append(f"step {step.name!r} has no proven patient-level bound")
             return faults
-        return faults + self.budget_faults(ledger, [event], study=study, cohort=cohort)
+        return faults + self.budget_faults(ledger, events, study=study, cohort=cohort)
 
     def budget_faults(self, ledger: Ledger, more: Sequence[Event], *, study: str, cohort: str) -> list[str]:
         """Which limits would be exceeded by ``more``; patient-level, at the policy's delta."""

@@ -25,7 +25,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import lru_cache
+from itertools import combinations, pairwise
+from math import comb, sqrt
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -40,6 +42,7 @@ from polyclinic.federation.sums.fixedpoint import LIMB, LIMBS, FixedPoint, join,
 from polyclinic.federation.sums.leak import Schedule, mask_sd
 from polyclinic.federation.sums.masked import stream
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
+from polyclinic.privacy.card import Masks
 from polyclinic.privacy.release import Array
 
 __all__ = ["Plan", "Subspace", "SubspaceNode", "gaussian"]
@@ -142,6 +145,11 @@ class Subspace:
             self._plans[key] = self._plan(roster)
         return self._plans[key]
 
+    def masks(self, roster: Roster) -> Masks:
+        """What a privacy card charges for the masks' finite size: any change of all honest sites' digits, worst colluders."""
+        plan, n = self.plan(roster), len(roster.sites)
+        return _masks(graph.adjacency(plan.sites, plan.edges).tobytes(), n, n - roster.colluders, plan.sd)
+
     def _plan(self, roster: Roster) -> Plan:
         names, n = tuple(sorted(roster.sites)), len(roster.sites)
         faults = []
@@ -226,6 +234,17 @@ class Subspace:
                 if count:
                     yield letter("value", {"slot": low, "sealed": bytes(sealed + 8 * LIMBS * size)}), count
             yield letter("average", {"slot": -1, "sealed": bytes(sealed + 8 * size + 64)}), 1
+
+
+@lru_cache(maxsize=64)
+def _masks(raw: bytes, n: int, honest: int, sd: float) -> Masks:
+    if honest < 2 or comb(n, honest) > 2000:
+        return Masks(sd, 0.0)  # nobody to hide among, or not computed: no bound
+    a, least = np.frombuffer(raw).reshape(n, n), np.inf
+    for at in combinations(range(n), honest):
+        b = a[np.ix_(at, at)]
+        least = min(least, float(np.linalg.eigvalsh(np.diag(b.sum(1)) - b)[1]))
+    return Masks(sd, max(least, 0.0), per_scalar=2 * sqrt(LIMBS * honest))
 
 
 def gaussian(seed: bytes, size: int, sd: float) -> Array:

@@ -1,0 +1,103 @@
+"""What a hospital's own file says about privacy: sections ``[policy]`` and ``[ledger]`` of ``node.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from polyclinic.errors import ConfigError
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
+from polyclinic.privacy.policy import Policy
+from polyclinic.study import Node
+
+__all__ = ["LedgerRule", "door_of", "ledger_of", "outbox_of", "policy_of"]
+
+
+class LedgerRule(BaseModel):
+    """``[ledger]``: where the ledger lies, and which patients pay."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str | None = Field(
+        None, description="The .jsonl file; default: beside the node file, outside what is erased."
+    )
+    cohort: str = Field("all", min_length=1, description="Name of the patients whose budget this is.")
+
+
+def _faults(section: str, error: ValidationError, known: type[BaseModel]) -> list[str]:
+    faults = []
+    for f in error.errors():
+        where = ".".join([section, *(str(x) for x in f["loc"])])
+        more = (
+            f"; known: {', '.join(known.model_fields)}" if f["type"] == "extra_forbidden" else f" (got {f['input']!r})"
+        )
+        faults.append(f"{where}: {f['msg']}{more}")
+    return faults
+
+
+def _read(node: Node) -> tuple[Policy, LedgerRule]:
+    faults: list[str] = []
+    policy, rule = Policy(), LedgerRule()
+    try:
+        policy = Policy.model_validate(node.policy)
+    except ValidationError as e:
+        faults += _faults("policy", e, Policy)
+    try:
+        rule = LedgerRule.model_validate(node.ledger)
+    except ValidationError as e:
+        faults += _faults("ledger", e, LedgerRule)
+    if faults:
+        raise ConfigError(f"node file of site {node.name!r}: wrong settings", faults=faults)
+    return policy, rule
+
+
+def policy_of(node: Node) -> Policy:
+    """The owner's rules; every wrong one is named.
+
+    >>> node = Node.parse({"site": {"name": "north"}, "source": {"kind": "files"}, "policy": {"min_patients": 50}})
+    >>> policy_of(node).min_patients
+    50
+    """
+    return _read(node)[0]
+
+
+def ledger_of(node: Node) -> Ledger:
+    """The site's ledger. It is not in the site's erasable folder: deleting data must not delete what was spent."""
+    rule = _read(node)[1]
+    return Ledger(node.path(rule.path or f"{node.name}.ledger.jsonl"), site=node.name)
+
+
+def outbox_of(node: Node) -> Path:
+    """The folder of releases that wait for the owner."""
+    return node.home / "outbox"
+
+
+def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.0) -> Door:
+    """The door of a real site: its policy, its ledger, exact noise, stored releases and outbox.
+
+    Parameters
+    ----------
+    node
+        The hospital's own file.
+    study
+        Name of the study.
+    exact
+        False: floating-point noise, for a simulation; the card says so.
+    wait
+        Seconds to wait for the owner's decision on a release.
+    """
+    policy, rule = _read(node)
+    return Door(
+        node.name,
+        policy=policy,
+        ledger=ledger_of(node),
+        noise=ExactNoise() if exact else SimulatedNoise(),
+        study=study,
+        store=node.home / "releases",
+        outbox=outbox_of(node),
+        cohort=rule.cohort,
+        wait=wait,
+    )

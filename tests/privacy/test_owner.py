@@ -1,0 +1,90 @@
+"""A hospital's own file makes its door; ledger, card and fold tell the same story."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.errors import ConfigError, PolicyRefusal
+from polyclinic.federation.fold import Fold
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.mechanism import ExactNoise
+from polyclinic.privacy.owner import door_of, ledger_of, policy_of
+from polyclinic.privacy.release import Contribution, Step
+from polyclinic.study import Node
+
+
+def node(tmp_path, **sections) -> Node:
+    return Node.parse(
+        {"site": {"name": "north"}, "source": {"kind": "files", "events": "e.csv"}, **sections}, folder=tmp_path
+    )
+
+
+def test_the_node_file_makes_the_door(tmp_path):
+    door = door_of(node(tmp_path, policy={"max_epsilon_total": 3.0, "min_patients": 20}, ledger={"cohort": "adults"}))
+    assert door.noise.exact
+    assert door.policy.min_patients == 20
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    door.release(step, Contribution({"x": np.ones(3)}))
+    ledger = ledger_of(node(tmp_path))
+    assert ledger.charges()[0].cohort == "adults"
+    assert ledger.verify() == ()
+
+
+def test_erasing_the_sites_folder_does_not_erase_what_was_spent(tmp_path):
+    home = node(tmp_path)
+    assert home.home.resolve() not in ledger_of(home).path.resolve().parents
+
+
+def test_every_wrong_setting_is_named(tmp_path):
+    with pytest.raises(ConfigError) as e:
+        policy_of(node(tmp_path, policy={"max_epsilon": 3, "min_cell": 0}, ledger={"file": "x"}))
+    assert len(e.value.faults) == 3
+    assert "max_epsilon_total" in str(e.value)
+
+
+def network() -> list[pc.Site]:
+    return pc.datasets.planted_counts(300, 15, 20, phenotypes=2, codes=(4, 5), sites=4, seed=0)
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "masked", "subspace"])
+def test_ledger_and_card_agree_on_what_a_run_cost(aggregation):
+    method = pc.DPEM(rank=3, rounds=3, privacy=pc.Privacy(1.0, 1e-6), aggregation=aggregation)
+    fold = Fold(method, network())
+    method.publish(fold.run())
+    card = method.privacy_
+    for party in fold.parties.values():
+        assert party.door.ledger.epsilon(1e-6) == pytest.approx(card.epsilon, rel=1e-9)
+    assert card.guarantee == "formal"
+    if aggregation == "subspace":
+        assert card.epsilon > 1.001, "masks of finite variance leak, and that is charged"
+    else:
+        assert card.epsilon == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path):
+    from polyclinic.privacy.door import Door
+
+    sites = network()
+    doors = {
+        s.name: Door(s.name, ledger=Ledger(tmp_path / f"{s.name}.jsonl"), noise=ExactNoise(), store=tmp_path / s.name)
+        for s in sites
+    }
+    fitted = pc.DPEM(rank=3, rounds=2, privacy=pc.Privacy(4.0, 1e-6), aggregation="masked").fit(sites, doors=doors)
+    assert "exact" in fitted.privacy_.noise
+    for s in sites:
+        ledger = Ledger(tmp_path / f"{s.name}.jsonl")
+        assert ledger.verify() == ()
+        assert len(ledger.charges()) == 3
+        assert ledger.epsilon(1e-6) == pytest.approx(4.0, abs=1e-6)
+
+
+def test_a_budget_that_is_spent_stops_the_study_before_anything_is_computed(tmp_path):
+    made = node(tmp_path, policy={"max_epsilon_total": 1.4})
+    door = door_of(made, exact=False)
+    door.admit("first", "dpem", pc.Privacy(1.0), 3, 100)
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=4.3)
+    door.release(step, Contribution({"x": np.ones(3)}))
+    with pytest.raises(PolicyRefusal, match="nothing was computed"):
+        door_of(made, exact=False).admit("second", "dpem", pc.Privacy(1.0), 3, 100)
