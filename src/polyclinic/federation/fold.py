@@ -36,7 +36,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site
 
-__all__ = ["Fold", "Outcome", "Progress", "SiteParty", "deliver", "roster_for", "run", "setting_of"]
+__all__ = ["Conductor", "Fold", "Outcome", "Progress", "SiteParty", "deliver", "roster_for", "run", "setting_of"]
 
 COORDINATOR = "coordinator"
 Figures = Mapping[str, Any]
@@ -65,6 +65,8 @@ class Outcome:
     setting: Setting
     releases: tuple[tuple[Step, float], ...]  # every step taken and the share of noise that each site added
     seconds: float
+    noise: str = ""  # label of the source of privacy noise
+    masks: Any = None  # of a subspace sum, for the privacy card
 
 
 def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
@@ -143,7 +145,9 @@ class SiteParty:
                     f"site {self.site.name!r}, round {step.round}: {name!r} left the finite numbers",
                     hint=self.method.remedy(self.site, public),
                 )
-        return self.door.release(step, mine, share=self.adder.share(roster), attempt=roster.attempt)
+        masks = getattr(self.adder, "masks", None)  # of finite variance: what they leak is charged too
+        also = masks(roster).events(step) if masks is not None and step.noise_sd else ()
+        return self.door.release(step, mine, share=self.adder.share(roster), attempt=roster.attempt, also=also)
 
     def side(self, step: Step, public: Any, roster: Roster) -> Exchange:
         """The site's mailbox for one sum."""
@@ -182,7 +186,102 @@ def deliver(sides: Mapping[str, Exchange], sent: Callable[[Message], None] | Non
             waited = True
 
 
-class Fold:
+class Conductor:
+    """The public half of a run: the public state, its history, what was released. Every engine has one.
+
+    It stands at the coordinator; under a sum without a coordinator every site has its own, and all are bit-equal.
+    """
+
+    def __init__(
+        self,
+        method: Method[Any, Any, Any],
+        setting: Setting,
+        adder: Sum,
+        roster: Roster,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.method, self.setting, self.adder, self.roster, self.progress = method, setting, adder, roster, progress
+        self.public: Any = None
+        self.history: list[dict[str, Any]] = []
+        self.traffic = Traffic()
+        self.releases: list[tuple[Step, float]] = []
+        self.protocol = f"{method.name}/{method.version}"
+        self._clock = time.perf_counter()
+        self._spent = 0.0
+
+    def begin(self) -> None:
+        """The public start."""
+        self.public = self.method.begin(self.setting, seeds(self.method.params.seed, "begin"))
+        self._tell("begin", 0, {})
+
+    def step(self) -> Step | None:
+        """The next sum to take; None when the method is finished."""
+        if self.public is None:
+            self.begin()
+        step = self.method.next(self.public)
+        if step is None:
+            self._tell("end", self.traffic.rounds, {})
+        return step
+
+    def commit(self, step: Step, total: Total) -> None:
+        """A sum was taken: the next public state, and the round's figures if it was its last."""
+        self.public = self.method.combine(step, self.public, total)
+        self.releases.append((step, self.adder.share(self.roster)))
+        if step.counts:
+            self.traffic.rounds = max(self.traffic.rounds, step.round)
+        after = self.method.next(self.public)
+        if step.round and (after is None or after.round != step.round):
+            self._close_round(step.round)
+
+    def down(self, step: Step) -> bytes:
+        """What every site is sent before a sum, where there is a coordinator to send it."""
+        return wire.encode({"step": wire.pack(step), "public": wire.pack(self.public)})
+
+    @staticmethod
+    def payload(step: Step) -> int:
+        """Bytes of the arrays that each site contributes to the model; 0 for set-up and scores."""
+        asides = sum(int(np.prod(step.shapes[a])) for a in step.asides)
+        return 8 * (step.size - asides) if step.counts else 0
+
+    def _close_round(self, number: int) -> None:
+        now = time.perf_counter()
+        self._spent += now - self._clock
+        self._clock = now
+        up, down = self.traffic.in_round(number)
+        figures = dict(self.method.figures(self.public))
+        self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
+        self._tell("round", number, figures)
+
+    def _tell(self, kind: str, number: int, figures: Figures) -> None:
+        if self.progress is not None:
+            self.progress(Progress(kind, self.method.name, number, self.method.params.rounds, figures))
+
+    # ---- the checkpoint: the public state is a plain value
+
+    def state(self) -> dict[str, Any]:
+        """Everything public that is needed to go on later."""
+        return {
+            "protocol": self.protocol,
+            "public": wire.pack(self.public),
+            "history": self.history,
+            "traffic": self.traffic.state(),
+            "releases": [[wire.pack(s), share] for s, share in self.releases],
+            "spent": self._spent,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`; the result is the same as without the interruption."""
+        if state["protocol"] != self.protocol:
+            raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
+        self.public = wire.unpack(self.method.Public, state["public"])
+        self.history = [dict(h) for h in state["history"]]
+        self.traffic = Traffic.restore(dict(state["traffic"]))
+        self.releases = [(wire.unpack(Step, s), float(share)) for s, share in state["releases"]]
+        self._spent = float(state["spent"])
+        self._clock = time.perf_counter()
+
+
+class Fold(Conductor):
     """A run in one process, one sum at a time: :meth:`advance` until it returns False."""
 
     def __init__(
@@ -197,67 +296,43 @@ class Fold:
         each: Callable[[Callable[[SiteParty], Any], Iterable[SiteParty]], Iterable[Any]] = map,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.method = method
-        self.setting = setting_of(method, sites)
-        self.adder = adder if adder is not None else by_name(method.params.aggregation)
-        self.roster = roster_for(self.adder, self.setting.sites, threshold=quorum)
-        enrol = getattr(self.adder, "enrol", None)  # secure sums: in one process everybody's keys are made here
-        if enrol is not None:
-            self.roster = enrol(self.roster)
+        setting = setting_of(method, sites)
+        adder = adder if adder is not None else by_name(method.params.aggregation)
+        super().__init__(method, setting, adder, roster_for(adder, setting.sites, threshold=quorum), progress)
         doors = doors or {}
         self.parties = {
             s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in ordered(sites)
         }
-        self.silent, self.each, self.progress = silent, each, progress
-        self.public: Any = None
-        self.history: list[dict[str, Any]] = []
-        self.traffic = Traffic()
-        self.releases: list[tuple[Step, float]] = []
-        self.protocol = f"{method.name}/{method.version}"
-        self._clock = time.perf_counter()
-        self._spent = 0.0
-        self._start: bytes = b""
+        self.silent, self.each = silent, each
 
     # ---- the loop
 
     def begin(self) -> None:
         """The public start, and every site's private one."""
-        rng = seeds(self.method.params.seed, "begin")
-        self.public = self.method.begin(self.setting, rng)
+        super().begin()
         list(self.each(lambda p: p.open(self.public), self.parties.values()))
-        self._tell("begin", 0, {})
 
     def advance(self) -> bool:
         """Take one sum; False when the method is finished."""
-        if self.public is None:
-            self.begin()
-        step = self.method.next(self.public)
+        step = self.step()
         if step is None:
-            self._tell("end", self.traffic.rounds, {})
             return False
         total, members = self._sum(step)
-        self.public = self.method.combine(step, self.public, total)
+        self.commit(step, total)
         for name in members:
             self.parties[name].commit()
-        self.releases.append((step, self.adder.share(self.roster)))
-        if step.counts:
-            self.traffic.rounds = max(self.traffic.rounds, step.round)
-        after = self.method.next(self.public)
-        if step.round and (after is None or after.round != step.round):
-            self._close_round(step.round)
         return True
 
     def _sum(self, step: Step) -> tuple[Total, tuple[str, ...]]:
         present = [n for n in self.parties if self.silent is None or not self.silent(step, n)]
         here = [self.parties[n] for n in present]
         if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
-            down = len(wire.encode({"step": wire.pack(step), "public": wire.pack(self.public)}))
+            down = len(self.down(step))
             for name in present:
                 self.traffic.received(name, step.round, down)
-        payload = 8 * (step.size - sum(int(np.prod(step.shapes[a])) for a in step.asides))
-        for name in present:
-            if step.counts:
-                self.traffic.payload(name, payload)
+        if step.counts:
+            for name in present:
+                self.traffic.payload(name, self.payload(step))
 
         def count(m: Message, copies: int = 1) -> None:
             size = copies * len(wire.encode_message(m, self.protocol))
@@ -289,19 +364,6 @@ class Fold:
             )
         return results[0], tuple(present)
 
-    def _close_round(self, number: int) -> None:
-        now = time.perf_counter()
-        self._spent += now - self._clock
-        self._clock = now
-        up, down = self.traffic.in_round(number)
-        figures = dict(self.method.figures(self.public))
-        self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
-        self._tell("round", number, figures)
-
-    def _tell(self, kind: str, number: int, figures: Figures) -> None:
-        if self.progress is not None:
-            self.progress(Progress(kind, self.method.name, number, self.method.params.rounds, figures))
-
     def run(self) -> Outcome:
         """All rounds, then what stays at the sites."""
         with one_thread():
@@ -321,38 +383,25 @@ class Fold:
             self.setting,
             tuple(self.releases),
             self._spent,
+            ", ".join(sorted({p.door.noise.label for p in self.parties.values()})),
+            cast(Any, self.adder).masks(self.roster) if hasattr(self.adder, "masks") else None,
         )
 
     # ---- the checkpoint: public and private states are plain values
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later; patient-level loadings are in it, so it stays where the sites are."""
-        return {
-            "protocol": self.protocol,
-            "public": wire.pack(self.public),
-            "privates": {n: wire.pack(p.private) for n, p in self.parties.items()},
-            "history": self.history,
-            "traffic": self.traffic.state(),
-            "releases": [[wire.pack(s), share] for s, share in self.releases],
-            "spent": self._spent,
-        }
+        return {**super().state(), "privates": {n: wire.pack(p.private) for n, p in self.parties.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state`; the result is the same as without the interruption."""
-        if state["protocol"] != self.protocol:
-            raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
         if set(state["privates"]) != set(self.parties):
             raise ProtocolMismatch(
                 f"checkpoint of sites {sorted(state['privates'])}, this run has {sorted(self.parties)}"
             )
-        self.public = wire.unpack(self.method.Public, state["public"])
+        super().restore(state)
         for name, tree in state["privates"].items():
             self.parties[name].private = wire.unpack(self.method.Private, tree)
-        self.history = [dict(h) for h in state["history"]]
-        self.traffic = Traffic.restore(dict(state["traffic"]))
-        self.releases = [(wire.unpack(Step, s), float(share)) for s, share in state["releases"]]
-        self._spent = float(state["spent"])
-        self._clock = time.perf_counter()
 
 
 def run(method: Method[Any, Any, Any], sites: Sequence[Site], **options: Any) -> Outcome:
