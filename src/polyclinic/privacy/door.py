@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
-from polyclinic.privacy.accountant import DiscreteGaussian, Event, Gaussian, Unbounded
+from polyclinic.privacy.accountant import DiscreteGaussian, Event, Gaussian, Unbounded, gaussian_mu
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.ledger import Charge, Ledger
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise
@@ -191,11 +191,11 @@ class Door:
 
         sd, grid = self._scale(step)
         self._check_grid(step, mine)
-        event = self._event(step, share, sd, grid)
+        event = _together([self._event(step, share, sd, grid), *also])
         proven = step.formal and step.adjacency == "patient" and not isinstance(event, Unbounded)
         if self.policy is not None:
             faults = self.policy.step_faults(
-                self.ledger, step, [event, *also], study=self.study, cohort=self.cohort, proven=proven
+                self.ledger, step, [event], study=self.study, cohort=self.cohort, proven=proven
             )
             if faults:
                 raise PolicyRefusal(
@@ -203,9 +203,7 @@ class Door:
                     faults=faults,
                     hint="ask the owner of the data, or ask for less",
                 )
-        self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id)
-        for leak in also:
-            self._charge(step, attempt, leak, sd=sd, grid=grid, share=share, id=id, part="masks")
+        self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id, masked=bool(also))
         noisy = self._noisy(mine, math.sqrt(share) * sd, grid)
         self._keep(id, step, digest, noisy)
         return self._reviewed(id, step, noisy)
@@ -220,7 +218,7 @@ class Door:
         grid: float | None,
         share: float,
         id: str,
-        part: str = "",
+        masked: bool,
     ) -> None:
         details = {
             "aggregation": self.aggregation,
@@ -234,7 +232,7 @@ class Door:
             "scalars": step.size,
             "release": id,
             "versions": _versions(),
-            **({"part": part} if part else {}),
+            **({"includes": "the masks' finite variance"} if masked else {}),
         }
         self.ledger.charge(
             Charge(
@@ -359,6 +357,14 @@ class Door:
             if state == "rejected"
             else "read and approve it with `polyclinic ledger approve`, then resume the run",
         )
+
+
+def _together(events: Sequence[Event]) -> Event:
+    """One event as costly as several Gaussian ones; without a bound if one has none."""
+    if len(events) == 1:
+        return events[0]
+    mu = gaussian_mu(events)
+    return Unbounded() if mu is None or not 0 < mu < math.inf else Gaussian(1 / mu)
 
 
 def _digest(step: Step, share: float, mine: Contribution) -> str:

@@ -15,7 +15,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.release import Step
 
-__all__ = ["Policy", "suppress"]
+__all__ = ["Policy", "effective_contributors", "suppress"]
 
 
 class Policy(BaseModel):
@@ -164,3 +164,28 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
             break
         else:
             return hide[0] if line else hide
+
+
+def effective_contributors(weights: ArrayLike) -> NDArray[np.float64]:
+    """How many patients really carry each phenotype: (sum w)^2 / sum w^2 over patients (PRIVACY 3.8).
+
+    Below the minimum cell count a phenotype that is not differentially private describes single patients.
+
+    Parameters
+    ----------
+    weights
+        (patients, R) memberships.
+
+    Returns
+    -------
+    array
+        (R,) effective numbers; 0 where nobody carries it.
+
+    Examples
+    --------
+    >>> effective_contributors([[1.0, 9.0], [1.0, 0.0], [1.0, 0.0]]).tolist()
+    [3.0, 1.0]
+    """
+    w = np.abs(np.asarray(weights, np.float64))
+    square = (w**2).sum(0)
+    return np.asarray(np.where(square > 0, w.sum(0) ** 2 / np.where(square > 0, square, 1.0), 0.0))
