@@ -281,9 +281,8 @@ def _from_postgres(con: Connection, node: Node, tables: Sequence[Table], names: 
     try:
         with dbapi.connect(url) as link, link.cursor() as cursor:
             cursor.execute(
-                "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text "
-                "FROM information_schema.columns WHERE lower(table_schema) = lower($1)",
-                (schema,),
+                "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text "
+                f"FROM information_schema.columns WHERE lower(table_schema) = lower({literal(schema)})"
             )
             rows = _rows(con, cursor)
             if not rows:
@@ -295,7 +294,7 @@ def _from_postgres(con: Connection, node: Node, tables: Sequence[Table], names: 
                 if _listed(con, t, key, catalogue, f"schema {schema}", out):
                     wanted = [c for c in t.columns if c in catalogue[key]]
                     columns = ", ".join(f"{identifier(catalogue[key][c])} AS {identifier(c)}" for c in wanted)
-                    cursor.execute(f"SELECT {columns} FROM {identifier(schema)}.{identifier(real[key])}")
+                    cursor.execute(f"SELECT {columns} FROM {identifier(rows[0][4])}.{identifier(real[key])}")
                     _stage(con, t, cursor, wanted)
     except dbapi.Error as e:
         text = " ".join(str(e).split())[:300]

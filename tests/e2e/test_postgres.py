@@ -1,0 +1,189 @@
+"""A real PostgreSQL: the same OMOP rows give the identical tensor from every kind of database."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from polyclinic.cli import main
+from polyclinic.errors import DataError
+from polyclinic.study import Node, Study
+from polyclinic.tensors.ingest import Ingested, ingest
+
+pytestmark = pytest.mark.e2e
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
+pytest.importorskip("adbc_driver_postgresql", reason="the PostgreSQL driver is not installed")
+Find = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """Address of a server of our own: temporary folder, its own socket, stopped and removed at the end."""
+    pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL to start: pgserver is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="pc-pg-"))
+    try:
+        server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    except Exception as e:  # whatever keeps a server from starting is the reason to skip
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"PostgreSQL cannot start here: {e}")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cdm(data_path: Find, postgres: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Synthea's OMOP tables in five kinds of database; returns the ``[source]`` of each."""
+    folder = data_path("synthea27nj_omop")
+    here = tmp_path_factory.mktemp("cdm")
+    (here / "parquet").mkdir()
+    lite = sqlite3.connect(here / "cdm.sqlite")
+    with duckdb.connect(str(here / "cdm.duckdb")) as con, psycopg.connect(postgres) as link:
+        link.execute("CREATE SCHEMA cdm")
+        for file in sorted(folder.glob("*.csv.gz")):
+            name = file.name.partition(".")[0].lower()
+            con.execute(f"CREATE TABLE {name} AS SELECT * FROM read_csv('{file}')")
+            con.execute(f"COPY {name} TO '{here}/parquet/{name}.parquet'")
+            con.execute(f"COPY {name} TO '{here}/{name}.csv' (HEADER)")
+            columns = [(r[0], r[1]) for r in con.execute(f"DESCRIBE {name}").fetchall()]
+            typed = ", ".join(f'"{c}" {t.replace("DOUBLE", "NUMERIC")}' for c, t in columns)
+            link.execute(f"CREATE TABLE cdm.{name} ({typed})")
+            with link.cursor().copy(f"COPY cdm.{name} FROM STDIN (FORMAT csv, HEADER)") as copy:
+                copy.write((here / f"{name}.csv").read_bytes())
+            lite.execute(f"CREATE TABLE {name} ({', '.join(c for c, _ in columns)})")
+            rows = con.execute(
+                f"SELECT {', '.join(f'CAST({c} AS VARCHAR)' for c, _ in columns)} FROM {name}"
+            ).fetchall()
+            lite.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' for _ in columns)})", rows)
+        link.commit()
+    lite.commit()
+    lite.close()
+    return {
+        "csv": {"folder": str(folder)},
+        "parquet": {"folder": str(here / "parquet")},
+        "duckdb": {"database": str(here / "cdm.duckdb")},
+        "sqlite": {"database": str(here / "cdm.sqlite")},
+        "postgresql": {"url": postgres, "schema": "cdm"},
+    }
+
+
+def made(source: dict[str, Any], out: Path, **more: Any) -> Ingested:
+    node = Node.parse({"site": {"name": "a"}, "source": {"kind": "omop", **source, **more}})
+    study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis", "lab"], "window": "7d"}})
+    return ingest(node, study, out)
+
+
+@pytest.mark.parametrize("codes", ["standard", "source"])
+def test_the_same_rows_give_the_identical_tensor_from_every_database(
+    cdm: dict[str, dict[str, Any]], tmp_path: Path, codes: str
+) -> None:
+    found = {kind: made(source, tmp_path / kind, codes=codes).manifest for kind, source in cdm.items()}
+    assert len({m["outputs"]["tensor.npz"] for m in found.values()}) == 1
+    assert len({str(m["steps"]) for m in found.values()}) == 1
+    assert len({str(m["labels"]) for m in found.values()}) == 1
+    assert found["postgresql"]["tensor"]["nnz"] > 500
+
+
+def test_only_needed_columns_are_asked_of_the_database(
+    cdm: dict[str, dict[str, Any]], postgres: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres) as link:
+        link.execute("CREATE ROLE reader LOGIN")
+        link.execute("GRANT USAGE ON SCHEMA cdm TO reader")
+        link.execute("GRANT SELECT ON ALL TABLES IN SCHEMA cdm TO reader")
+        link.execute("REVOKE SELECT ON cdm.person FROM reader")
+        link.execute("GRANT SELECT (person_id, care_site_id) ON cdm.person TO reader")  # no birth date, no name
+        link.commit()
+    url = postgres.replace("postgres:@", "reader@")
+    assert made({"url": url, "schema": "cdm"}, tmp_path / "a").site.patients > 20
+
+
+def test_a_table_that_may_not_be_read_is_named_and_nothing_is_left(postgres: str, cdm: Any, tmp_path: Path) -> None:
+    with psycopg.connect(postgres) as link:
+        link.execute("CREATE ROLE nobody_special LOGIN")
+        link.commit()
+    url = postgres.replace("postgres:@", "nobody_special@")
+    with pytest.raises(DataError, match="no table that this user may read"):
+        made({"url": url, "schema": "cdm"}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_server_that_is_down_is_one_message_without_the_password(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "node.toml").write_text(
+        '[site]\nname = "a"\n[source]\nkind = "omop"\nurl = "postgresql://u:hunter2@127.0.0.1:9/db?connect_timeout=2"\n'
+    )
+    with pytest.raises(SystemExit) as e:
+        main(["check", str(tmp_path / "node.toml")])
+    assert e.value.code == 3
+    text = capsys.readouterr()
+    assert "the database cannot be read" in text.out
+    assert "hunter2" not in text.out + text.err
+
+
+def test_site_init_and_check_work_against_the_server(postgres: str, cdm: Any, tmp_path: Path, capsys: Any) -> None:
+    from polyclinic.cli.site_init import command
+
+    command(omop=postgres, out=tmp_path / "node.toml", name="north")
+    text = (tmp_path / "node.toml").read_text()
+    (tmp_path / "node.toml").write_text(text.replace('# schema = "cdm"', 'schema = "cdm"'))
+    with pytest.raises(SystemExit) as e:
+        main(["check", str(tmp_path / "node.toml"), "--json"])
+    assert e.value.code == 0
+    assert '"ok": true' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_streaming_is_at_most_twice_a_copy_into_duckdb(postgres: str, tmp_path: Path) -> None:
+    rows = 2_000_000
+    with psycopg.connect(postgres) as link:
+        link.execute("CREATE SCHEMA big")
+        link.execute("CREATE TABLE big.person AS SELECT g AS person_id FROM generate_series(1, 100000) g")
+        link.execute(
+            "CREATE TABLE big.concept AS SELECT g AS concept_id, 'c' || g AS concept_name, 'SNOMED' AS vocabulary_id, g::text AS concept_code FROM generate_series(1, 500) g"
+        )
+        link.execute(
+            "CREATE TABLE big.visit_occurrence AS SELECT g AS visit_occurrence_id, g AS person_id, DATE '2020-01-01' AS visit_start_date, DATE '2020-01-03' AS visit_end_date FROM generate_series(1, 100000) g"
+        )
+        for table, column, date in (
+            ("condition_occurrence", "condition", "condition_start_date"),
+            ("drug_exposure", "drug", "drug_exposure_start_date"),
+        ):
+            link.execute(
+                f"CREATE TABLE big.{table} AS SELECT 1 + g % 100000 AS person_id, 1 + (g::bigint * 7919) % 500 AS {column}_concept_id, "
+                f"DATE '2020-01-01' + (g % 3)::int AS {date}, 1 + g % 100000 AS visit_occurrence_id FROM generate_series(1, {rows // 2}) g"
+            )
+        link.commit()
+        start = time.perf_counter()
+        with duckdb.connect(str(tmp_path / "copy.duckdb")) as con:
+            for table in ("condition_occurrence", "drug_exposure"):
+                with (
+                    open(tmp_path / "t.csv", "wb") as f,
+                    link.cursor().copy(f"COPY big.{table} TO STDOUT (FORMAT csv, HEADER)") as copy,
+                ):
+                    for piece in copy:
+                        f.write(piece)
+                con.execute(f"CREATE TABLE {table} AS SELECT * FROM read_csv('{tmp_path}/t.csv', all_varchar = true)")
+        bare = time.perf_counter() - start
+    node = Node.parse({"site": {"name": "a"}, "source": {"kind": "omop", "url": postgres, "schema": "big"}})
+    from polyclinic.events.engine import session
+    from polyclinic.events.omop import OMOP
+    from polyclinic.events.tables import open_tables
+
+    start = time.perf_counter()
+    with session(tmp_path / "s") as (con, _):
+        open_tables(con, node, OMOP.tables)
+        ours = time.perf_counter() - start
+        assert con.execute("SELECT count(*) FROM condition_occurrence").fetchone() == (rows // 2,)
+    print(f"{rows:,} rows: {ours:.1f} s, by COPY {bare:.1f} s")
+    assert ours <= 2 * bare
