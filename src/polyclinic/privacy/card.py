@@ -25,21 +25,32 @@ __all__ = ["Card", "Guarantee", "Masks", "card_of", "central_card", "make_card"]
 
 Guarantee = Literal["formal", "information-theoretic", "heuristic", "none"]
 
+SECURE: Final = ("masked", "subspace")  # sums that show nothing but the total
 ADJACENCY: Final = {"patient": "one patient added or removed", "entry": "one entry of the tensor changed"}
 
-# What is known to work against a method whose messages carry no noise (PRIVACY section 2).
-ATTACKS: Final[Mapping[str, tuple[str, ...]]] = {
+# What is known to work (PRIVACY section 2): on each site's exact contribution, on exact sums, or against the noise.
+Against = Literal["each", "sum", "noise"]
+ATTACKS: Final[Mapping[str, tuple[tuple[Against, str], ...]]] = {
     "trip": (
-        "the coordinator recovers each site's Gram matrix and statistics from its normal messages",
-        "it sees every code that a single patient carries, and can rebuild the record of a patient with a rare code",
+        ("each", "the coordinator recovers each site's Gram matrix and statistics from its normal messages"),
+        ("each", "a code that a single patient carries is seen, and the record of such a patient can be rebuilt"),
     ),
-    "dpfact": ("one entry decides whether a site leaves a saddle point: shifts up to 89 times the claimed bound",),
+    "dpfact": (("noise", "one entry decides whether a site leaves a saddle point: shifts up to 89 times the claim"),),
     "localtf": (
-        "one entry decides whether a site leaves a saddle point; without a reset the claimed bound fails in every run",
+        ("noise", "one entry decides whether a site leaves a saddle point; the claim then fails in every run"),
     ),
-    "unpsl": ("the messages give the exact local gradient: with fewer patients than features membership is certain",),
-    "mixture": ("exact sums over several rounds give equations enough to solve for the records of small sites",),
+    "unpsl": (
+        ("each", "messages give the exact local gradient: with fewer patients than features membership is certain"),
+    ),
+    "gaussianmixture": (
+        ("sum", "exact sums over several rounds give equations enough to solve for the records of small sites"),
+    ),
 }
+ATTACKS_ALIAS: Final = {"mixture": "gaussianmixture", "distributedsgd": "localtf"}
+
+POOLED: Final = (
+    "two neighbours of a site in the cycle that pool what they see learn its contribution, with its own noise only"
+)
 
 E0_8: Final = (  # what the papers' theorem needs, and Algorithm 1 does not have (ERRATA E0.8, E0.10, E0.11)
     "ASSUMED by the papers and not true of their algorithm: the loss is convex in what moves (three factors move)",
@@ -247,7 +258,7 @@ def make_card(
     paid = [s for s in steps if s.noise_sd > 0]
     unpaid = sorted({s.name for s in steps if not s.noise_sd > 0})
     unpaid_model = sorted({s.name for s in steps if not s.noise_sd > 0 and s.counts})
-    known = ATTACKS.get(name, ()) if attacks is None else tuple(attacks)
+    known = _attacks(name, aggregation, bool(paid)) if attacks is None else tuple(attacks)
     base = Card(
         method=method,
         guarantee="none",
@@ -284,6 +295,9 @@ def make_card(
         events += leak
         reasons += [why] if why else []
         proven = proven and not why
+    if aggregation == "cycle":
+        reasons.append(POOLED)
+        proven = False
     eps = accountant.epsilon(events, at) if bounded else math.inf
     formal = proven and bounded and not chosen
     sites = 1 if privacy is None else privacy.max_sites_per_patient
@@ -292,7 +306,7 @@ def make_card(
         "rounds, rank and stopping depend on public or released values only",
         "sites follow the protocol; each adds its share of the noise",
     ]
-    if aggregation in ("masked", "subspace"):
+    if aggregation in SECURE:
         believed.append("no more sites pool what they see than the roster allows; keys stay at their sites")
     claimed, exact = _claimed(paid, privacy, at)
     return replace(
@@ -339,6 +353,8 @@ def _without_noise(card: Card, privacy: Privacy | None) -> Card:
         reasons.append("without a clip the gradient has no bound, so the papers' noise has no scale: no epsilon exists")
     if card.aggregation == "masked":
         reasons.append("the coordinator sees sums only; what the sums themselves reveal is not bounded")
+    if card.aggregation == "cycle":
+        reasons.append(POOLED.removesuffix(", with its own noise only"))
     if card.aggregation == "subspace":
         return replace(
             card,
@@ -350,6 +366,12 @@ def _without_noise(card: Card, privacy: Privacy | None) -> Card:
             assumptions=("every site has at least one honest neighbour; masks are fresh in every sum",),
         )
     return replace(card, reasons=tuple(reasons))
+
+
+def _attacks(name: str, aggregation: str, noise: bool) -> tuple[str, ...]:
+    """The attacks that apply to how contributions were added and whether noise was."""
+    works: set[Against] = {"noise"} if noise else {"sum"} if aggregation in (*SECURE, "cycle") else {"sum", "each"}
+    return tuple(text for kind, text in ATTACKS.get(ATTACKS_ALIAS.get(name, name), ()) if kind in works)
 
 
 def _mask_events(steps: Sequence[Step], masks: Masks | None) -> tuple[list[Event], str]:
@@ -372,6 +394,8 @@ def _saw(aggregation: str, steps: Sequence[Step]) -> dict[str, str]:
         saw = {"the coordinator": f"the sum over sites, {noisy}", "other sites": "the public model, masked messages"}
     elif aggregation == "subspace":
         saw = {"neighbours": f"masked messages and the average over sites, {noisy}", "a coordinator": "there is none"}
+    elif aggregation == "cycle":
+        saw = {"the next site": f"the running sum behind a random offset, {noisy}", "a coordinator": "there is none"}
     else:
         saw = {"the coordinator": f"each site's contribution, {noisy}", "other sites": "the public model"}
     shown = sorted({s.name for s in steps if s.how == "gather"})
