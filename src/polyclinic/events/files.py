@@ -56,7 +56,9 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
         rows = {f"events.{kind}": sql for kind, (_, sql) in zip(source.wide, parts)}
     else:
         listed = ", ".join(f"{sql} AS {c}" for c, sql in picked.items())
-        events = f"SELECT 'events' AS origin, {listed}, CAST(NULL AS VARCHAR) AS dropped FROM raw"
+        # The export of one of our own .sql files brings its reasons along.
+        why = "dropped" if {"origin", "dropped"} <= set(present) else "CAST(NULL AS VARCHAR)"
+        events = f"SELECT 'events' AS origin, {listed}, {why} AS dropped FROM raw"
         rows = {"events": "SELECT count(*) FROM raw"}
     inputs = {"events": path.name}
     if path.is_file():

@@ -1,0 +1,112 @@
+"""Codes: one spelling, groupings, names, and a coverage report of what was lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.events.codes import Code, group, normal, shape_fits
+from polyclinic.study import CodeRule, Node, Study
+from polyclinic.tensors.ingest import ingest
+
+
+def mapped(
+    to: str, *codes: Code, kind: str = "diagnosis", folder: Path = Path(), **more: object
+) -> list[tuple[str | None, str]]:
+    rule = CodeRule.model_validate({"to": to, **more})
+    return [(g.label, g.name) for g in group(codes, rule, kind=kind, folder=folder)]
+
+
+@pytest.mark.parametrize(
+    ("code", "system", "expected"),
+    [
+        ("428.0", "icd9cm", "4280"),
+        ("0389", "icd9cm", "0389"),
+        ("38.9", "icd9cm", "0389"),
+        ("8", "icd9cm", "008"),
+        ("v57", "icd9cm", "V57"),
+        ("E950.9", "icd9cm", "E9509"),
+        ("i50.9", "icd10cm", "I509"),
+        ("3.9", "icd9proc", "039"),
+        ("0.66", "icd9proc", "0066"),
+        ("0066", "icd9proc", "0066"),
+        (" Aspirin", None, " Aspirin"),
+        ("428.0", "local", "428.0"),
+    ],
+)
+def test_one_spelling(code: str, system: str | None, expected: str) -> None:
+    assert normal(code, system) == expected
+
+
+def test_shapes_tell_procedures_from_diagnoses() -> None:
+    assert not any(shape_fits(c, "icd9proc") for c in ("25000", "V4581", "E8859"))
+    assert all(shape_fits(c, "icd9cm") for c in ("25000", "V4581", "E8859", "401"))
+
+
+def test_dotted_and_plain_codes_fall_into_one_ccs_group_with_its_name() -> None:
+    found = mapped("ccs", Code("428.0", "icd9cm"), Code("4280", "icd9cm"), Code("I50.9", "icd10cm"))
+    assert {label for label, _ in found} == {"CCS 108"}
+    assert found[0][1] == "Congestive heart failure; nonhypertensive"
+
+
+def test_a_heading_maps_where_all_its_codes_agree() -> None:
+    assert mapped("ccs", Code("428", "icd9cm"))[0][0] == "CCS 108"
+    assert mapped("ccs", Code("V1", "icd9cm"))[0][0] is None
+
+
+def test_ccsr_chapters_blocks_and_rubrics() -> None:
+    assert mapped("ccsr", Code("I509", "icd10cm"))[0][0] == "CCSR CIR019"
+    assert mapped("ccsr", Code("4280", "icd9cm"))[0][0] == "CCSR CIR019"
+    assert mapped("chapter", Code("4280", "icd9cm"))[0] == ("ICD-9 7", "Circulatory system")
+    assert mapped("chapter", Code("I509", "icd10cm"))[0] == ("ICD-10 I00-I99", "Diseases of the circulatory system")
+    assert mapped("block", Code("I509", "icd10cm"))[0] == ("ICD-10 I30-I5A", "Other forms of heart disease")
+    assert mapped("rubric", Code("3722", "icd9proc"), kind="procedure")[0][0] == "37"
+    assert mapped("rubric", Code("E9509", "icd9cm"))[0][0] == "E950"
+    assert mapped("icd10", Code("4280", "icd9cm"))[0][0] == "I509"
+
+
+def test_every_label_has_a_name() -> None:
+    assert mapped("ccsr", Code("I509", "icd10cm"))[0][1] == "mostly Heart failure, unspecified"
+    assert mapped("normal", Code("4280", "icd9cm"))[0][1] == "Congestive heart failure, unspecified"
+    assert mapped("normal", Code("x", "local", "an x"))[0] == ("x", "an x")
+    assert mapped("normal", Code("x", "local"))[0] == ("x", "x")
+
+
+def test_mixed_versions_are_allowed_only_on_request() -> None:
+    both = (Code("4280", "icd9cm"), Code("I509", "icd10cm"))
+    with pytest.raises(DataError, match="mixes ICD-9 and ICD-10"):
+        mapped("normal", *both)
+    assert [label for label, _ in mapped("normal", *both, mixed=True)] == ["4280", "I509"]
+
+
+def test_a_map_file_ignores_dots_case_and_blanks(tmp_path: Path) -> None:
+    (tmp_path / "phecodes.csv").write_text(
+        "code,group,name\n I50.9,428.2,Heart failure NOS\n250.00,250.2,Type 2 diabetes\n"
+    )
+    found = mapped("phecodes.csv", Code("i509", "icd10cm"), Code("25000", "icd9cm"), Code("zzz"), folder=tmp_path)
+    assert found == [("428.2", "Heart failure NOS"), ("250.2", "Type 2 diabetes"), (None, "")]
+    assert mapped("phecodes.csv", Code("zzz"), folder=tmp_path, unmapped="keep")[0][0] == "zzz"
+
+
+def test_a_code_in_two_groups_of_a_map_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("code,group\nI50.9,a\nI509,b\n")
+    with pytest.raises(DataError, match="several groups"):
+        mapped("m.csv", Code("I509"), folder=tmp_path)
+    with pytest.raises(ConfigError, match="neither a known grouping nor a file"):
+        mapped("nowhere.csv", Code("I509"), folder=tmp_path)
+
+
+def test_the_coverage_report_names_the_most_frequent_unmapped_codes(tmp_path: Path) -> None:
+    rows = ["1,v,2020-01-01,drug,a"] + ["1,v,2020-01-01,diagnosis,4280"] * 3 + ["1,v,2020-01-01,diagnosis,ZZ"] * 2
+    (tmp_path / "e.csv").write_text(
+        "patient_id,visit_id,time,kind,code\n" + "\n".join([*rows, "1,v,2020-01-01,diagnosis,QQ"])
+    )
+    source = {"kind": "files", "events": "e.csv", "systems": {"diagnosis": "icd9cm"}}
+    node = Node.parse({"site": {"name": "a"}, "source": source}, folder=tmp_path)
+    rule = {"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"]}, "codes": {"diagnosis": {"to": "ccs"}}}
+    made = ingest(node, Study.parse(rule), tmp_path / "out")
+    report = made.manifest["modes"][1]["coverage"]
+    assert report == {"rows": 6, "unmapped": 3, "unmapped_share": 0.5, "top_unmapped": [["ZZ", 2], ["QQ", 1]]}
+    assert made.manifest["steps"][1]["dropped"] == {"diagnosis: code has no group": 3}

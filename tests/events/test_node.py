@@ -1,0 +1,125 @@
+"""The owner's commands: check, site init, site erase; and that the SQL ships with the package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyclinic.cli import main
+from polyclinic.cli.site_init import command, erase
+from polyclinic.errors import ConfigError
+from polyclinic.events.engine import statement
+from polyclinic.study import Node, Study
+
+EVENTS = "patient_id,visit_id,time,kind,code\n1,v,2020-01-01,drug,a\n1,v,2020-01-02,diagnosis,4280\n2,w,,drug,a\n"
+NODE = '[site]\nname = "north"\n[source]\nkind = "files"\nevents = "events.csv"\n'
+STUDY = '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n'
+
+
+def check(folder: Path, capsys: Any, node: str = NODE, *more: str) -> tuple[int, dict[str, Any]]:
+    (folder / "events.csv").write_text(EVENTS)
+    (folder / "study.toml").write_text(STUDY)
+    (folder / "node.toml").write_text(node)
+    with pytest.raises(SystemExit) as e:
+        main(["check", str(folder / "node.toml"), "--json", *more])
+    assert isinstance(e.value.code, int)
+    return e.value.code, json.loads(capsys.readouterr().out)
+
+
+def test_check_reports_counts_and_sizes_and_writes_nothing(tmp_path: Path, capsys: Any) -> None:
+    code, found = check(tmp_path, capsys, NODE, "--study", str(tmp_path / "study.toml"))
+    assert code == 0
+    assert found["ok"]
+    assert found["patients"] == 2
+    assert found["kinds"] == {"diagnosis": 1, "drug": 2}
+    assert found["shape"] == [1, 1, 1]
+    assert set(found["vocabulary"]) == {"drug", "diagnosis"}
+    assert "1 events without time" in found["remarks"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["events.csv", "node.toml", "study.toml"]
+
+
+def test_check_finds_all_faults_at_once(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "labels.csv").write_text("patient_id,label\n1,1\n1,0\n")
+    node = NODE + 'labels = "labels.csv"\n[policy]\nmin_patients = 0.5\ncolour = "red"\n'
+    code, found = check(tmp_path, capsys, node, "--study", str(tmp_path / "study.toml"))
+    assert code == 3
+    text = "\n".join(found["faults"])
+    assert all(x in text for x in ("policy.colour", "policy.min_patients", "1 patients have more than one row"))
+
+
+def test_check_compares_with_the_owners_minimum(tmp_path: Path, capsys: Any) -> None:
+    code, found = check(
+        tmp_path, capsys, NODE + "[policy]\nmin_patients = 5\n", "--study", str(tmp_path / "study.toml")
+    )
+    assert code == 3
+    assert "1 patients, fewer than the policy's minimum of 5" in found["faults"]
+
+
+def test_site_init_hides_the_password_and_its_file_is_valid(tmp_path: Path) -> None:
+    command(omop="postgresql://reader:secret@db.hospital:5432/cdm", out=tmp_path / "node.toml", name="north")
+    text = (tmp_path / "node.toml").read_text()
+    assert "secret" not in text
+    node = Node.read(tmp_path / "node.toml")
+    assert node.source.url == "postgresql://reader@db.hospital:5432/cdm"
+    assert node.source.password == "env:POLYCLINIC_DB_PASSWORD"
+    from polyclinic.privacy.policy import Policy
+
+    assert Policy.model_validate(node.policy).min_sites == 3
+    with pytest.raises(ConfigError, match="exists already"):
+        command(out=tmp_path / "node.toml")
+
+
+@pytest.mark.parametrize("kind", ["files", "omop", "mimic3", "mimic4", "eicu", "synpuf", "fhir", "meds", "matrix"])
+def test_site_init_writes_a_valid_file_for_every_kind(kind: str, tmp_path: Path) -> None:
+    command(kind=kind, out=tmp_path / "node.toml")
+    assert Node.read(tmp_path / "node.toml").source.kind == kind
+
+
+def test_site_erase_removes_the_site_folder_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(NODE)
+    (tmp_path / "events.csv").write_text(EVENTS)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "tensor.npz").write_text("x")
+    erase(tmp_path / "node.toml", yes=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["events.csv", "node.toml"]
+    for wrong in (".", "..", "/tmp"):
+        (tmp_path / "node.toml").write_text(NODE.replace('"north"', f'"north"\nfolder = "{wrong}"'))
+        with pytest.raises(ConfigError, match="not a folder of its own"):
+            erase(tmp_path / "node.toml", yes=True)
+
+
+def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyclinic.study import secret
+
+    monkeypatch.setenv("PC_SECRET", "abc")
+    (tmp_path / "pw").write_text("def\n")
+    assert secret("env:PC_SECRET", tmp_path) == "abc"
+    assert secret("file:pw", tmp_path) == "def"
+    with pytest.raises(ConfigError, match="PC_NOTHING"):
+        secret("env:PC_NOTHING", tmp_path)
+
+
+def test_a_study_keeps_its_digest_through_json_and_the_order_of_keys() -> None:
+    a = Study.parse({"study": {"name": "s", "seed": 1}, "tensor": {"modes": ["a", "b"], "top": {"a": 2, "b": 3}}})
+    b = Study.parse({"tensor": {"top": {"b": 3, "a": 2}, "modes": ["a", "b"]}, "study": {"seed": 1, "name": "s"}})
+    assert a.digest() == b.digest() == Study.parse(a.to_json()).digest()
+    assert a.digest() != Study.parse({**a.to_json(), "study": {"name": "s", "seed": 2}}).digest()
+
+
+def test_a_federated_study_must_name_its_aggregation() -> None:
+    with pytest.raises(ConfigError, match=r"method\.aggregation is missing"):
+        Study.parse({"study": {"name": "s"}, "method": {"name": "trip", "rank": 3}})
+    assert Study.parse({"study": {"name": "s"}, "method": {"name": "cpals", "rank": 3}}).chosen().parameters == {
+        "rank": 3
+    }
+
+
+def test_the_sql_ships_with_the_package(tmp_path: Path) -> None:
+    script = "from polyclinic.events.engine import statement; print(len(statement('omop')))"
+    out = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(out.stdout) == len(statement("omop"))
