@@ -107,12 +107,41 @@ def test_the_owner_reads_and_approves(capsys, tmp_path):
     assert run(capsys, "ledger", "approve", box, "nothing", "--by", "officer")[0] == 2
 
 
-def test_audit_command_passes_dpem(capsys):
-    code, out, _ = run(capsys, "audit", "--epsilon", 4, "--rounds", 3, "--canaries", 200, "--patients", 300, "--json")
+def test_a_node_file_names_its_ledger(capsys, tmp_path):
+    from polyclinic.privacy.owner import door_of
+    from polyclinic.study import Node
+
+    file = tmp_path / "node.toml"
+    file.write_text('[site]\nname = "north"\n[source]\nkind = "files"\nevents = "e.csv"\n')
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    door_of(Node.read(file), study="icu", exact=False).release(step, Contribution({"x": np.ones(3)}))
+    code, out, _ = run(capsys, "ledger", "show", file, "--json")
+    assert code == 0
+    assert json.loads(out)["ledgers"][0]["studies"][0]["study"] == "icu"
+    assert run(capsys, "ledger", "pending", file)[0] == 0
+
+
+def test_audit_command_passes_dpem(capsys, tmp_path):
+    code, out, _ = run(
+        capsys,
+        "audit",
+        "--out",
+        tmp_path,
+        "--epsilon",
+        4,
+        "--rounds",
+        3,
+        "--canaries",
+        200,
+        "--patients",
+        300,
+        "--json",
+    )
     result = json.loads(out)
     assert result["verdict"] in ("passed", "no power")
     assert code == (0 if result["passed"] else 1)
     assert result["adjacency"] == "patient"
+    assert json.loads((tmp_path / "audit.json").read_text())["verdict"] == result["verdict"]
 
 
 def test_audit_of_a_method_without_privacy_is_a_configuration_error(capsys, tmp_path):

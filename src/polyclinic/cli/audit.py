@@ -22,6 +22,7 @@ def command(
     patients: Annotated[int, typer.Option("--patients", help="Other patients.", min=1)] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Who takes part; never the noise.", min=0)] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="Noise of a real federation (extra 'exact').")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write audit.json into this (run) folder too.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
@@ -39,6 +40,13 @@ def command(
         more = {} if rounds is None else {"rounds": rounds}
         made = find(method)(privacy=Privacy(epsilon, delta), **more)
     result = audit(made, canaries=canaries, patients=patients, seed=seed, noise=ExactNoise() if exact else None)
+    if out is not None:
+        import json
+
+        from polyclinic.tensors.files import atomic
+
+        with atomic(out / "audit.json") as temporary:
+            temporary.write_text(json.dumps({**result.to_dict(), "summary": result.summary()}, indent=1))
     if json_:
         say_json(result.to_dict())
     else:

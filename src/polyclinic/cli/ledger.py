@@ -11,18 +11,21 @@ import typer
 from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.privacy.accountant import Unbounded
 from polyclinic.privacy.ledger import Head, Ledger
+from polyclinic.privacy.outbox import Outbox
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, verify or export a site's privacy ledger.")
 
-Where = Annotated[Path, typer.Argument(help="A ledger (.jsonl), or a run folder or site folder that holds some.")]
+Where = Annotated[Path, typer.Argument(help="A ledger (.jsonl), a node file (.toml), or a folder that holds ledgers.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta at which epsilon is computed.", min=1e-300, max=0.5)]
 
 
 def _files(path: Path) -> list[Path]:
     """The ledgers under a path; a ledger that is gone but left its head file is one too."""
+    if path.suffix == ".toml":
+        return [_of_node(path)]
     if path.is_dir():
         found = {*path.rglob("*.jsonl.head")}
         files = sorted({f.with_suffix("") for f in found})
@@ -32,6 +35,25 @@ def _files(path: Path) -> list[Path]:
     if not path.exists() and not path.with_name(path.name + ".head").exists():
         raise ConfigError(f"{path}: no such file", hint="name the ledger.jsonl of a site")
     return [path]
+
+
+def _of_node(path: Path) -> Path:
+    from polyclinic.privacy.owner import ledger_of
+    from polyclinic.study import Node
+
+    file = ledger_of(Node.read(path)).path
+    assert file is not None
+    return file
+
+
+def _box(path: Path) -> Outbox:
+    """The outbox of a node file, or the folder itself."""
+    if path.suffix == ".toml":
+        from polyclinic.privacy.owner import outbox_of
+        from polyclinic.study import Node
+
+        return Outbox(outbox_of(Node.read(path)))
+    return Outbox(path)
 
 
 def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
@@ -147,16 +169,15 @@ def export(
         console.print(f"written: {out}")
 
 
-Box = Annotated[Path, typer.Argument(help="The outbox folder of a site.")]
+Box = Annotated[Path, typer.Argument(help="The node file of a site (.toml), or its outbox folder.")]
 
 
 @app.command()
 def pending(path: Box, json_: Json = False) -> None:
     """List releases that wait for the owner."""
     from polyclinic.cli.console import console, say_json
-    from polyclinic.privacy.outbox import Outbox
 
-    found = Outbox(path).all()
+    found = _box(path).all()
     if json_:
         say_json({"releases": [{"id": p.id, "state": p.state, "by": p.decided_by, **p.facts} for p in found]})
         return
@@ -170,9 +191,8 @@ def pending(path: Box, json_: Json = False) -> None:
 def read(path: Box, id: Annotated[str, typer.Argument(help="Which release.")], json_: Json = False) -> None:
     """Show exactly the values that would leave."""
     from polyclinic.cli.console import console, say_json
-    from polyclinic.privacy.outbox import Outbox
 
-    arrays = Outbox(path).read(id).arrays
+    arrays = _box(path).read(id).arrays
     if json_:
         say_json({"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}})
         return
@@ -190,9 +210,8 @@ def approve(
 ) -> None:
     """Approve a release, or reject it; a decision is final."""
     from polyclinic.cli.console import console, say_json
-    from polyclinic.privacy.outbox import Outbox
 
-    done = Outbox(path).decide(id, approve=not reject, by=by)
+    done = _box(path).decide(id, approve=not reject, by=by)
     if json_:
         say_json({"id": done.id, "state": done.state, "by": done.decided_by})
     else:
