@@ -96,3 +96,18 @@ def test_robust_and_secure_exclude_each_other() -> None:
     for rule in RULES:
         assert by_name(rule, identities={}).reveals == "each"
         assert by_name(rule).share(Roster(NAMES)) == 1.0  # full noise at every site
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if r != "bounded"])
+def test_the_stated_noise_is_the_noise_of_the_rule(rule: str) -> None:
+    """The card and the shrinkage rely on the total's noise_sd: compare with the noise of many coordinates."""
+    rng = np.random.default_rng(3)
+    step = Step(1, "s", {"S": (4000,)}, bound=1e6, sensitivity=1.0, multiplier=2.0)
+    adder: Any = by_name(rule)
+    roster = Roster(NAMES, threshold=10)
+    sides = {s: adder.side(s, roster, step, Contribution({"S": 2.0 * rng.standard_normal(4000)})) for s in NAMES}
+    coordinator = adder.side("coordinator", roster, step, None)
+    for s in NAMES:
+        coordinator.receive(sides[s].start()[0])
+    total = coordinator.result()
+    assert total.noise_sd == pytest.approx(total.arrays["S"].std(), rel=0.1)

@@ -49,11 +49,11 @@ class Robust:
     def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Sender | WaryCollector:
         """A site's sender, or the coordinator's wary collector."""
         self.liars(len(roster.sites))
-        return WaryCollector(me, roster, step, self.add) if mine is None else Sender(me, roster, step, mine)
+        return WaryCollector(me, roster, step, self) if mine is None else Sender(me, roster, step, mine)
 
     def liars(self, n: int) -> int:
         """How many of ``n`` sites are assumed to lie; refuses more than the rule can stand."""
-        f = max(1, (n - 1) // 4) if self.malicious is None else self.malicious
+        f = self.within(n) if self.malicious is None else self.malicious
         if f < 0 or not self.stands(n, f):
             raise ConfigError(
                 f"rule {self.name!r} cannot stand {f} malicious of {n} sites: it needs {self.least}",
@@ -65,9 +65,20 @@ class Robust:
         """Whether the rule's guarantee holds."""
         return n > 2 * f
 
+    def within(self, n: int) -> int:
+        """How many to guard against when ``n`` sites answered; fewer sites stand fewer liars."""
+        f = max(1, (n - 1) // 4) if self.malicious is None else self.malicious
+        while f and not self.stands(n, f):
+            f -= 1
+        return f
+
     def centre(self, rows: Array, f: int) -> Array:
         """The robust centre of contributions (sites, scalars)."""
         raise NotImplementedError
+
+    def spread(self, n: int, f: int) -> float:
+        """Standard deviation of the total when every honest site adds Gaussian noise of 1; a plain sum has sqrt(n)."""
+        return float(np.sqrt(n))
 
     def add(self, step: Step, parts: Mapping[str, Contribution]) -> tuple[dict[str, Any], float]:
         """``sites`` times the centre, and ``sites`` times the median weight."""
@@ -75,7 +86,7 @@ class Robust:
         rows = np.array([np.concatenate([np.ravel(parts[s].arrays[k]) for k in names]) for s in sites])
         n = len(sites)
         weight = n * float(np.median([parts[s].weight for s in sites]))
-        centre = self.centre(rows, min(self.liars(n), (n - 1) // 2)) * weight
+        centre = self.centre(rows, self.within(n)) * weight
         ends = np.cumsum([int(np.prod(step.shapes[k])) for k in names])[:-1]
         return {k: v.reshape(step.shapes[k]) for k, v in zip(names, np.split(centre, ends))}, weight
 
@@ -83,8 +94,9 @@ class Robust:
 class WaryCollector(Collector):
     """A coordinator that leaves out, and names, a contribution that is not what the step announced."""
 
-    def __init__(self, me: str, roster: Roster, step: Step, add: Any) -> None:
-        super().__init__(me, roster, step, add)
+    def __init__(self, me: str, roster: Roster, step: Step, rule: Robust) -> None:
+        super().__init__(me, roster, step, rule.add)
+        self.rule = rule
         self.refused: dict[str, str] = {}
 
     def receive(self, message: Message) -> list[Message]:
@@ -93,19 +105,17 @@ class WaryCollector(Collector):
             return super().receive(message)
         except ProtocolMismatch as e:
             self.refused[message.sender] = str(e)
-            if len(self.parts) + len(self.refused) == len(self.roster.sites):
-                self.over = True
             return []
 
     def result(self) -> Total | Literal["pending", "burnt"]:
-        if (
-            len(self.parts) + len(self.refused) == len(self.roster.sites)
-            and len(self.parts) > len(self.roster.sites) // 2
-        ):
-            arrays, weight = self.add(self.step, self.parts)
-            sd = self.step.noise_sd * float(np.sqrt(len(self.parts)))
-            return Total(arrays, weight, len(self.parts), sd, dict(self.parts) if self.step.how == "gather" else {})
-        return super().result()
+        sites, n = len(self.roster.sites), len(self.parts)
+        if n + len(self.refused) < sites and not self.over:
+            return "pending"
+        if n + len(self.refused) < max(1, self.roster.threshold) or 2 * n <= sites:
+            return "burnt"
+        arrays, weight = self.add(self.step, self.parts)
+        sd = self.step.noise_sd * self.rule.spread(n, self.rule.within(n))
+        return Total(arrays, weight, n, sd, dict(self.parts) if self.step.how == "gather" else {})
 
 
 class Median(Robust):
@@ -116,6 +126,9 @@ class Median(Robust):
     def centre(self, rows: Array, f: int) -> Array:
         return np.asarray(np.median(rows, axis=0))
 
+    def spread(self, n: int, f: int) -> float:
+        return float(np.sqrt(n * np.pi / 2))
+
 
 class Trimmed(Robust):
     """Coordinate by coordinate the mean without the f smallest and f largest values."""
@@ -124,6 +137,17 @@ class Trimmed(Robust):
 
     def centre(self, rows: Array, f: int) -> Array:
         return np.asarray(np.sort(rows, axis=0)[f : len(rows) - f].mean(axis=0))
+
+    def spread(self, n: int, f: int) -> float:
+        """Winsorised variance over the kept share, for Gaussian noise."""
+        from scipy.special import ndtri
+
+        if not f:
+            return float(np.sqrt(n))
+        share = f / n
+        q = float(-ndtri(share))
+        inside = 1 - 2 * share - 2 * q * float(np.exp(-(q**2) / 2)) / float(np.sqrt(2 * np.pi))
+        return float(np.sqrt(n * (inside + 2 * share * q**2)) / (1 - 2 * share))
 
 
 class Geometric(Robust):
@@ -162,10 +186,8 @@ class Krum(Robust):
     def stands(self, n: int, f: int) -> bool:
         return n >= 2 * f + 3
 
-    def liars(self, n: int) -> int:
-        if self.malicious is None and n >= 3:
-            return min(max(1, (n - 1) // 4), (n - 3) // 2)
-        return super().liars(n)
+    def spread(self, n: int, f: int) -> float:
+        return float(n / np.sqrt(n - f if self.keep else 1))
 
     def centre(self, rows: Array, f: int) -> Array:
         n = len(rows)
