@@ -10,7 +10,8 @@ import pytest
 
 from polyclinic.privacy.accountant import Gaussian, calibrate, epsilon, theorem_4_1
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.card import Card, Masks, central_card, make_card
+from polyclinic.privacy.card import Card, central_card, make_card
+from polyclinic.privacy.masks import Masks
 from polyclinic.privacy.release import Step
 from polyclinic.tensors.axis import Axis
 

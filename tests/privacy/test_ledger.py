@@ -76,7 +76,7 @@ def test_verify_finds(full, name):
 
 
 def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
-    from polyclinic.privacy import ledger as module
+    from polyclinic.privacy import chain as module
 
     data = lines(full)
     body = json.loads(data[2])
@@ -84,8 +84,8 @@ def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
     body["charge"]["event"]["multiplier"] = 90.0
     import hashlib
 
-    body["hash"] = hashlib.sha256(module._canonical(body)).hexdigest()
-    data[2] = module._canonical(body) + b"\n"
+    body["hash"] = hashlib.sha256(module.canonical(body)).hexdigest()
+    data[2] = module.canonical(body) + b"\n"
     full.path.write_bytes(b"".join(data))
     assert any("does not follow" in f for f in full.verify())
 

@@ -15,8 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from polyclinic.privacy import accountant
-from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
+from polyclinic.privacy.accountant import Event, Gaussian
+from polyclinic.privacy.attacks import E0_8, POOLED, SECURE, known_attacks
 from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.masks import Masks
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.release import Adjacency, Step
 from polyclinic.tensors.axis import Axis
@@ -25,66 +27,7 @@ __all__ = ["Card", "Guarantee", "Masks", "card_of", "central_card", "make_card"]
 
 Guarantee = Literal["formal", "information-theoretic", "heuristic", "none"]
 
-SECURE: Final = ("masked", "subspace")  # sums that show nothing but the total
 ADJACENCY: Final = {"patient": "one patient added or removed", "entry": "one entry of the tensor changed"}
-
-# What is known to work (PRIVACY section 2): on each site's exact contribution, on exact sums, or against the noise.
-Against = Literal["each", "sum", "noise"]
-ATTACKS: Final[Mapping[str, tuple[tuple[Against, str], ...]]] = {
-    "trip": (
-        ("each", "the coordinator recovers each site's Gram matrix and statistics from its normal messages"),
-        ("each", "a code that a single patient carries is seen, and the record of such a patient can be rebuilt"),
-    ),
-    "dpfact": (("noise", "one entry decides whether a site leaves a saddle point: shifts up to 89 times the claim"),),
-    "localtf": (
-        ("noise", "one entry decides whether a site leaves a saddle point; the claim then fails in every run"),
-    ),
-    "unpsl": (
-        ("each", "messages give the exact local gradient: with fewer patients than features membership is certain"),
-    ),
-    "gaussianmixture": (
-        ("sum", "exact sums over several rounds give equations enough to solve for the records of small sites"),
-    ),
-}
-ATTACKS_ALIAS: Final = {"mixture": "gaussianmixture", "distributedsgd": "localtf"}
-
-POOLED: Final = (
-    "two neighbours of a site in the cycle that pool what they see learn its contribution, with its own noise only"
-)
-
-E0_8: Final = (  # what the papers' theorem needs, and Algorithm 1 does not have (ERRATA E0.8, E0.10, E0.11)
-    "ASSUMED by the papers and not true of their algorithm: the loss is convex in what moves (three factors move)",
-    "ASSUMED: both runs restart from the same public state (patient loadings persist without noise)",
-    "ASSUMED: the number of releases is fixed in advance; the site's patients are in no other site",
-    "protects the value of one count, not whether a patient has the code, and not a patient",
-)
-
-
-@dataclass(frozen=True)
-class Masks:
-    """Masks of finite variance under ``subspace``.
-
-    Attributes
-    ----------
-    sd
-        Standard deviation of one mask.
-    honest_neighbours
-        How many of them hide a site at least; for a graph: the second eigenvalue of the honest sites' Laplacian.
-    per_scalar
-        Where digits are masked and not the values: the largest change, over all sites, of one number's digits. None:
-        values are masked, and change by the step's sensitivity.
-    """
-
-    sd: float
-    honest_neighbours: float
-    per_scalar: float | None = None
-
-    def events(self, step: Step) -> list[Event]:
-        """Two noisy views of each contribution (PRIVACY 2.4, 3.1). A weight is masked beside the values."""
-        if not self.honest_neighbours > 0 or not self.sd > 0:
-            return [Unbounded()]
-        change = step.sensitivity if self.per_scalar is None else self.per_scalar * math.sqrt(step.size + 1)
-        return [Gaussian(self.sd * math.sqrt(self.honest_neighbours) / change, 2)] if change else []
 
 
 @dataclass(frozen=True)
@@ -258,7 +201,7 @@ def make_card(
     paid = [s for s in steps if s.noise_sd > 0]
     unpaid = sorted({s.name for s in steps if not s.noise_sd > 0})
     unpaid_model = sorted({s.name for s in steps if not s.noise_sd > 0 and s.counts})
-    known = _attacks(name, aggregation, bool(paid)) if attacks is None else tuple(attacks)
+    known = known_attacks(name, aggregation, noise=bool(paid)) if attacks is None else tuple(attacks)
     base = Card(
         method=method,
         guarantee="none",
@@ -366,12 +309,6 @@ def _without_noise(card: Card, privacy: Privacy | None) -> Card:
             assumptions=("every site has at least one honest neighbour; masks are fresh in every sum",),
         )
     return replace(card, reasons=tuple(reasons))
-
-
-def _attacks(name: str, aggregation: str, noise: bool) -> tuple[str, ...]:
-    """The attacks that apply to how contributions were added and whether noise was."""
-    works: set[Against] = {"noise"} if noise else {"sum"} if aggregation in (*SECURE, "cycle") else {"sum", "each"}
-    return tuple(text for kind, text in ATTACKS.get(ATTACKS_ALIAS.get(name, name), ()) if kind in works)
 
 
 def _mask_events(steps: Sequence[Step], masks: Masks | None) -> tuple[list[Event], str]:

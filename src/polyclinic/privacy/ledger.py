@@ -8,61 +8,21 @@ exported head (number and hash), kept elsewhere, finds that as well (``verify(an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event
+from polyclinic.privacy.chain import START, Charge, Entry, Head, line_hash, opened, plain, sealed
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["START", "Charge", "Entry", "Head", "Ledger"]
-
-START: Final = "0" * 64
-
-
-@dataclass(frozen=True)
-class Charge:
-    """What one release costs, written before it leaves."""
-
-    study: str
-    method: str
-    round: int
-    step: str
-    attempt: int
-    event: Event
-    adjacency: Adjacency = "patient"
-    formal: bool = True
-    cohort: str = "all"
-    details: Mapping[str, Any] = field(default_factory=dict)  # mechanism, sensitivity, sd, share, versions
-
-
-@dataclass(frozen=True)
-class Head:
-    """Number of entries and the hash of the last: keep it elsewhere to find a ledger that was put back."""
-
-    count: int
-    hash: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line as it stands in the file: a charge, or a note (kind ``"note"``) that something was repaired."""
-
-    number: int
-    time: str
-    kind: str
-    charge: Charge | None
-    text: str
-    previous: str
-    hash: str
+__all__ = ["Charge", "Entry", "Head", "Ledger"]
 
 
 class Ledger:
@@ -97,7 +57,7 @@ class Ledger:
 
     def _append(self, kind: str, charge: Charge | None, text: str) -> Entry:
         if self.path is None:
-            entry = _sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)[0]
+            entry = sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)[0]
             self._entries.append(entry)
             return entry
         with self._locked():
@@ -106,7 +66,7 @@ class Ledger:
 
     def _write(self, kind: str, charge: Charge | None, text: str) -> Entry:
         assert self.path is not None
-        entry, line = _sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)
+        entry, line = sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)
         try:
             new = not self.path.exists()
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -189,12 +149,12 @@ class Ledger:
         previous = START
         for n, line in enumerate(lines):
             try:
-                entry = _opened(line)
+                entry = opened(line)
             except (ValueError, KeyError, TypeError, LedgerError) as e:
                 faults.append(f"line {n + 1}: not an entry of a ledger ({str(e).splitlines()[0]})")
                 previous = ""
                 continue
-            if _hash(line) != entry.hash:
+            if line_hash(line) != entry.hash:
                 faults.append(f"line {n + 1}: was edited (its hash does not fit)")
             if entry.number != n:
                 faults.append(f"line {n + 1}: is entry {entry.number}; lines were removed or reordered")
@@ -317,7 +277,7 @@ class Ledger:
                     "number": e.number,
                     "time": e.time,
                     "kind": e.kind,
-                    **({} if e.charge is None else _plain(e.charge)),
+                    **({} if e.charge is None else plain(e.charge)),
                     **({"text": e.text} if e.text else {}),
                     "previous": e.previous,
                     "hash": e.hash,
@@ -325,51 +285,6 @@ class Ledger:
                 for e in self.entries
             ],
         }
-
-
-def _plain(charge: Charge) -> dict[str, Any]:
-    return {
-        **{k: getattr(charge, k) for k in ("study", "method", "round", "step", "attempt", "adjacency", "formal")},
-        "cohort": charge.cohort,
-        "event": accountant.to_json(charge.event),
-        "details": dict(charge.details),
-    }
-
-
-def _sealed(number: int, kind: str, charge: Charge | None, text: str, previous: str, site: str) -> tuple[Entry, bytes]:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    body: dict[str, Any] = {"number": number, "time": stamp, "site": site, "kind": kind, "previous": previous}
-    if charge is not None:
-        body["charge"] = _plain(charge)
-    if text:
-        body["text"] = text
-    digest = hashlib.sha256(_canonical(body)).hexdigest()
-    line = _canonical({**body, "hash": digest}) + b"\n"
-    return Entry(number, stamp, kind, charge, text, previous, digest), line
-
-
-def _canonical(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def _hash(line: bytes) -> str:
-    value = json.loads(line)
-    value.pop("hash", None)
-    # Any other spelling of the same values is an edit too.
-    if _canonical({**value, "hash": json.loads(line).get("hash")}) != line:
-        return ""
-    return hashlib.sha256(_canonical(value)).hexdigest()
-
-
-def _opened(line: bytes) -> Entry:
-    value = json.loads(line)
-    charge = None
-    if "charge" in value:
-        fields = dict(value["charge"])
-        charge = Charge(**{**fields, "event": accountant.from_json(fields["event"])})
-    return Entry(
-        value["number"], value["time"], value["kind"], charge, value.get("text", ""), value["previous"], value["hash"]
-    )
 
 
 def _sync_folder(path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Small cells: counts that would point at single patients are not shown, nor what gives them away (PRIVACY 3.8)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+
+__all__ = ["effective_contributors", "suppress"]
+
+
+def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
+    """Which cells of a table of counts must not be shown, complementary ones included.
+
+    A count from 1 to ``minimum`` - 1 is hidden. Where totals of rows and columns are shown, one hidden cell in a line
+    could be computed from the rest, and so could several that together stay below ``minimum``; then the smallest
+    other cell of that line is hidden too, until no line gives one away (PRIVACY 3.8).
+
+    Parameters
+    ----------
+    counts
+        One line of counts, or a table (rows, columns), without its totals.
+
+    Returns
+    -------
+    array of bool
+        Shape of the table plus one in each direction: the last row and column are the totals. True = hide.
+
+    Examples
+    --------
+    >>> suppress([50, 4, 30]).tolist()  # 4 is small; 30 would give it away
+    [False, True, True, False]
+    """
+    table = np.atleast_2d(np.asarray(counts))
+    line = np.ndim(counts) == 1
+    if np.ndim(counts) not in (1, 2) or (table.size and (not np.isfinite(table).all() or (table < 0).any())):
+        raise DataError("counts must be a line or a table of numbers that are not negative")
+    full = np.zeros((table.shape[0] + 1, table.shape[1] + 1))
+    full[:-1, :-1] = table
+    full[:-1, -1] = table.sum(1)
+    full[-1] = full[:-1].sum(0)
+    hide = (full > 0) & (full < minimum)
+    while True:
+        for values, hidden in [*zip(full, hide), *(() if line else zip(full.T, hide.T))]:
+            open_ = np.flatnonzero(~hidden)
+            if not hidden.any() or not open_.size or (hidden.sum() > 1 and values[hidden].sum() >= minimum):
+                continue
+            # zeros say nothing by being hidden; the smallest count above zero does least harm
+            order = sorted(open_.tolist(), key=lambda i: (values[i] == 0, values[i], i))
+            hidden[order[0]] = True
+            break
+        else:
+            return hide[0] if line else hide
+
+
+def effective_contributors(weights: ArrayLike) -> NDArray[np.float64]:
+    """How many patients really carry each phenotype: (sum w)^2 / sum w^2 over patients (PRIVACY 3.8).
+
+    Below the minimum cell count a phenotype that is not differentially private describes single patients.
+
+    Parameters
+    ----------
+    weights
+        (patients, R) memberships.
+
+    Returns
+    -------
+    array
+        (R,) effective numbers; 0 where nobody carries it.
+
+    Examples
+    --------
+    >>> effective_contributors([[1.0, 9.0], [1.0, 0.0], [1.0, 0.0]]).tolist()
+    [3.0, 1.0]
+    """
+    w = np.abs(np.asarray(weights, np.float64))
+    square = (w**2).sum(0)
+    return np.asarray(np.where(square > 0, w.sum(0) ** 2 / np.where(square > 0, square, 1.0), 0.0))
