@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.accountant import Gaussian, Unbounded
@@ -73,6 +75,36 @@ def test_verify_finds(full, name):
     with pytest.raises(LedgerError, match="no release may leave") as e:
         Ledger(full.path).charge(charge(9))
     assert e.value.exit_code == 4
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory) -> tuple[Path, bytes]:
+    ledger = Ledger(tmp_path_factory.mktemp("sample") / "ledger.jsonl", site="north")
+    for n in range(4):
+        ledger.charge(charge(n))
+    return ledger.path, ledger.path.read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_changed_byte_any_cut_and_any_order_is_found(sample, data):
+    path, whole = sample
+    kind = data.draw(st.sampled_from(["byte", "cut", "lines"]))
+    if kind == "byte":
+        at = data.draw(st.integers(0, len(whole) - 1))
+        other = data.draw(st.integers(0, 255).filter(lambda b: b != whole[at]))
+        broken = whole[:at] + bytes([other]) + whole[at + 1 :]
+    elif kind == "cut":
+        broken = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        parts = whole.splitlines(keepends=True)
+        order = data.draw(st.lists(st.integers(0, len(parts) - 1), max_size=6).filter(lambda o: o != [0, 1, 2, 3]))
+        broken = b"".join(parts[i] for i in order)
+    path.write_bytes(broken)
+    try:
+        assert Ledger(path).verify()
+    finally:
+        path.write_bytes(whole)
 
 
 def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
