@@ -118,6 +118,7 @@ class CPALS(Central):
         factors = [np.zeros((tensor.patients, p.rank)), *features]
         clock = Clock(self.name, p.rounds, p.tol, progress)
         unit: list[float] = []
+        norm = tensor.norm_squared()
         gradient = False
         for _ in range(p.rounds):
             if p.zeros == "missing":
@@ -125,8 +126,7 @@ class CPALS(Central):
                 figures = {"rmse_observed": float(np.sqrt(2 * objective / max(tensor.nnz, 1)))}
             else:
                 gradient = p.nonnegative and given is None and len(clock.history) < p.warmup
-                objective, sse = self._observed(tensor, factors, unit, gradient)
-                norm = tensor.norm_squared()
+                objective, sse = self._observed(tensor, factors, unit, gradient, norm)
                 cells = float(np.prod([float(d) for d in tensor.shape]))
                 figures = {
                     "rmse_full": float(np.sqrt(sse / max(cells, 1.0))),
@@ -137,14 +137,22 @@ class CPALS(Central):
         return Run(seed, factors, clock.history[-1]["objective"], clock.history)
 
     def _observed(
-        self, tensor: SparseTensor, factors: list[Matrix], unit: list[float], gradient: bool
+        self, tensor: SparseTensor, factors: list[Matrix], unit: list[float], gradient: bool, norm: float
     ) -> tuple[float, float]:
-        """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error."""
-        p, n = self.params, 0
-        m = g = np.empty(0)
+        """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error.
+
+        Feature columns get length 1 and their scale goes to the patients (E2.7). It is kept aside as ``scale`` until
+        the end of the sweep, so that the large patients' factor is rewritten once.
+        """
+        p = self.params
+        grams = [f.T @ f for f in factors]
+        scale = np.ones(p.rank)
+        sse = 0.0
         for n in range(tensor.ndim):
-            g = cp.gram(factors, n)
+            g = np.prod([x for k, x in enumerate(grams) if k != n], axis=0)
             m = kernels.mttkrp(tensor, factors, n, threads=p.threads)
+            if n:
+                g, m = g * np.outer(scale, scale), m * scale
             ridge = p.ridge * float(np.trace(g)) / p.rank
             if n and p.distinct and len(unit) < n:  # the unit of lambda is fixed at the start, as TRIP's is
                 unit.append(float(np.trace(g)) / p.rank)
@@ -157,17 +165,18 @@ class CPALS(Central):
                 new = cp.hals(factors[n], g, m, sweeps=sweeps, ridge=ridge)
             else:
                 new = cp.least_squares(g, m, ridge)
+            grams[n] = new.T @ new
+            if n == tensor.ndim - 1:  # <O, X> from the last MTTKRP: zeros are never touched
+                sse = max(0.0, norm - 2 * float(np.vdot(new, m)) + float(np.vdot(grams[n], g)))
+            if n:
+                length = np.sqrt(np.diagonal(grams[n]))
+                safe = np.where(length > 0, length, 1.0)
+                new, grams[n], scale = new / safe, grams[n] / np.outer(safe, safe), scale * length
             factors[n] = new
-            if n < tensor.ndim - 1:
-                _to_patients(factors, n)
-        # <O, X> from the last MTTKRP: zeros are never touched
-        last = factors[n]
-        inner, squared = float(np.vdot(last, m)), float(np.vdot(last.T @ last, g))
-        sse = max(0.0, tensor.norm_squared() - 2 * inner + squared)
-        _to_patients(factors, n)
+        factors[0] = factors[0] * scale
         objective = 0.5 * sse
-        for f, u in zip(factors[1:], unit):
-            objective += 0.5 * p.distinct * u * float(np.square(np.eye(p.rank) - f.T @ f).sum())
+        for overlap, u in zip(grams[1:], unit):
+            objective += 0.5 * p.distinct * u * float(np.square(np.eye(p.rank) - overlap).sum())
         return objective, sse
 
     def _missing(self, tensor: SparseTensor, factors: list[Matrix], first: bool) -> float:

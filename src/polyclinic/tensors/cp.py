@@ -48,13 +48,14 @@ def least_squares(gram: Matrix, mttkrp: Matrix, ridge: float = 0.0) -> Matrix:
     >>> least_squares(2 * np.eye(2), np.array([[2.0, 4.0]])).tolist()
     [[1.0, 2.0]]
     """
+    from scipy.linalg.lapack import dpotrf, dpotrs  # only here: a non-negative fit never pays for the import
+
     g = gram + ridge * np.eye(len(gram)) if ridge else gram
-    try:
-        solution = np.linalg.solve(g, mttkrp.T).T
-        if np.isfinite(solution).all() and np.linalg.cond(g) < 1e15:
-            return np.ascontiguousarray(solution)
-    except np.linalg.LinAlgError:
-        pass
+    root, failed = dpotrf(g, lower=1)
+    diagonal = np.abs(np.diagonal(root))
+    if not failed and diagonal.min(initial=np.inf) > 1e-7 * diagonal.max(initial=0.0):
+        out: Matrix = dpotrs(root, mttkrp.T, lower=1)[0].T  # a row-major M is a column-major M': no copy but one
+        return np.ascontiguousarray(out)
     return np.asarray(mttkrp @ np.linalg.pinv(g, hermitian=True))
 
 
