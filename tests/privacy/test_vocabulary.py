@@ -12,6 +12,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.vocabulary import GRID, counts, paid_vocabulary
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 AXES = (Axis("patient"), Axis("drug", vocabulary="public"), Axis("diagnosis", vocabulary="public"))
@@ -29,16 +30,17 @@ def test_one_patient_moves_the_counts_by_one_at_most(seed, entries):
     assert sum(u * u for u in whole) <= 2**32
 
 
-def network(patients: int = 3000) -> dict[str, SparseTensor]:
+def network(patients: int = 3000) -> list[Site]:
     rng = np.random.default_rng(1)
-    made = {}
+    made = []
     for name in ("a", "b"):
         i = np.repeat(np.arange(patients), 4)
         common = rng.integers(0, 5, len(i))
         rare = rng.integers(5, 40, len(i))
         j = np.where(rng.random(len(i)) < 0.9, common, rare)
-        made[name] = SparseTensor(
-            np.column_stack([i, j, rng.integers(0, 6, len(i))]), np.ones(len(i)), (patients, 40, 6), AXES
+        coords = np.column_stack([i, j, rng.integers(0, 6, len(i))])
+        made.append(
+            Site(name, SparseTensor(coords, np.ones(len(i)), (patients, 40, 6), AXES), labels=np.zeros(patients))
         )
     return made
 
@@ -46,11 +48,12 @@ def network(patients: int = 3000) -> dict[str, SparseTensor]:
 def test_frequent_codes_are_found_and_the_axis_says_paid():
     doors = {n: Door(n, noise=SimulatedNoise(np.random.default_rng(3))) for n in "ab"}
     out = paid_vocabulary(network(), top={1: 5}, epsilon=1.0, patients=10_000, doors=doors)
-    assert out["a"].shape == (3000, 5, 6)
-    assert out["a"].axes[1].vocabulary == "paid"
-    assert out["a"].axes[2].vocabulary == "public"
-    whole = network()["a"]
-    assert out["a"].nnz == int((whole.coords[:, 1] < 5).sum())
+    kept = out[0].counts()
+    assert kept.shape == (3000, 5, 6)
+    assert [a.vocabulary for a in kept.axes[1:]] == ["paid", "public"]
+    whole = network()[0].counts()
+    assert kept.nnz == int((whole.coords[:, 1] < 5).sum())
+    assert len(out[0].labels) == 3000
     for door in doors.values():
         assert door.ledger.epsilon(1e-6) == pytest.approx(1.0, abs=1e-6)
 
@@ -58,11 +61,11 @@ def test_frequent_codes_are_found_and_the_axis_says_paid():
 def test_codes_within_the_noise_are_left_out():
     few = network(5)
     doors = {n: Door(n, noise=SimulatedNoise(np.random.default_rng(3))) for n in "ab"}
-    assert paid_vocabulary(few, top={1: 40}, epsilon=0.1, patients=10, doors=doors)["a"].shape[1] < 8
+    assert paid_vocabulary(few, top={1: 40}, epsilon=0.1, patients=10, doors=doors)[0].counts().shape[1] < 8
 
 
 def test_a_list_already_taken_from_the_data_cannot_be_paid_for_afterwards():
-    tensors = {"a": SparseTensor([[0, 0, 0]], [1.0], (1, 2, 2), ("patient", "drug", "diagnosis"))}
+    sites = [Site("a", SparseTensor([[0, 0, 0]], [1.0], (1, 2, 2), ("patient", "drug", "diagnosis")))]
     with pytest.raises(ConfigError, match="paid") as e:
-        paid_vocabulary(tensors, top={3: 1}, epsilon=1.0, patients=10)
+        paid_vocabulary(sites, top={3: 1}, epsilon=1.0, patients=10)
     assert len(e.value.faults) == 3

@@ -8,7 +8,7 @@ What is kept is a function of the noisy counts only, so the axis may be called `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.release import Array, Contribution, Step
+from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Chosen", "choose", "count_step", "counts", "paid_vocabulary"]
@@ -99,20 +100,22 @@ def choose(noisy: Mapping[str, Array], *, top: Mapping[int, int], sd: float, z: 
 
 
 def paid_vocabulary(
-    tensors: Mapping[str, SparseTensor],
+    sites: Sequence[Site],
     *,
     top: Mapping[int, int],
     epsilon: float,
     delta: float = 1e-6,
     patients: int,
     doors: Mapping[str, Door] | None = None,
-) -> dict[str, SparseTensor]:
+) -> list[Site]:
     """Keep the most frequent codes of each mode, chosen from noisy counts that pass every site's door.
+
+    Each site adds the full noise, so this costs no secure sum.
 
     Parameters
     ----------
-    tensors
-        Site's name -> tensor over the same public dictionaries.
+    sites
+        Sites whose tensors are over the same public dictionaries.
     top
         Feature mode (1, 2, ...) -> how many codes to keep at most; other modes stay whole.
     epsilon, delta
@@ -124,9 +127,10 @@ def paid_vocabulary(
 
     Returns
     -------
-    dict
+    list of Site
         The same sites over the kept codes; their axes say ``paid``.
     """
+    tensors = {s.name: s.counts() for s in sites}
     shapes = {t.shape[1:] for t in tensors.values()}
     if len(shapes) != 1:
         raise ConfigError(
@@ -134,10 +138,9 @@ def paid_vocabulary(
             faults=[f"{n!r}: feature modes {t.shape[1:]}" for n, t in sorted(tensors.items())],
         )
     shape = shapes.pop()
-    wrong = [m for m in top if not 1 <= m <= len(shape)]
-    open_ = [a.name for t in tensors.values() for a in t.axes[1:] if a.vocabulary == "data"]
-    faults = [f"mode {m}: there are {len(shape)} feature modes" for m in wrong]
-    faults += [f"{n!r}: its list of codes was taken from the data already" for n in sorted(set(open_))]
+    taken = sorted({a.name for t in tensors.values() for a in t.axes[1:] if a.vocabulary == "data"})
+    faults = [f"mode {m}: there are {len(shape)} feature modes" for m in top if not 1 <= m <= len(shape)]
+    faults += [f"{n!r}: its list of codes was taken from the data already" for n in taken]
     if faults:
         raise ConfigError("the vocabulary cannot be paid for", faults=faults, hint="start from public dictionaries")
     step = count_step(shape, epsilon=epsilon, delta=delta, patients=patients)
@@ -147,7 +150,7 @@ def paid_vocabulary(
         out = door.release(step, counts(tensors[name]), share=1.0)
         total = {k: v + out.arrays[k] for k, v in total.items()}
     kept = choose(total, top=top, sd=step.noise_sd * math.sqrt(len(tensors)))
-    return {name: _restricted(t, kept) for name, t in tensors.items()}
+    return [Site(s.name, _restricted(s.counts(), kept), s.features, s.labels) for s in sites]
 
 
 def _restricted(tensor: SparseTensor, kept: list[Chosen]) -> SparseTensor:
