@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,3 +24,9 @@ def data_path() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator that starts anew in every test."""
+    return np.random.default_rng(0)

@@ -140,9 +140,11 @@ class SiteParty:
         rng = seeds(self.method.params.seed, self.site.name, step.round, step.name)
         self._next, mine = self.method.contribute(step, self.site, self.private, public, rng)
         for name, a in mine.arrays.items():
-            if not np.isfinite(a).all():
+            largest = float(np.abs(a).max(initial=0.0))
+            if not largest <= step.bound:  # NaN too
                 raise Divergence(
-                    f"site {self.site.name!r}, round {step.round}: {name!r} left the finite numbers",
+                    f"site {self.site.name!r}, round {step.round}: the fit diverged ({name!r} reached {largest:.3g}, "
+                    f"announced was at most {step.bound:.3g})",
                     hint=self.method.remedy(self.site, public),
                 )
         masks = getattr(self.adder, "masks", None)  # of finite variance: what they leak is charged too

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Total
-from polyclinic.phenotypes.local_pass import Elastic, Passed
+from polyclinic.phenotypes.local_pass import WARM, Elastic, Passed
 from polyclinic.phenotypes.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF, unit
 from polyclinic.phenotypes.rate import rate_at
 from polyclinic.tensors.site import Site
@@ -31,7 +31,7 @@ class DPFactParams(LocalParams):
     elastic: float = Field(
         1.0, ge=0, description="gamma; where zeros are observed in units of tr(Gram)/R (0.3 to 3 works)."
     )
-    sparsity: float | dict[str, float] = Field(4.0, description="l2,1 on patients (mu): a number, or one per site.")
+    sparsity: float | dict[str, float] = Field(1.0, description="l2,1 on patients (mu; 1 to 4 noise units): a number, or one per site.")
     server_step: float = Field(
         1.0, gt=0, lt=2, description="alpha = eta gamma T of eq. 19; 1 = the mean, below 2 stable (E0.7)."
     )
@@ -53,7 +53,13 @@ class DPFact(LocalTF):
     params: DPFactParams
 
     def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
-        """Passes from the site's OWN factors, pulled to the global ones; the own factors persist."""
+        """Passes from the site's OWN factors, pulled to the global ones; the own factors persist.
+
+        Departs from the paper in the first ten passes, which adopt the global factors: own factors from a random start
+        name the phenotypes differently at every site, and the elastic force then merges some of them for good.
+        """
+        if self.params.variant == "corrected" and self.params.zeros == "observed" and private.passes < WARM:
+            return self._run(site, private, public.factors, None)
         own = private.factors if private.passes else public.factors
         elastic = Elastic(public.factors, self.params.elastic) if self.params.elastic else None
         return self._run(site, private, own, elastic)

@@ -1,0 +1,68 @@
+"""Every protocol of Polyclinic passes the contract battery; a broken one does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.federation.protocol import Contribution
+
+pytestmark = pytest.mark.protocol
+
+METHODS = {
+    "trip": lambda: pc.TRIP(rank=3, rounds=4, warmup=1),
+    "trip-distinct": lambda: pc.TRIP(rank=3, rounds=4, warmup=1, distinct=0.01),
+    "trip-paper": lambda: pc.TRIP(rank=3, rounds=3, variant="paper"),
+    "trip-signed": lambda: pc.TRIP(rank=3, rounds=3, nonnegative=False),
+    "localtf": lambda: pc.LocalTF(rank=3, rounds=3),
+    "localtf-missing": lambda: pc.LocalTF(rank=3, rounds=3, zeros="missing", weights="nonzeros"),
+    "dpfact": lambda: pc.DPFact(rank=3, rounds=3),
+    "dpfact-paper": lambda: pc.DPFact(
+        rank=3, rounds=3, variant="paper", zeros="missing", elastic=5, learning_rate=0.01
+    ),
+    "distributedsgd": lambda: pc.DistributedSGD(rank=3, rounds=3),
+    "sumals": lambda: pc.SumALS(rank=3, rounds=3, warmup=1),
+    "localmodel": lambda: pc.LocalModel(rank=3, rounds=5),
+    "dpem": lambda: pc.DPEM(rank=4, rounds=3),
+    "dpem-private": lambda: pc.DPEM(rank=4, rounds=3, privacy=pc.Privacy(2.0, 1e-6)),
+    "mixture": lambda: pc.GaussianMixture(n_components=3, rounds=4),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_passes_the_contract_battery(name: str) -> None:
+    battery = pc.check_protocol(METHODS[name]())
+    assert battery.passed
+    assert sum(p.state == "passed" for p in battery.parts) >= 8, str(battery)
+
+
+class Forgetful(pc.LocalTF):
+    """Keeps state outside of Private: a resumed run differs."""
+
+    name = "forgetful"
+    seen = 0
+
+    def contribute(self, step: Any, site: Any, private: Any, public: Any, rng: Any) -> Any:
+        private, c = super().contribute(step, site, private, public, rng)
+        Forgetful.seen += 1
+        return private, replace(c, arrays={k: a * (1 + 1e-6 * Forgetful.seen) for k, a in c.arrays.items()})
+
+
+class Leaky(pc.LocalTF):
+    """Sends an array whose size is the number of patients."""
+
+    name = "leaky"
+
+    def contribute(self, step: Any, site: Any, private: Any, public: Any, rng: Any) -> Any:
+        private, c = super().contribute(step, site, private, public, rng)
+        return private, Contribution({**c.arrays, "patients": np.zeros(site.patients)}, c.weight)
+
+
+@pytest.mark.parametrize(("method", "part"), [(Forgetful, 3), (Forgetful, 6), (Leaky, 4)])
+def test_the_battery_catches_a_broken_method(method: Any, part: int) -> None:
+    with pytest.raises(AssertionError, match="failed"):
+        pc.check_protocol(method(rank=2, rounds=3), parts=[part])
