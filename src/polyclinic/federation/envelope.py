@@ -10,6 +10,7 @@ What the envelope does not do: it does not hide who talks to whom, nor how much;
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +30,7 @@ from polyclinic.federation.protocol import Message, Roster, Step, Total
 
 __all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce"]
 
+_LOG = logging.getLogger("polyclinic.federation")
 _DEPTH = 8  # no honest body nests deeper; stops a hostile one from exhausting the stack
 
 
@@ -251,13 +253,14 @@ class Envelope:
 class Party:
     """One side of a signed exchange: opens the envelope, then hands the content to the handler of that kind.
 
-    A handler reads the whole body before it changes anything, so a refused message leaves no trace. The driver logs a
-    :class:`MessageRefused` and goes on.
+    A handler reads the whole body before it changes anything, so a refused message leaves no trace. The driver catches a
+    :class:`MessageRefused` (logged under ``polyclinic.federation``) and goes on.
     """
 
     def __init__(self, envelope: Envelope) -> None:
         self.envelope = envelope
         self.me, self.roster, self.step = envelope.me, envelope.roster, envelope.step
+        self._where = (self.step.round, self.step.name, self.roster.attempt)
         self._result: Total | Literal["pending", "done", "burnt"] = "pending"
 
     def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
@@ -265,7 +268,15 @@ class Party:
         raise NotImplementedError
 
     def receive(self, message: Message) -> list[Message]:
-        """Take one message and answer."""
+        """Take one message and answer; a refusal is logged (its text may leave the site) and raised."""
+        try:
+            return self.take(message)
+        except MessageRefused as e:
+            _LOG.warning("%r, round %d, step %r, attempt %d: %s", self.me, *self._where, e)
+            raise
+
+    def take(self, message: Message) -> list[Message]:
+        """Open, then hand on."""
         return self.handle(message, self.envelope.open(message))
 
     def handle(self, message: Message, body: dict[str, Any]) -> list[Message]:

@@ -132,7 +132,7 @@ def test_garbage_with_a_valid_signature_is_refused_or_harmless(network: Make, na
             assert side.result() == "pending" or side.result() in ("done", "burnt") or isinstance(side.result(), Total)
 
 
-def test_a_refusal_names_the_reason(network: Make) -> None:
+def test_a_refusal_names_the_reason_and_is_logged(network: Make, caplog: pytest.LogCaptureFixture) -> None:
     roster, step, parts = network(3)
     adder: Any = by_name("masked")
     roster = adder.enrol(roster)
@@ -150,6 +150,8 @@ def test_a_refusal_names_the_reason(network: Make) -> None:
         with pytest.raises(MessageRefused, match=words) as caught:
             coordinator.receive(bad)
         assert caught.value.code == "PC610"
+        assert words in caplog.records[-1].getMessage()
+        assert caplog.records[-1].name == "polyclinic.federation"
     coordinator.receive(m)
     with pytest.raises(MessageRefused, match="received before"):
         coordinator.receive(m)

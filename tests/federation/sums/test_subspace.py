@@ -269,3 +269,18 @@ def test_masks_are_gaussian() -> None:
     draws = np.sort(gaussian(bytes(range(32)), 20_000, 3.0) / 3)
     gap = np.abs(ndtr(draws) - (np.arange(20_000) + 0.5) / 20_000).max()
     assert gap * np.sqrt(20_000) < 2.0  # Kolmogorov-Smirnov, p about 7e-4
+
+
+def test_a_paid_step_gets_the_largest_masks_and_their_leak_costs_next_to_nothing(add: Make) -> None:
+    names = tuple(f"s{i}" for i in range(6))
+    step = Step(1, "statistics", {"S": (200,)}, bound=1e3, sensitivity=1.0, multiplier=3.0, grid=2.0**-16)
+    rng = np.random.default_rng(0)
+    parts = {s: Contribution({"S": rng.integers(-(2**20), 2**20, 200) * 2.0**-16}) for s in names}
+    adder = Subspace()
+    roster = adder.enrol(Roster(names, colluders=1))
+    assert adder.plan(roster, paid=True).sd > 100 * adder.plan(roster).sd
+    (event,) = adder.masks(roster).events(step)
+    assert event.multiplier > 1000  # beside the step's own 3.0
+    total = add(adder, roster, step, parts).run()[names[0]]
+    np.testing.assert_array_equal(total.arrays["S"], sum(p.arrays["S"] for p in parts.values()))
+    assert total.noise_sd == pytest.approx(3.0 * np.sqrt(6 / 5))

@@ -146,7 +146,7 @@ class CycleNode(Party):
         body = {"key": self._key.public_key().public_bytes_raw()}
         return [self.envelope.seal(j, "hello", body) for j in (self._before, self._next)]
 
-    def receive(self, message: Message) -> list[Message]:
+    def take(self, message: Message) -> list[Message]:
         """Letters that overtook a hello wait for it."""
         body = self.envelope.open(message)
         if message.kind in ("pass", "total") and len(self._lines) < 2:
@@ -166,7 +166,7 @@ class CycleNode(Party):
         out = self._hand_on(self._words + self._offset) if self.me == self._first else []
         early, self._early = self._early, {}
         for m in early.values():
-            out += self.receive(m)
+            out += self.take(m)
         return out
 
     def _hand_on(self, words: Words) -> list[Message]:

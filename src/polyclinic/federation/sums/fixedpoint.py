@@ -74,7 +74,7 @@ class FixedPoint:
         whole = np.rint(scaled)
         if self.grid is not None and not np.allclose(whole[:-1], scaled[:-1], rtol=1e-12, atol=1e-6):
             raise ProtocolMismatch(f"site {who!r}: contribution is not on the announced grid {self.grid!r}")
-        return whole.astype(np.int64).view(np.uint64)
+        return np.asarray(whole.astype(np.int64).view(np.uint64))
 
     def decode(self, words: Words) -> Array:
         """Real numbers from the sum of encoded vectors."""

@@ -140,37 +140,42 @@ def mask_sd(
 
 
 @lru_cache(maxsize=64)
-def _mask_sd(names: tuple[str, ...], edges: Edges, colluders: int, bits: float, schedule: Schedule) -> float:
+def _honest(names: tuple[str, ...], edges: Edges, colluders: int) -> tuple[Array, ...]:
+    """Honest subgraphs for every set of corrupt sites, and the whole graph; refuses a graph that can be cut."""
     n = len(names)
     if comb(n, colluders) > 20_000:
         raise ConfigError(
             f"{comb(n, colluders):,} sets of {colluders} colluders among {n} sites cannot all be checked",
-            hint="give mask_sd yourself, or assume fewer colluders",
+            hint="assume fewer colluders, or use aggregation='masked'",
         )
     a = adjacency(names, edges)
-    parts = [range(n)] + [sorted(set(range(n)) - set(bad)) for bad in combinations(range(n), colluders)]
-    faults, reference, worst = [], 1e3, 0.0
-    for part in parts:
-        at = np.array(part)
-        sub = a[np.ix_(at, at)]
-        if len(at) < 2 or not connected(sub):
-            bad_names = [s for k, s in enumerate(names) if k not in set(part)]
-            faults.append(f"without {', '.join(bad_names)} the remaining sites are cut off from each other")
-            continue
-        worst = max(worst, float(_subspace(sub, reference, schedule).max()) - ideal_bits(len(at)))
+    subgraphs, faults = [a], []
+    for bad in combinations(range(n), colluders):
+        at = [i for i in range(n) if i not in bad]
+        subgraphs.append(a[np.ix_(at, at)])
+        if len(at) < 2 or not connected(subgraphs[-1]):
+            faults.append(f"without {', '.join(names[i] for i in bad)} the remaining sites are cut off from each other")
     if faults:
         raise ConfigError(
             f"the graph does not hide a site from {colluders} corrupt neighbour(s)",
             faults=faults[:10],
             hint="every site needs several neighbours: use a complete or denser graph",
         )
-    if len(edges) < n and n > 2:
-        raise ConfigError(
-            f"{len(edges)} edges among {n} sites: at least {n} are required", hint="close the ring"
-        )  # E4.6
+    if len(edges) < n and n > 2:  # ERRATA E4.6
+        raise ConfigError(f"{len(edges)} edges among {n} sites: at least {n} are required", hint="close the ring")
+    return tuple(subgraphs)
+
+
+@lru_cache(maxsize=64)
+def _mask_sd(names: tuple[str, ...], edges: Edges, colluders: int, bits: float, schedule: Schedule) -> float:
+    subgraphs = _honest(names, edges, colluders)
+
+    def worst(sd: float) -> float:
+        return max(float(_subspace(a, sd, schedule).max()) - ideal_bits(len(a)) for a in subgraphs)
+
     # The excess falls as 1 / sd^2 for large masks; a second look at the result makes it exact.
-    sd = reference * float(np.sqrt(max(worst, 1e-300) / bits))
-    while any(float(_subspace(a[np.ix_(p, p)], sd, schedule).max()) - ideal_bits(len(p)) > bits for p in parts):
+    sd = 1e3 * float(np.sqrt(max(worst(1e3), 1e-300) / bits))
+    while worst(sd) > bits:
         sd *= 1.1
     return float(f"{sd:.3g}") * 1.01
 

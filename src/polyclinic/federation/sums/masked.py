@@ -144,7 +144,7 @@ class MaskedSite(Party):
             "abort": self._on_abort,
         }
 
-    def receive(self, message: Message) -> list[Message]:
+    def take(self, message: Message) -> list[Message]:
         """Only the coordinator writes to a site; sites' words inside carry their own signatures."""
         if message.sender != self.roster.coordinator:
             raise MessageRefused(

@@ -42,7 +42,7 @@ from polyclinic.federation.sums.fixedpoint import LIMB, LIMBS, FixedPoint, join,
 from polyclinic.federation.sums.leak import Schedule, mask_sd
 from polyclinic.federation.sums.masked import stream
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
-from polyclinic.privacy.card import Masks
+from polyclinic.privacy.masks import Masks
 from polyclinic.privacy.release import Array
 
 __all__ = ["Plan", "Subspace", "SubspaceNode", "gaussian"]
@@ -138,19 +138,22 @@ class Subspace:
         """Each site adds ``1 / (threshold - colluders)`` of the noise variance."""
         return 1.0 / (roster.threshold - roster.colluders)
 
-    def plan(self, roster: Roster) -> Plan:
-        """Constant, masks and iterations for a roster; refuses what is not safe or cannot be computed in float64."""
-        key = (roster.sites, roster.edges, roster.coordinator, roster.threshold, roster.colluders)
+    def plan(self, roster: Roster, *, paid: bool = False) -> Plan:
+        """Constant, masks and iterations for a roster; refuses what is not safe or cannot be computed in float64.
+
+        A step that carries privacy noise (``paid``) gets the largest masks that float64 allows, since their leak is charged.
+        """
+        key = (roster.sites, roster.edges, roster.coordinator, roster.threshold, roster.colluders, paid)
         if key not in self._plans:
-            self._plans[key] = self._plan(roster)
+            self._plans[key] = self._plan(roster, paid and self.sd is None)
         return self._plans[key]
 
     def masks(self, roster: Roster) -> Masks:
         """What a privacy card charges for the masks' finite size: any change of all honest sites' digits, worst colluders."""
-        plan, n = self.plan(roster), len(roster.sites)
+        plan, n = self.plan(roster, paid=True), len(roster.sites)
         return _masks(graph.adjacency(plan.sites, plan.edges).tobytes(), n, n - roster.colluders, plan.sd)
 
-    def _plan(self, roster: Roster) -> Plan:
+    def _plan(self, roster: Roster, largest: bool) -> Plan:
         names, n = tuple(sorted(roster.sites)), len(roster.sites)
         faults = []
         if n < 3:
@@ -164,8 +167,9 @@ class Subspace:
         edges = graph.given(names, roster.edges)
         a = graph.adjacency(names, edges)
         needed = mask_sd(names, edges, roster.colluders, self.bits, self.schedule)
-        sd = needed if self.sd is None else self.sd
         tolerance = 1 / (4 * n * 2 ** (LIMB - 1))
+        most = float(f"{0.45 * tolerance / pdmm.floor_of(a, 1.0):.2g}")
+        sd = max(needed, most) if largest else needed if self.sd is None else self.sd
         if pdmm.floor_of(a, sd) > tolerance / 2:
             raise ConfigError(
                 f"masks of sd {sd:.3g} are too large for float64: rounding leaves {pdmm.floor_of(a, sd):.2g}, "
@@ -183,14 +187,14 @@ class Subspace:
         only_added(step, self.name)
         if mine is None:
             raise ConfigError(f"{me!r} brings no contribution: a subspace sum has no coordinator")
-        plan = self.plan(roster)
+        plan = self.plan(roster, paid=step.noise_sd > 0)
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
         return SubspaceNode(Envelope(me, roster, step, self.identities.get(me)), plan, split(words), self.share(roster))
 
     def together(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total:
         """All sites in one process at once: the same consensus, vectorised over nodes; the same bits, no messages."""
         only_added(step, self.name)
-        plan, n = self.plan(roster), len(roster.sites)
+        plan, n = self.plan(roster, paid=step.noise_sd > 0), len(roster.sites)
         code = FixedPoint.of(step, n)
         s = np.array([split(code.encode(flatten(step, parts[x], x), x)) for x in plan.sites])
         a = graph.adjacency(plan.sites, plan.edges)
@@ -219,7 +223,7 @@ class Subspace:
 
         Contents are zeros of the true length, so a specimen has exactly as many bytes on the wire as the letter.
         """
-        plan, size, sealed = self.plan(roster), step.size + 1, 28  # nonce and tag
+        plan, size, sealed = self.plan(roster, paid=step.noise_sd > 0), step.size + 1, 28  # nonce and tag
         slots = np.arange(plan.slots)
         for i, j in sorted(pair for e in plan.edges for pair in (e, e[::-1])):
 
@@ -286,12 +290,12 @@ class SubspaceNode(Party):
 
     # ---- letters
 
-    def receive(self, message: Message) -> list[Message]:
+    def take(self, message: Message) -> list[Message]:
         """A signed hello or dual, or a sealed letter; those come only after both ends have greeted each other."""
         m, s = message, self.step
         where = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"
         if m.kind in ("hello", "dual"):
-            return super().receive(m)
+            return super().take(m)
         if m.to != self.me or m.sender not in self._near:
             raise MessageRefused(f"{where}: not from a neighbour of {self.me!r}")
         if (m.round, m.step, m.attempt) != (s.round, s.name, self.roster.attempt):

@@ -43,10 +43,11 @@ def flatten(step: Step, mine: Contribution, who: str) -> Array:
     array([ 2., -6.,  2.])
     """
     value, weight = limits(step)
+    shapes = {n: np.shape(a) for n, a in mine.arrays.items()}
     faults = [
-        f"{n}: shape {np.shape(mine.arrays.get(n))}, announced {tuple(s)}"
+        f"{n}: shape {shapes.get(n, 'none')}, announced {tuple(s)}"
         for n, s in step.shapes.items()
-        if n not in mine.arrays or np.shape(mine.arrays[n]) != tuple(s)
+        if shapes.get(n) != tuple(s)
     ]
     faults += [f"{n}: not announced" for n in mine.arrays if n not in step.shapes]
     vector = np.empty(0)
