@@ -131,14 +131,16 @@ class SiteParty:
 
     def open(self, public: Any) -> None:
         """Make the private start."""
-        self.private = self.method.open(self.site, public, seeds(self.method.params.seed, self.site.name, "open"))
+        rng = seeds(self.method.params.seed, self.site.name, "open")
+        self.private = wire.canonical(self.method.open(self.site, public, rng))
 
     def contribute(self, step: Step, public: Any, roster: Roster) -> Contribution:
         """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
         if self.private is None:
             self.open(public)
         rng = seeds(self.method.params.seed, self.site.name, step.round, step.name)
-        self._next, mine = self.method.contribute(step, self.site, self.private, public, rng)
+        after, mine = self.method.contribute(step, self.site, self.private, public, rng)
+        self._next = wire.canonical(after)
         for name, a in mine.arrays.items():
             largest = float(np.abs(a).max(initial=0.0))
             if not largest <= step.bound:  # NaN too
@@ -213,7 +215,7 @@ class Conductor:
 
     def begin(self) -> None:
         """The public start."""
-        self.public = self.method.begin(self.setting, seeds(self.method.params.seed, "begin"))
+        self.public = wire.canonical(self.method.begin(self.setting, seeds(self.method.params.seed, "begin")))
         self._tell("begin", 0, {})
 
     def step(self) -> Step | None:
@@ -227,7 +229,7 @@ class Conductor:
 
     def commit(self, step: Step, total: Total) -> None:
         """A sum was taken: the next public state, and the round's figures if it was its last."""
-        self.public = self.method.combine(step, self.public, total)
+        self.public = wire.canonical(self.method.combine(step, self.public, total))
         self.releases.append((step, self.adder.share(self.roster)))
         if step.counts:
             self.traffic.rounds = max(self.traffic.rounds, step.round)

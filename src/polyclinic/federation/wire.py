@@ -18,7 +18,7 @@ import numpy as np
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation.protocol import Message
 
-__all__ = ["LIMIT", "VERSION", "decode", "decode_message", "encode", "encode_message", "pack", "unpack"]
+__all__ = ["LIMIT", "VERSION", "canonical", "decode", "decode_message", "encode", "encode_message", "pack", "unpack"]
 
 MAGIC: Final = b"PCW1"
 VERSION: Final = 1
@@ -84,7 +84,8 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
         size = count * np.dtype(entry[0]).itemsize
         if size > len(data) - at:
             raise MessageRefused("message truncated inside an array")
-        arrays.append(np.frombuffer(data, entry[0], count, at).reshape(shape))
+        # A copy, because a buffer in the middle of a message is not aligned, and BLAS then adds in another order.
+        arrays.append(np.frombuffer(data, entry[0], count, at).reshape(shape).copy())
         at += size
     if at != len(data):
         raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")
@@ -175,6 +176,24 @@ def pack(state: Any) -> Any:
     if isinstance(state, Mapping):
         return {k: pack(v) for k, v in state.items()}
     return state
+
+
+def canonical(state: T) -> T:
+    """The same state with every array in row order, as it comes back from the wire or from a checkpoint.
+
+    Sums over an axis depend in their last bit on an array's layout in memory; so that an interrupted run, and a run between
+    hosts, give the same bits as one that was never written down, states are always kept in this form.
+    """
+    made: Any = state
+    if isinstance(state, np.ndarray):
+        made = np.ascontiguousarray(state) if state.ndim else state
+    elif dataclasses.is_dataclass(state) and not isinstance(state, type):
+        made = dataclasses.replace(state, **{k: canonical(v) for k, v in _fields(state).items()})
+    elif isinstance(state, tuple):
+        made = tuple(canonical(v) for v in state)
+    elif isinstance(state, dict):
+        made = {k: canonical(v) for k, v in state.items()}
+    return made  # type: ignore[no-any-return]
 
 
 def unpack(kind: type[T], tree: Any) -> T:
