@@ -147,13 +147,10 @@ def count_together(
     modes = len(vocabulary.axes)
     with reading("events"):
         entering, used = _units(con, rule, modes, site)
-        query = _joined(rule, modes)
-        con.execute(f"CREATE OR REPLACE TEMP TABLE cells AS {query}")
-        con.execute("DROP TABLE units")
         people = [str(r[0]) for r in con.execute("SELECT patient FROM people ORDER BY p").fetchall()]
         order = ", ".join(["p", *(f"c{m}" for m in range(modes))])
-        columns = con.execute(f"SELECT * FROM cells ORDER BY {order}").fetchnumpy()
-        con.execute("DROP TABLE cells")
+        columns = con.execute(f"{_joined(rule, modes)} ORDER BY {order}").fetchnumpy()
+        con.execute("DROP TABLE units")
     lonely = f"no partner in the same {rule.window}" if rule.hours is None else "the patient lacks a mode"
     dropped = {lonely: entering - used} if entering > used else {}
     step = Step("count together" if site is None else f"count together at {site}", entering, used, dropped)
@@ -261,52 +258,58 @@ def _public(path: Path, titles: dict[str, str]) -> set[str]:
 
 
 def _units(con: Connection, rule: TensorRule, modes: int, site: str | None) -> tuple[int, int]:
-    """Table ``units`` (patient, place, mode, code, n): equal events counted once; and ``people``, numbered by name."""
+    """Table ``units`` (p, place, mode, code, n): equal events once, with their number; and ``people``, in order of name.
+
+    A place is a visit or a day of a patient (numbered), or a time in microseconds.
+    """
     place = {"visit": "e.visit_id", "day": "CAST(e.time AS DATE)"}.get(rule.window, "epoch_us(e.time)")
     where = f"{place} IS NOT NULL" + (f" AND e.site = {literal(site)}" if site is not None else "")
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE units AS SELECT e.patient_id AS patient, {place} AS place, c.mode AS mode, "
-        f"CAST(c.label AS INTEGER) AS code, count(*) AS n FROM {MATCH} WHERE {where} GROUP BY ALL"
+        f"CREATE OR REPLACE TEMP TABLE entering AS SELECT e.patient_id AS patient, {place} AS place, c.mode AS mode, "
+        f"CAST(c.label AS INTEGER) AS code, CAST(count(*) AS DOUBLE) AS n FROM {MATCH} WHERE {where} GROUP BY ALL"
     )
-    entering = _one(con, "SELECT coalesce(sum(n), 0) FROM units")
     # Only a patient (and, where the place is a visit or a day, only a place) with every mode can have a value.
     by = "patient, place" if rule.hours is None else "patient"
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE complete AS SELECT {by} FROM units GROUP BY {by} HAVING count(DISTINCT mode) = {modes}"
+        f"CREATE OR REPLACE TEMP TABLE complete AS SELECT {by} FROM entering GROUP BY {by} "
+        f"HAVING bit_or(1 << CAST(mode AS INTEGER)) = {2**modes - 1}"
     )
     con.execute(
         "CREATE OR REPLACE TEMP TABLE people AS SELECT patient, CAST(row_number() OVER (ORDER BY patient) - 1 AS INTEGER) AS p "
         "FROM (SELECT DISTINCT patient FROM complete)"
     )
+    number = "k.rowid" if rule.hours is None else "e.place"
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE units AS SELECT p, place, mode, code, n FROM units SEMI JOIN complete USING ({by}) "
-        "JOIN people USING (patient)"
+        f"CREATE OR REPLACE TEMP TABLE units AS SELECT p, {number} AS place, e.mode, e.code, e.n FROM entering e "
+        f"JOIN complete k USING ({by}) JOIN people USING (patient)"
     )
-    return entering, _one(con, "SELECT coalesce(sum(n), 0) FROM units")
+    counts = _one(con, "SELECT coalesce(sum(n), 0) FROM entering"), _one(con, "SELECT coalesce(sum(n), 0) FROM units")
+    con.execute("DROP TABLE entering")
+    return counts
 
 
 def _joined(rule: TensorRule, modes: int) -> str:
     """The count itself: one row a cell."""
     cells = ", ".join(f"u{m}.code AS c{m}" for m in range(modes))
-    value = " * ".join(f"u{m}.n" for m in range(modes))
-    value = (
-        f"CAST(sum({value}) AS DOUBLE)"
-        if rule.cap is None
-        else f"least(CAST(sum({value}) AS DOUBLE), {float(rule.cap)!r})"
-    )
+    value = f"sum({' * '.join(f'u{m}.n' for m in range(modes))})"
+    if rule.cap is not None:
+        value = f"least({value}, {float(rule.cap)!r})"
     if rule.hours is None:
+        first = "(SELECT * FROM units WHERE mode = 0) u0"
         tables = "".join(
-            f" JOIN (SELECT * FROM units WHERE mode = {m}) u{m} ON u{m}.p = u0.p AND u{m}.place = u0.place"
+            f" JOIN (SELECT place, code, n FROM units WHERE mode = {m}) u{m} ON u{m}.place = u0.place"
             for m in range(1, modes)
         )
-        first = "(SELECT * FROM units WHERE mode = 0) u0"
     else:
         width = round(rule.hours * 3_600_000_000)
         # Times within a window lie in the same or the next bucket of its width: an equality join instead of all pairs.
         first = f"(SELECT *, place // {width} AS bucket FROM units WHERE mode = 0) u0"
         tables = ""
         for m in range(1, modes):
-            spread = f"(SELECT u.*, place // {width} + d.shift AS bucket FROM units u, (VALUES (-1), (0), (1)) d(shift) WHERE mode = {m})"
+            spread = (
+                f"(SELECT u.*, place // {width} + d.shift AS bucket "
+                f"FROM units u, (VALUES (-1), (0), (1)) d(shift) WHERE mode = {m})"
+            )
             near = " AND ".join(f"abs(u{m}.place - u{k}.place) <= {width}" for k in range(m))
             tables += f" JOIN {spread} u{m} ON u{m}.p = u0.p AND u{m}.bucket = u0.bucket AND {near}"
     return f"SELECT u0.p AS p, {cells}, {value} AS value FROM {first}{tables} GROUP BY ALL"
@@ -314,7 +317,7 @@ def _joined(rule: TensorRule, modes: int) -> str:
 
 def _tensor(columns: Mapping[str, Any], people: Sequence[str], vocabulary: Vocabulary) -> SparseTensor:
     """Lay the sorted cells out by patient; codes of an axis that is not fixed and never co-occur are left out."""
-    p = np.asarray(columns["p"], np.int64)
+    p = np.asarray(columns["p"])
     if not len(p):
         raise DataError(
             "nothing occurs together: the tensor would be empty",
@@ -324,11 +327,11 @@ def _tensor(columns: Mapping[str, Any], people: Sequence[str], vocabulary: Vocab
     present = p[first]
     codes, axes = [], []
     for m, (axis, fixed) in enumerate(zip(vocabulary.axes, vocabulary.fixed)):
-        c = np.asarray(columns[f"c{m}"], np.int64)
+        c = np.asarray(columns[f"c{m}"])
         if not fixed:
-            seen = np.unique(c)
-            c = np.searchsorted(seen, c)
-            axis = axis.take(seen.tolist())
+            seen = np.bincount(c, minlength=len(axis.labels or ())) > 0
+            c = (np.cumsum(seen, dtype=np.int32) - 1)[c]
+            axis = axis.take(np.flatnonzero(seen).tolist())
         codes.append(c)
         axes.append(axis)
     return SparseTensor.from_layout(
