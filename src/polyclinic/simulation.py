@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,13 @@ def run_study(
     Every simulated site has its own ledger in the folder, and its node's policy where it has one; a refusal comes before
     anything is computed.
     """
+    if resume:
+        stored = folder.read_json(folder.study)["study"]
+        if stored != json.loads(json.dumps(study.to_json())):
+            raise ConfigError(
+                f"{folder.path} holds a run of another study than {study.name!r} as it is now",
+                hint="resume with the same study file, or choose another --out",
+            )
     found = sites_of(study) if sites is None else sites
     folder.write_json(folder.study, {"study": study.to_json(), "sites": sorted(s.name for s in found), **_versions()})
 
