@@ -38,6 +38,14 @@ def test_erasing_the_sites_folder_does_not_erase_what_was_spent(tmp_path):
     assert home.home.resolve() not in ledger_of(home).path.resolve().parents
 
 
+def test_a_ledger_begun_inside_the_folder_goes_on(tmp_path):
+    made = node(tmp_path)
+    inside = made.home / "ledger.jsonl"
+    inside.parent.mkdir(parents=True)
+    inside.touch()
+    assert ledger_of(made).path == inside
+
+
 def test_every_wrong_setting_is_named(tmp_path):
     with pytest.raises(ConfigError) as e:
         policy_of(node(tmp_path, policy={"max_epsilon": 3, "min_cell": 0}, ledger={"file": "x"}))

@@ -24,6 +24,9 @@ class LedgerRule(BaseModel):
     path: str | None = Field(
         None, description="The .jsonl file; default: beside the node file, outside what is erased."
     )
+    simulated_noise_seed: int | None = Field(
+        None, description="Rehearsals only: seeded floating-point noise; the card then says 'simulation'."
+    )
     cohort: str = Field("all", min_length=1, description="Name of the patients whose budget this is.")
 
 
@@ -67,7 +70,10 @@ def policy_of(node: Node) -> Policy:
 def ledger_of(node: Node) -> Ledger:
     """The site's ledger. It is not in the site's erasable folder: deleting data must not delete what was spent."""
     rule = _read(node)[1]
-    return Ledger(node.path(rule.path or f"{node.name}.ledger.jsonl"), site=node.name)
+    beside, inside = node.path(f"{node.name}.ledger.jsonl"), node.home / "ledger.jsonl"
+    # one that an engine began inside the folder goes on: a second ledger would start from nothing
+    default = inside if inside.exists() and not beside.exists() else beside
+    return Ledger(node.path(rule.path) if rule.path else default, site=node.name)
 
 
 def outbox_of(node: Node) -> Path:
