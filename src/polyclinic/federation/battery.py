@@ -242,7 +242,7 @@ class _Checks:
         try:
             outcome = self.run(odd)
         except PolyclinicError as e:
-            assert e.hint or e.faults, "an error that says nothing to do"
+            assert e.hint or e.faults, f"an error that says nothing to do: {e}"
             return
         for a in _arrays(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"

@@ -98,6 +98,9 @@ class Contribution:
     arrays: Arrays
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", {k: np.asarray(a, np.float64) for k, a in self.arrays.items()})
+
     def check(self, step: Step, who: str) -> None:
         """Refuse a contribution that is not what the step announced, naming every fault."""
         faults = []
