@@ -25,7 +25,18 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.tensors.site import Site
 
-__all__ = ["FederatedPCA", "Moments", "Standardizer", "complete", "half", "in_ball", "unit_rows", "whole"]
+__all__ = [
+    "FederatedPCA",
+    "Moments",
+    "Standardizer",
+    "complete",
+    "half",
+    "in_ball",
+    "moment_rows",
+    "noisy_moments",
+    "unit_rows",
+    "whole",
+]
 
 Array = NDArray[np.float64]
 GRID = 2.0**-20  # paid statistics are whole multiples of it, so that sums and noise are exact integers
@@ -179,6 +190,35 @@ class Moments:
         return np.asarray(scaled * np.outer(self.unit, self.unit))
 
 
+# ---- the same, paid for in one release
+
+
+def moment_rows(z: Array, *, crossed: bool = True) -> Array:
+    """One site's part of noisy moments of records in the unit ball: (1 + d + d(d+1)/2,), or (1 + 2d,).
+
+    A patient's row is ``(1, z, zz') / sqrt 3`` with off-diagonals times sqrt 2, so its length is
+    ``sqrt(1 + |z|^2 + |z|^4) / sqrt 3 <= 1`` exactly (PRIVACY 3.6).
+    """
+    i, j = np.triu_indices(z.shape[1])
+    second = z[:, i] * z[:, j] * np.where(i == j, 1.0, np.sqrt(2.0)) if crossed else z**2
+    return np.asarray(unit_rows(np.concatenate([np.ones((len(z), 1)), z, second], 1) / np.sqrt(3.0)).sum(0))
+
+
+def noisy_moments(rows: Array, noise_sd: float, d: int, *, crossed: bool = True) -> Moments:
+    """Moments in units of the ball; noise may not make a variance negative."""
+    rows, noise = rows * np.sqrt(3.0), noise_sd * np.sqrt(3.0)
+    n = max(float(rows[0]), 1.0)
+    mean, second = rows[1 : d + 1] / n, rows[d + 1 :] / n
+    if crossed:
+        i, j = np.triu_indices(d)
+        square = whole(second / np.where(i == j, 1.0, np.sqrt(2.0)), d) - np.outer(mean, mean)
+        values, vectors = np.linalg.eigh(square)
+        second = half((vectors * np.maximum(values, noise / n)) @ vectors.T)
+    else:
+        second = np.maximum(second - mean**2, noise / n)
+    return Moments(ZOOMS + 2, n, mean, np.ones(d), second)
+
+
 # ---- estimators
 
 
@@ -246,11 +286,10 @@ class _FromMoments(Estimator):
             return public.moments.step(self.params.max_patients)
         d, privacy = len(public.moments.mean), self.params.privacy
         (multiplier,) = calibrate(privacy.epsilon, privacy.delta)
-        shapes = {"n": (1,), "first": (d,), "second": public.moments.second.shape}
         return Step(
             0,
             "noisy-moments",
-            shapes,
+            {"rows": (1 + d + len(public.moments.second),)},
             bound=float(self.params.max_patients),
             sensitivity=1.0,
             multiplier=multiplier,
@@ -267,31 +306,16 @@ class _FromMoments(Estimator):
     ) -> tuple[Nothing, Contribution]:
         if not public.paid:
             return private, public.moments.contribute(site.matrix())
-        d = len(public.moments.mean)
-        z = in_ball(site.matrix(), self._center(d), self._radius)
-        second = _pairs(z) if self.crossed else z**2
-        rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, second], 1) / np.sqrt(3.0))
-        total = rows.sum(0)
-        return private, Contribution({"n": total[:1], "first": total[1 : d + 1], "second": total[d + 1 :]})
+        z = in_ball(site.matrix(), self._center(site.matrix().shape[1]), self._radius)
+        return private, Contribution({"rows": moment_rows(z, crossed=self.crossed)})
 
     def combine(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
         if not public.paid:
             return replace(public, moments=public.moments.combine(total))
-        m, radius = public.moments, self._radius
-        d = len(m.mean)
-        n = max(float(total.arrays["n"][0]) * np.sqrt(3.0), 1.0)
-        mean = total.arrays["first"] * np.sqrt(3.0) / n
-        second = total.arrays["second"] * np.sqrt(3.0) / n
-        sd = np.sqrt(3.0) * total.noise_sd / n
-        if self.crossed:
-            square = _unpaired(second, d) - np.outer(mean, mean)
-            values, vectors = np.linalg.eigh(square)
-            square = (vectors * np.maximum(values, sd)) @ vectors.T  # noise must not make a variance negative
-            second = half(square)
-        else:
-            second = np.maximum(second - mean**2, sd)
-        unit = np.full(d, radius)
-        return replace(public, moments=Moments(ZOOMS + 2, n, self._center(d) + radius * mean, unit, second))
+        d = len(public.moments.mean)
+        m = noisy_moments(total.arrays["rows"], total.noise_sd, d, crossed=self.crossed)
+        mean = self._center(d) + self._radius * m.mean
+        return replace(public, moments=replace(m, mean=mean, unit=self._radius * m.unit))
 
     def close(self, site: Site, private: Nothing, public: MomentsPublic) -> Arrays:
         return {}
@@ -327,18 +351,6 @@ class _FromMoments(Estimator):
 
     def _apply(self, X: Array) -> Array:
         raise NotImplementedError
-
-
-def _pairs(z: Array) -> Array:
-    """Products of pairs of features, off-diagonals times sqrt 2, so that the length is |z|^2 exactly."""
-    d = z.shape[1]
-    i, j = np.triu_indices(d)
-    return np.asarray(z[:, i] * z[:, j] * np.where(i == j, 1.0, np.sqrt(2.0)))
-
-
-def _unpaired(values: Array, d: int) -> Array:
-    i, j = np.triu_indices(d)
-    return whole(values / np.where(i == j, 1.0, np.sqrt(2.0)), d)
 
 
 class Standardizer(_FromMoments):

@@ -16,17 +16,28 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from polyclinic.errors import ConfigError, PolicyRefusal
-from polyclinic.federation.moments import GRID, RADIUS, ROOM, Moments, Nothing, complete, in_ball
+from polyclinic.federation.moments import (
+    GRID,
+    RADIUS,
+    ROOM,
+    Moments,
+    Nothing,
+    complete,
+    in_ball,
+    moment_rows,
+    noisy_moments,
+)
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
-from polyclinic.mixtures import paid, start
+from polyclinic.mixtures import histogram, paid, start
 from polyclinic.mixtures.fitted import FittedMixture
+from polyclinic.mixtures.histogram import FLAT
 from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures.statistics import Statistics, expect, maximise, shapes
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.tensors.site import Site
 
-__all__ = ["GaussianMixture", "MixtureParams", "MixturePublic"]
+__all__ = ["GaussianMixture", "MixtureParams", "MixturePublic", "scaled", "unscaled"]
 
 LLOYD = 4  # k-means rounds between the votes and EM
 EMPTY = 1e-3  # a group of fewer patients than this is moved to a new public place
@@ -103,6 +114,8 @@ class MixturePublic:
     best_iterations: int = 0
     best_converged: bool = False
     loglik: float | None = None  # of the final mixture, summed
+    basis: Array | None = None  # with privacy: (d, m) directions of the histogram
+    frame: Array | None = None  # (2, m) its centre and half-width
 
 
 class GaussianMixture(FittedMixture):
@@ -197,7 +210,7 @@ class GaussianMixture(FittedMixture):
             _, scale = self._bounds(public)
             return replace(public, stage="end", loglik=float(total.arrays["loglik"][0]) * scale)
         _, scale = self._bounds(public)
-        sums = _unscaled(total.arrays, public.moments.unit, p.covariance_type, scale)
+        sums = unscaled(total.arrays, public.moments.unit, p.covariance_type, scale)
         if public.stage == "lloyd":
             return self._lloyd(public, sums)
         return self._em(public, sums)
@@ -226,7 +239,7 @@ class GaussianMixture(FittedMixture):
         if public.stage == "score":
             return private, Contribution({"loglik": np.array([float(public.mixture.log_density(X).sum()) / scale])})
         s = expect(X, public.mixture, hard=public.stage == "lloyd")
-        arrays = _scaled(s, public.moments.unit, p.covariance_type)
+        arrays = scaled(s, public.moments.unit, p.covariance_type)
         if public.stage == "em":
             arrays["loglik"] = np.array([s.loglik / scale])
         return private, Contribution(arrays)
@@ -244,10 +257,14 @@ class GaussianMixture(FittedMixture):
         p = self.params
         if p.means_init is not None:
             return replace(public, stage="em", round=1, mixture=self._explicit(public))
-        if p.start == "votes":
-            dear = p.privacy is not None and public.mixture.d > start.GRID_FEATURES
-            return self._begin_start(public) if dear else replace(public, stage="votes")
-        return self._begin_start(public)
+        if p.start == "box":
+            return self._begin_start(public)
+        if p.privacy is None:
+            return replace(public, stage="votes")
+        d = public.mixture.d
+        if d > FLAT:
+            return replace(public, stage="moments")
+        return replace(public, stage="votes", frame=np.stack([np.zeros(d), np.ones(d)]))
 
     def _explicit(self, public: MixturePublic) -> Mixture:
         p, (_, covariance) = self.params, self._overall(public)
@@ -268,8 +285,7 @@ class GaussianMixture(FittedMixture):
         """A start by its number; the same votes serve all of them."""
         p, (mean, covariance) = self.params, self._overall(public)
         rng = seeds(p.seed, "start", public.start)
-        paid_lloyd = p.privacy is not None and p.start == "votes"
-        if p.start == "box" or paid_lloyd:
+        if p.start == "box":
             mixture = start.box(mean, covariance, p.n_components, p.covariance_type, rng)
         else:
             sd = self._sd(public)
@@ -351,8 +367,6 @@ class GaussianMixture(FittedMixture):
         return np.sqrt(np.where(variances > 0, variances, 1.0))
 
     def _points(self, public: MixturePublic) -> Array:
-        if self.params.privacy is not None:
-            return start.grid(public.mixture.d)
         return start.points(*self._overall(public), self.params.n_components, seeds(self.params.seed, "points"))
 
     def _bounds(self, public: MixturePublic) -> tuple[float, float]:
@@ -383,7 +397,7 @@ class GaussianMixture(FittedMixture):
         largest = n * (float(np.abs(constants[known]).max()) + 0.5 * min(traces))
         return bound, max(largest / n, 1.0)
 
-    # ---- the paid way
+    # ---- the paid way: noisy covariance (above 3 features), coarse and fine histogram, then EM
 
     def _center(self, d: int) -> Array:
         return np.zeros(d) if self.params.center is None else np.asarray(self.params.center, float)
@@ -402,62 +416,68 @@ class GaussianMixture(FittedMixture):
         assert p.privacy is not None
         asked = p.start == "votes" and p.means_init is None
         share = p.start_share if asked else 0.0
-        late = np.arange(1, self._paid_rounds + 1, dtype=float)
-        rounds = (1 - share) * late / late.sum()
         if public.stage == "em":
-            part = rounds[public.iteration]
+            late = np.arange(1, self._paid_rounds + 1, dtype=float)
+            part = (1 - share) * late[public.iteration] / late.sum()
         else:
-            part = share / LLOYD if public.stage == "lloyd" else share
+            parts = (
+                {"moments": 0.3, "coarse": 0.2, "fine": 0.5}
+                if public.mixture.d > FLAT
+                else {"coarse": 0.3, "fine": 0.7}
+            )
+            part = share * parts[self._paid_name(public)]
         (multiplier,) = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(float(part),))
         return multiplier
+
+    def _paid_name(self, public: MixturePublic) -> str:
+        if public.stage == "votes":
+            return "fine" if public.iteration else "coarse"
+        return {"moments": "moments", "em": "statistics"}[public.stage]
 
     def _paid_step(self, public: MixturePublic) -> Step:
         p, (k, d) = self.params, public.mixture.means.shape
         sums: dict[str, tuple[int, ...]]
         if public.stage == "votes":
-            name, number, sums, unit = "votes", 0, {"votes": (len(start.grid(d)),)}, 1.0
-        elif public.stage == "lloyd":
-            name, number, sums, unit = f"lloyd-{public.iteration}", 0, {"rows": (k * (d + 2),)}, GRID
+            assert public.frame is not None
+            m = public.frame.shape[1]
+            sums = {"votes": (histogram.side(m, fine=public.iteration > 0) ** m,)}
+        elif public.stage == "moments":
+            sums = {"rows": (1 + d + d * (d + 1) // 2,)}
         else:
-            name, number, sums, unit = "statistics", public.round, shapes(p.covariance_type, k, d), GRID
+            sums = shapes(p.covariance_type, k, d)
         return Step(
-            number,
-            name,
+            public.round if public.stage == "em" else 0,
+            self._paid_name(public),
             sums,
             bound=float(p.max_patients),
             sensitivity=1.0,
             multiplier=self._multiplier(public),
-            grid=unit,
+            grid=1.0 if public.stage == "votes" else GRID,
             counts=public.stage == "em",
         )
 
     def _paid_contribution(self, X: Array, public: MixturePublic) -> Contribution:
         Z = in_ball(X, self._center(X.shape[1]), self._radius)
+        if public.stage == "moments":
+            return Contribution({"rows": moment_rows(Z)})
         if public.stage == "votes":
-            return Contribution({"votes": start.vote(Z, self._points(public), 1.0)})
-        if public.stage == "lloyd":
-            return Contribution({"rows": paid.lloyd_rows(Z, public.mixture.means)})
+            assert public.frame is not None
+            cells = histogram.side(public.frame.shape[1], fine=public.iteration > 0)
+            P = Z if public.basis is None else Z @ public.basis
+            return Contribution({"votes": histogram.vote(P, public.frame, cells)})
         return Contribution(paid.bounded(Z, public.mixture))
 
     def _paid_combine(self, public: MixturePublic, total: Total) -> MixturePublic:
         p = self.params
-        if public.stage == "votes":
-            mixture = start.from_votes(
-                self._points(public),
-                total.arrays["votes"],
-                p.n_components,
-                p.covariance_type,
-                noise_sd=total.noise_sd,
-                starts=max(p.n_starts, 10),
-                rng=seeds(p.seed, "start", 0),
+        if public.stage == "moments":
+            moments = noisy_moments(total.arrays["rows"], total.noise_sd, public.mixture.d)
+            basis = histogram.directions(moments.covariance(), p.n_components)
+            m = basis.shape[1]
+            return replace(
+                public, stage="votes", moments=moments, basis=basis, frame=np.stack([np.zeros(m), np.ones(m)])
             )
-            return replace(public, stage="em", round=1, mixture=mixture)
-        if public.stage == "lloyd":
-            means, variances = paid.lloyd_move(total.arrays["rows"], total.noise_sd, public.mixture.means)
-            mixture = start.shared(means, variances, p.covariance_type)
-            if public.iteration + 1 < LLOYD:
-                return replace(public, iteration=public.iteration + 1, mixture=mixture)
-            return replace(public, stage="em", iteration=0, round=1, mixture=mixture)
+        if public.stage == "votes":
+            return self._paid_votes(public, total)
         mixture = paid.improve(
             dict(total.arrays), total.noise_sd, public.mixture, reg_covar=p.reg_covar / self._radius**2
         )
@@ -465,6 +485,28 @@ class GaussianMixture(FittedMixture):
         if public.iteration < self._paid_rounds:
             return replace(public, round=public.round + 1)
         return replace(public, stage="end", best=mixture, best_iterations=public.iteration)
+
+    def _paid_votes(self, public: MixturePublic, total: Total) -> MixturePublic:
+        p, frame, votes = self.params, public.frame, total.arrays["votes"]
+        assert frame is not None
+        cells = histogram.side(frame.shape[1], fine=public.iteration > 0)
+        if public.iteration == 0:
+            return replace(public, iteration=1, frame=histogram.zoom(votes, frame, cells, total.noise_sd))
+        flat = public.basis is None
+        mixture = histogram.fit_histogram(
+            votes,
+            frame,
+            cells,
+            p.n_components,
+            p.covariance_type if flat else "full",
+            noise_sd=total.noise_sd,
+            starts=max(p.n_starts, 10),
+            rng=seeds(p.seed, "start", 0),
+        )
+        if public.basis is not None:
+            m = public.moments
+            mixture = histogram.lift(mixture, public.basis, m.mean, m.covariance(), p.covariance_type)
+        return replace(public, stage="em", iteration=0, round=1, mixture=mixture)
 
     def _natural(self, public: MixturePublic) -> Mixture:
         """The mixture in the units of the records."""
@@ -488,10 +530,12 @@ def _units(unit: Array, kind: CovarianceType) -> Array | float:
     return np.asarray(unit[i] * unit[j])
 
 
-def _scaled(s: Statistics, unit: Array, kind: CovarianceType) -> dict[str, Array]:
+def scaled(s: Statistics, unit: Array, kind: CovarianceType) -> dict[str, Array]:
+    """Statistics as they travel: in the public units of the features."""
     return {"a": s.a, "b": s.b / unit, "C": s.C / _units(unit, kind)}
 
 
-def _unscaled(arrays: Arrays, unit: Array, kind: CovarianceType, scale: float) -> Statistics:
+def unscaled(arrays: Arrays, unit: Array, kind: CovarianceType, scale: float) -> Statistics:
+    """Inverse of :func:`scaled`; ``scale`` is the unit of the log-likelihood."""
     loglik = float(arrays["loglik"][0]) * scale if "loglik" in arrays else 0.0
     return Statistics(np.maximum(arrays["a"], 0.0), arrays["b"] * unit, arrays["C"] * _units(unit, kind), loglik)

@@ -19,8 +19,9 @@ from scipy.stats import chi2
 
 from polyclinic.federation.moments import unit_rows, whole
 from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks, whitened
+from polyclinic.mixtures.statistics import shapes
 
-__all__ = ["bounded", "consistency", "improve", "lloyd_move", "lloyd_rows", "reach", "widths"]
+__all__ = ["bounded", "consistency", "improve", "patient_rows", "reach", "widths"]
 
 ROOT3 = np.sqrt(3.0)
 SHRINK, GROW = 0.2, 5.0  # how far one noisy release may narrow or widen a group along any direction
@@ -54,31 +55,46 @@ def widths(kind: CovarianceType, d: int) -> int:
     return {"full": d * (d + 1) // 2, "tied": d * (d + 1) // 2, "diag": d, "spherical": 1}[kind]
 
 
-def bounded(Z: Array, mixture: Mixture) -> dict[str, Array]:
-    """One site's sums of bounded rows: ``a`` (k,), ``b`` (k, d), ``C`` (k, w) or (w,) for tied; on the grid 2^-20."""
+def patient_rows(z: Array, mixture: Mixture, factors: Array) -> Array:
+    """(n, k + kd + second moments) one row per patient, before it is pulled back to length 1."""
     k, d, kind = mixture.k, mixture.d, mixture.kind
-    factors, c, w = mixture.precisions_cholesky(), reach(d), widths(kind, d)
-    groups = 1 if kind == "tied" else k
-    total = np.zeros(k + k * d + groups * w)
+    c, groups = reach(d), 1 if mixture.kind == "tied" else mixture.k
     i, j = np.triu_indices(d)
     root2 = np.where(i == j, 1.0, np.sqrt(2.0))
+    joint = mixture.log_joint(z, factors)
+    r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    first, second = np.empty((len(z), k, d)), np.zeros((len(z), groups, widths(kind, d)))
+    for g in range(k):
+        y = whitened(kind, z - mixture.means[g], factors, g) / c
+        first[:, g] = r[:, [g]] * y
+        if kind in ("full", "tied"):
+            pairs = y[:, i] * y[:, j] * root2
+        else:
+            pairs = y**2 if kind == "diag" else (y**2).sum(1, keepdims=True)
+        second[:, 0 if kind == "tied" else g] += r[:, [g]] * pairs
+    return np.asarray(np.concatenate([r, first.reshape(len(z), -1), second.reshape(len(z), -1)], 1) / ROOT3)
+
+
+def bounded(Z: Array, mixture: Mixture) -> dict[str, Array]:
+    """One site's sums of bounded rows, shaped like exact statistics; whole multiples of 2^-20.
+
+    Parameters
+    ----------
+    Z
+        (n, d) records in units of the public ball.
+    mixture
+        The public mixture in the same units.
+    """
+    k, d, kind = mixture.k, mixture.d, mixture.kind
+    factors, forms = mixture.precisions_cholesky(), shapes(kind, k, d)
+    total = np.zeros(k + k * d + int(np.prod(forms["C"])))
     for s in blocks(len(Z), len(total)):
-        z = Z[s]
-        joint = mixture.log_joint(z, factors)
-        r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
-        first, second = np.empty((len(z), k, d)), np.zeros((len(z), groups, w))
-        for g in range(k):
-            y = whitened(kind, z - mixture.means[g], factors, g) / c
-            first[:, g] = r[:, [g]] * y
-            if kind in ("full", "tied"):
-                pairs = y[:, i] * y[:, j] * root2
-            else:
-                pairs = y**2 if kind == "diag" else (y**2).sum(1, keepdims=True)
-            second[:, 0 if kind == "tied" else g] += r[:, [g]] * pairs
-        rows = np.concatenate([r, first.reshape(len(z), -1), second.reshape(len(z), -1)], 1) / ROOT3
-        total += unit_rows(rows).sum(0)
-    a, b, C = total[:k], total[k : k + k * d].reshape(k, d), total[k + k * d :]
-    return {"a": a, "b": b, "C": C if kind == "tied" else C.reshape(k, w) if w > 1 or kind != "spherical" else C}
+        total += unit_rows(patient_rows(Z[s], mixture, factors)).sum(0)
+    return {
+        "a": total[:k],
+        "b": total[k : k + k * d].reshape(k, d),
+        "C": total[k + k * d :].reshape(forms["C"]),
+    }
 
 
 def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar: float) -> Mixture:
@@ -135,33 +151,3 @@ def _between(square: Array) -> Array:
     """The nearest matrix whose directions are neither collapsed nor blown up: noise may not decide that."""
     values, vectors = np.linalg.eigh((square + square.T) / 2)
     return np.asarray((vectors * np.clip(values, SHRINK, GROW)) @ vectors.T)
-
-
-def lloyd_rows(Z: Array, centres: Array) -> Array:
-    """One site's part of a paid k-means round: per group, patients, their sum and their squared length; (k (d + 2),).
-
-    A patient's row is ``(1, z, |z|^2) / sqrt 3`` in the place of the nearest centre: length at most 1 in the unit ball.
-    """
-    k, d = centres.shape
-    total = np.zeros((k, d + 2))
-    for s in blocks(len(Z), d + k):
-        z = Z[s]
-        nearest = ((z[:, None, :] - centres) ** 2).sum(2).argmin(1)
-        rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, (z**2).sum(1, keepdims=True)], 1) / ROOT3)
-        for g in range(k):
-            total[g] += rows[nearest == g].sum(0)
-    return total.ravel()
-
-
-def lloyd_move(rows: Array, noise_sd: float, centres: Array) -> tuple[Array, Array]:
-    """New centres (k, d), and the variance (d,) that groups share, from noisy sums of :func:`lloyd_rows`."""
-    k, d = centres.shape
-    table = rows.reshape(k, d + 2)
-    seen = table[:, 0] > 4 * noise_sd
-    n = np.maximum(table[:, 0], 1e-12)
-    means = np.where(seen[:, None], table[:, 1 : d + 1] / n[:, None], centres)
-    length = np.sqrt((means**2).sum(1, keepdims=True))
-    means = means / np.maximum(length, 1.0)
-    inside = table[seen, d + 1].sum() - (n[seen] * (means[seen] ** 2).sum(1)).sum()
-    variance = inside / max(n[seen].sum(), 1e-12) / d if seen.any() else 1 / (d + 2)
-    return means, np.full(d, float(np.clip(variance, 1e-4, 1 / (d + 2))))

@@ -1,8 +1,8 @@
 """Where EM starts, without showing a patient: everybody votes for the nearest of some public points.
 
-The points depend on public values only (a grid in a public ball; or draws around the public mean), a vote is one count, and
-votes are only ever summed over hospitals (with noise, where privacy is paid for). k-means++ on the points with their votes is then free:
-it sees no record. ``box`` starts ask nobody at all.
+The points are drawn around the public mean, a vote is one count, and votes are only ever summed over hospitals; k-means++ on
+the points with their votes sees no record. ``box`` starts ask nobody at all. (With privacy the start is a noisy
+histogram instead: ``histogram.py``.)
 """
 
 from __future__ import annotations
@@ -10,25 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks
-from polyclinic.mixtures.statistics import expect, maximise
 
-__all__ = ["box", "from_votes", "grid", "plus_plus", "points", "shared", "vote"]
-
-CELLS = 4096  # cells of a grid at most
-GRID_FEATURES = 5  # above this many features a grid is too coarse to see groups
-
-
-def grid(d: int) -> Array:
-    """Centres of a grid over the cube around the unit ball, those whose cell meets the ball only.
-
-    >>> len(grid(1)), grid(2).shape[1]
-    (64, 2)
-    """
-    side = min(64, int(CELLS ** (1 / d) + 1e-9))
-    axis = (np.arange(side) + 0.5) * 2 / side - 1
-    cells = np.stack(np.meshgrid(*[axis] * d, indexing="ij"), -1).reshape(-1, d)
-    nearest = np.maximum(np.abs(cells) - 1 / side, 0.0)
-    return np.asarray(cells[(nearest**2).sum(1) <= 1.0])
+__all__ = ["box", "plus_plus", "points", "shared", "vote"]
 
 
 def points(mean: Array, covariance: Array, k: int, rng: np.random.Generator) -> Array:
@@ -78,42 +61,3 @@ def box(mean: Array, covariance: Array, k: int, kind: CovarianceType, rng: np.ra
     """A start that asks nobody: centres drawn around the public mean, the public spread for every group."""
     centres = points(mean, covariance, k, rng)[:k]
     return shared(centres, np.maximum(np.diag(covariance), 1e-12), kind)
-
-
-def from_votes(
-    cells: Array,
-    votes: Array,
-    k: int,
-    kind: CovarianceType,
-    *,
-    noise_sd: float,
-    starts: int,
-    rng: np.random.Generator,
-    sweeps: int = 60,
-) -> Mixture:
-    """A mixture fitted to a noisy histogram alone: everything here is computed from what was released already.
-
-    Cells that noise alone explains (below 3 standard deviations) are emptied. Several starts cost nothing; the
-    one with the best likelihood of the histogram is taken.
-    """
-    width = float(np.diff(np.unique(cells[:, 0])).min()) if len(cells) > 1 else 1.0
-    mass = np.where(votes > 3 * noise_sd, votes, 0.0)
-    if np.count_nonzero(mass) < k:
-        mass = np.maximum(votes, 0.0) + 1e-9
-    kept = mass > 0
-    x, w = cells[kept], mass[kept]
-    spread = np.full(
-        x.shape[1],
-        max(float(np.average((x - np.average(x, axis=0, weights=w)) ** 2, weights=w, axis=0).mean()), width**2),
-    )
-    best, bound = None, -np.inf
-    for _ in range(starts):
-        m = shared(plus_plus(x, w, k, rng), spread / k ** (2 / x.shape[1]), kind)
-        total = expect(x, m, mass=w)
-        for sweep in range(sweeps):
-            total = expect(x, m, mass=w, hard=sweep < 5)
-            m = maximise(total, m, reg_covar=width**2 / 12)  # a record is anywhere in its cell
-        if np.isfinite(total.loglik) and total.loglik > bound:
-            best, bound = m, total.loglik
-    assert best is not None
-    return best

@@ -1,0 +1,1 @@
+"""Attacks that must succeed where a card says so, and fail where it promises privacy."""
