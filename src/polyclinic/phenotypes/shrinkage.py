@@ -37,7 +37,7 @@ def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float
     Examples
     --------
     >>> y = np.array([0.3, -0.4, 0.1, 9.0]); posterior_mean(y, np.ones(4), 0.5).round(1).tolist()
-    [0.0, 0.0, 0.0, 9.0]
+    [0.0, 0.0, 0.0, 8.6]
     """
     if noise_sd <= 0:
         return np.maximum(released, 0.0)

@@ -105,8 +105,8 @@ def _memberships(
 @njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
 def _statistics(
     indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, prior: Float, steps: int, out: Int
-) -> None:
-    """Add every patient's unit vector, in grid steps, to ``out`` (codes, R)."""
+) -> float:
+    """Add every patient's unit vector, in grid steps, to ``out`` (codes, R); mean log-likelihoods, summed, come back."""
     size, rank = w.shape
     modes = rows.shape[1]
     longest = 0
@@ -117,12 +117,13 @@ def _statistics(
     s = np.zeros((size, rank))  # one patient's statistics; only the touched rows are ever non-zero
     touched, seen = np.empty(longest * modes, np.int64), np.zeros(size, np.bool_)
     whole = np.empty((longest * modes, rank), np.int64)
+    likelihood = 0.0
     for i in range(len(indptr) - 1):
         lo, hi = indptr[i], indptr[i + 1]
         n = hi - lo
         _tame(values[lo:hi], counts[:n])
         _place(rows[lo:hi], counts[:n], w, prior, steps, a, p, phi)
-        used = 0
+        used, events, logs = 0, 0.0, 0.0
         for e in range(n):
             mix = 0.0
             for r in range(rank):
@@ -132,6 +133,8 @@ def _statistics(
                 mix = 1.0
                 for r in range(rank):
                     p[r] = a[r]
+            events += counts[e]
+            logs += counts[e] * np.log(mix)
             scale = counts[e] / mix
             for m in range(modes):
                 row = rows[lo + e, m]
@@ -141,6 +144,7 @@ def _statistics(
                     used += 1
                 for r in range(rank):
                     s[row, r] += scale * p[r]
+        likelihood += logs / events
         top = 0.0
         for t in range(used):
             for r in range(rank):
@@ -151,7 +155,7 @@ def _statistics(
                 x = s[touched[t], r] / top
                 square += x * x
         unit = UNIT / (top * np.sqrt(square)) if top > 0.0 else 0.0
-        length = 0
+        length = np.int64(0)
         for t in range(used):
             for r in range(rank):
                 k = np.int64(s[touched[t], r] * unit)  # toward zero: the length cannot grow
@@ -165,6 +169,7 @@ def _statistics(
             for r in range(rank):
                 out[row, r] += max(whole[t, r] - shrink, 0)
                 s[row, r] = 0.0
+    return likelihood
 
 
 def stacked_rows(tensor: SparseTensor) -> NDArray[np.int32]:
@@ -215,25 +220,26 @@ def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10
     return out
 
 
-def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 8) -> Int:
+def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 8) -> tuple[Int, float]:
     """Sum over patients of their unit-length expected counts, in whole grid steps: int64 (codes, R).
 
     One patient more or less moves the result by a vector of integer length at most ``UNIT`` = 2^16 (PRIVACY 3.2). With
-    R = 1 these are the marginal counts of every mode.
+    R = 1 these are the marginal counts of every mode. The second value is the sum over patients of their mean
+    log-likelihood per event (for runs without privacy: it has no sensitivity bound).
     """
     rows = stacked_rows(tensor)
-    parts: list[Int] = []
+    parts: dict[int, tuple[Int, float]] = {}
 
     def work(lo: int, hi: int) -> None:
         part = np.zeros(w.shape, np.int64)
-        _statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, w, prior, steps, part)
-        parts.append(part)
+        parts[lo] = part, _statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, w, prior, steps, part)
 
     _chunked(work, len(tensor.rows))
-    total = np.zeros(w.shape, np.int64)
-    for part in parts:  # in any order: integers
-        total += part
-    return total
+    total, likelihood = np.zeros(w.shape, np.int64), 0.0
+    for lo in sorted(parts):
+        total += parts[lo][0]
+        likelihood += parts[lo][1]
+    return total, likelihood
 
 
 def _chunked(work: Callable[[int, int], Any], patients: int) -> None:

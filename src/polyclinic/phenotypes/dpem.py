@@ -1,0 +1,365 @@
+"""DPEM: phenotypes under patient-level differential privacy, by EM on noisy sums; both halves.
+
+Model: the events of patient i are draws from a_i0 * background + sum_r a_ir b_r (x) c_r (x) ..., columns on the simplex.
+A hospital places each of its patients, takes the expected counts per code and phenotype, divides that vector by its
+length (PRIVACY 3.2) and sends the sum over patients. One patient more or less moves the sum by at most 1, whatever
+the patient's record: no convexity, clipping threshold or convergence is assumed. The coordinator learns from the
+noisy sums by empirical Bayes (PRIVACY 5). Any number of feature modes; all modes share one release a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.fold import Outcome
+from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
+from polyclinic.phenotypes.evidence import stands_out
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
+from polyclinic.phenotypes.plan import Plan, plan_for
+from polyclinic.phenotypes.regroup import alike, groups, split
+from polyclinic.phenotypes.shrinkage import posterior_mean
+from polyclinic.tensors import em_kernels
+from polyclinic.tensors.site import Site
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.table import Table
+
+__all__ = ["DPEM"]
+
+Array = NDArray[np.float64]
+Factors = tuple[Array, ...]
+
+BOUND: Final = 2.0**31  # patients at one site, at most; public
+FLOOR: Final = 0.02  # share of the marginals in every column: no code is ever impossible
+FREE_FLOOR: Final = 1e-3  # the same without noise
+LOOSE, TIGHT, COOLING = 1.0, 0.05, 8  # prior counts per phenotype: first round, later rounds, rounds between them
+STEPS, LAST_STEPS = 8, 50  # EM steps that place a patient: within a round, at the end
+PIECES: Final = 0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.3 to 0.7, others below 0.1)
+REGROUP: Final = (2, 4)  # after these rounds pieces are joined and heavy phenotypes split
+RENEWED: Final = 4  # at least a quarter of the columns is given to halves of heavy ones
+
+
+class DPEMParams(FactorParams):
+    """Parameters of DPEM."""
+
+    rank: int | None = Field(  # type: ignore[assignment]
+        None, ge=1, le=10_000, description="Phenotypes looked for (R); more than there are, the rest is pruned."
+    )
+    rounds: int | None = Field(None, ge=1, le=1000, description="Rounds; None: by the public rule.")  # type: ignore[assignment]
+    planning_size: int | None = Field(
+        None, ge=1, description="Public guess of the number of patients, for the rule; never counted from the data."
+    )
+    background: bool = Field(True, description="A component for what everybody has, fixed to the marginals.")
+    regroup: bool = Field(True, description="After rounds 2 and 4 join pieces and split heavy phenotypes (no cost).")
+    prune: bool = Field(True, description="Drop phenotypes that the noise explains, join those found in pieces.")
+    fdr: float = Field(0.01, gt=0, lt=1, description="False-discovery rate of the codes that are shown.")
+
+
+@dataclass(frozen=True)
+class DPEMPublic:
+    """What everybody sees: functions of released sums and of public values."""
+
+    stage: Literal["marginals", "statistics", "end"]
+    round: int
+    plan: Plan
+    factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
+    marginals: Factors  # (I_n,) per mode: the background
+    mixture: Array  # (R,) or (R + 1,): how much of all events each phenotype explains, background last
+    released: Array | None = None  # (codes, R or R + 1) running mean of noisy sums
+    noise_sd: float = 0.0  # of `released`
+    shown: tuple[NDArray[np.bool_], ...] = ()
+    energy: Array | None = None
+    objective: float | None = None
+
+
+@dataclass(frozen=True)
+class DPEMPrivate:
+    """Nothing is carried over: a patient is placed anew in every round."""
+
+
+class DPEM(FederatedFactorization):
+    """Phenotypes that say nothing about any one patient: differential privacy for whole patients, by EM on noisy sums.
+
+    With ``privacy=pc.Privacy(epsilon, delta)`` everything that leaves a hospital is paid for; without it this is plain
+    EM. Under ``aggregation="masked"`` the noise is added once, under ``"plain"`` by every site (more noise by the root
+    of the number of sites). Memberships are expected numbers of events and stay at the hospital.
+
+    Attributes
+    ----------
+    shown_
+        Per mode (I_n, R), True for the codes that the known noise does not explain; ``phenotypes_`` lists only these.
+    background_
+        Per mode (I_n,), what everybody has.
+    too_little_data_
+        The public rule spent the whole budget on the marginals; the one "phenotype" is the background.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.planted_counts(600, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=0)
+    >>> m = pc.DPEM(rank=4, rounds=4, privacy=pc.Privacy(epsilon=8, delta=1e-5), aggregation="masked").fit(sites)
+    >>> m.privacy_.guarantee, m.privacy_.adjacency, m.traffic_.rounds
+    ('formal', 'patient', 4)
+    """
+
+    name = "dpem"
+    exact = 1e-12
+    Params = DPEMParams
+    Public = DPEMPublic
+    Private = DPEMPrivate
+    params: DPEMParams
+
+    # ---- coordinator
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> DPEMPublic:
+        p = self.params
+        if p.privacy is not None and p.n_starts > 1:
+            raise ConfigError(
+                f"n_starts = {p.n_starts} with privacy: every start would have to be paid for, and their comparison",
+                hint="use n_starts=1 and a rank above what you expect",
+            )
+        plan = plan_for(
+            p.privacy,
+            setting.shape,
+            rank=p.rank,
+            rounds=p.rounds,
+            planning_size=p.planning_size,
+            noisy_sites=len(setting.sites) if p.aggregation == "plain" else 1,
+        )
+        columns = plan.rank + p.background
+        factors = tuple(rng.gamma(rng.uniform(0.5, 3.0, plan.rank), size=(size, plan.rank)) for size in setting.shape)
+        flat = tuple(np.full(size, 1.0 / size) for size in setting.shape)
+        return DPEMPublic("marginals", 0, plan, factors, flat, np.full(columns, 1.0 / max(columns, 1)))
+
+    def next(self, public: DPEMPublic) -> Step | None:
+        if public.stage == "end":
+            return None
+        codes = sum(len(m) for m in public.marginals)
+        paid = public.plan.multipliers
+        first = public.stage == "marginals"
+        shapes: dict[str, tuple[int, ...]] = {"sums": (codes, 1 if first else len(public.mixture))}
+        if not paid:
+            shapes["objective"] = (1,)
+        return Step(
+            public.round,
+            public.stage,
+            shapes,
+            bound=BOUND,
+            sensitivity=1.0 if paid else None,
+            multiplier=paid[public.round] if paid else None,
+            grid=em_kernels.GRID,
+            counts=not first,
+            asides=() if paid else ("objective",),
+            sites_per_patient=1 if self.params.privacy is None else self.params.privacy.max_sites_per_patient,
+        )
+
+    def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
+        if step.name == "marginals":
+            return _with_marginals(public, total.arrays["sums"][:, 0], total.noise_sd)
+        sums, sd = total.arrays["sums"], total.noise_sd
+        if public.released is not None and public.plan.momentum:
+            k = public.plan.momentum
+            sums = k * public.released + (1 - k) * sums
+            sd = float(np.hypot(k * public.noise_sd, (1 - k) * sd))
+        factors, mixture, _ = self._learn(public, sums, sd)
+        objective = None if public.plan.multipliers else -float(total.arrays["objective"][0])
+        now = replace(public, factors=factors, mixture=mixture, released=sums, noise_sd=sd, objective=objective)
+        if step.round >= public.plan.rounds or self._settled(public, now):
+            return self._finish(now)
+        if self.params.regroup and step.round in REGROUP:
+            now = self._regrouped(now)
+        return replace(now, round=step.round + 1)
+
+    def _settled(self, before: DPEMPublic, now: DPEMPublic) -> bool:
+        """Without privacy: the objective no longer moves. With privacy the number of rounds is fixed: it is the price."""
+        tol = self.params.tol
+        if not tol or now.objective is None or before.objective is None or now.round <= COOLING:
+            return False
+        return abs(before.objective - now.objective) <= tol * abs(before.objective)
+
+    def _learn(self, public: DPEMPublic, sums: Array, sd: float) -> tuple[Factors, Array, Array]:
+        """The M-step: factors and mixture by empirical Bayes; also every column's noisy mass, as released."""
+        parts = _by_mode(sums, public.marginals)
+        rank = sums.shape[1] - self.params.background
+        inverse = np.array([1.0 / len(m) for m in public.marginals])  # noise variance of a column's sum ~ its length
+        raw = sum(w * s.sum(0) for w, s in zip(inverse, parts)) / inverse.sum()
+        mass = np.maximum(raw, max(0.1 * float(raw.mean()), 1e-9))
+        floor = FLOOR if sd else FREE_FLOOR
+        factors = []
+        for s, m in zip(parts, public.marginals):
+            x = posterior_mean(s[:, :rank], m[:, None] * mass[:rank], sd) + 1e-12 * m[:, None]
+            factors.append((1 - floor) * x / x.sum(0) + floor * m[:, None])
+        return tuple(factors), mass / mass.sum(), raw
+
+    def _regrouped(self, public: DPEMPublic) -> DPEMPublic:
+        """Join pieces, drop the lightest phenotypes, and split the heaviest in their place (post-processing)."""
+        rank = public.factors[0].shape[1]
+        mass = public.mixture[:rank]
+        found = groups(alike(public.factors, public.marginals), mass, PIECES)
+        joint = np.array([mass[g].sum() for g in found])
+        kept = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1)]
+        factors = [
+            np.stack([f[:, found[k]] @ (mass[found[k]] / joint[k]) for k in kept], axis=1) for f in public.factors
+        ]
+        new, left = split(factors, joint[kept], rank, seeds(self.params.seed, "regroup", public.round))
+        mixture = np.concatenate([left, public.mixture[rank:]])
+        # Columns changed places: the running mean of releases starts anew.
+        return replace(public, factors=new, mixture=mixture / mixture.sum(), released=None)
+
+    def _finish(self, public: DPEMPublic) -> DPEMPublic:
+        """Prune by released values, and mark the codes that may be shown."""
+        assert public.released is not None
+        sums, sd = public.released, public.noise_sd
+        rank = public.factors[0].shape[1]
+        if self.params.prune:
+            found = groups(alike(public.factors, public.marginals), public.mixture[:rank], PIECES)
+            found += [[rank]] if self.params.background else []
+        else:
+            found = [[r] for r in range(sums.shape[1])]
+        times = np.sqrt([len(g) for g in found])
+        sums = np.stack([sums[:, g].sum(1) for g in found], axis=1) / times  # so that all columns keep the same noise
+        factors, mixture, raw = self._learn(public, sums, sd)
+        mixture = mixture * times
+        rank = factors[0].shape[1]
+        shown = [
+            stands_out(s[:, :rank], m[:, None] * np.maximum(raw[:rank], 0.0), sd, fdr=self.params.fdr)
+            for s, m in zip(_by_mode(sums, public.marginals), public.marginals)
+        ]
+        if self.params.prune:
+            # A column's mass has noise of sd / sqrt(sum 1/I_n); below that the noise explains all of it.
+            sure = sd / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
+            keep = np.flatnonzero(raw[:rank] > sure)
+            keep = keep if len(keep) else np.array([int(np.argmax(raw[:rank]))])
+            columns = np.append(keep, rank) if self.params.background else keep
+            sums, mixture, raw = sums[:, columns], mixture[columns], raw[columns]
+            factors, shown = tuple(f[:, keep] for f in factors), [s[:, keep] for s in shown]
+        return replace(
+            public,
+            stage="end",
+            factors=factors,
+            mixture=mixture / mixture.sum(),
+            released=sums,
+            shown=tuple(shown),
+            energy=np.square(mixture[: factors[0].shape[1]]),
+        )
+
+    def figures(self, public: DPEMPublic) -> Mapping[str, float | None]:
+        # In a formal run nothing is known that was not paid for (PRIVACY 3.1).
+        return {"objective": public.objective, "rmse_observed": None, "rmse_full": None, "noise_sd": public.noise_sd}
+
+    # ---- hospital k
+
+    def open(self, site: Site, public: DPEMPublic, rng: np.random.Generator) -> DPEMPrivate:
+        em_kernels.stacked_rows(site.counts())  # refuse what cannot be counted before anything is sent
+        return DPEMPrivate()
+
+    def contribute(
+        self, step: Step, site: Site, private: DPEMPrivate, public: DPEMPublic, rng: np.random.Generator
+    ) -> tuple[DPEMPrivate, Contribution]:
+        if step.name == "marginals":
+            w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)
+        else:
+            w, prior = self._stacked(public), _prior(public.mixture, step.round)
+        whole, likelihood = em_kernels.unit_statistics(site.counts(), w, prior, steps=STEPS)
+        arrays: dict[str, Array] = {
+            "sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)
+        }  # exact: whole numbers below 2^53
+        if "objective" in step.shapes:
+            arrays["objective"] = np.array([np.rint(likelihood / em_kernels.GRID) * em_kernels.GRID])
+        return private, Contribution(arrays)
+
+    def close(self, site: Site, private: DPEMPrivate, public: DPEMPublic) -> Arrays:
+        if public.stage != "end":
+            return {"memberships": np.zeros((site.patients, public.factors[0].shape[1]))}
+        return {"memberships": self._place(site.counts(), public)[:, : public.factors[0].shape[1]]}
+
+    # ---- results
+
+    def _stacked(self, public: DPEMPublic) -> Array:
+        """(codes of all modes, R or R + 1) factors under one another, background last."""
+        if not self.params.background or public.factors[0].shape[1] == len(public.mixture):
+            return np.concatenate(public.factors)
+        return np.concatenate([np.column_stack([f, m]) for f, m in zip(public.factors, public.marginals)])
+
+    def _place(self, tensor: SparseTensor, public: DPEMPublic) -> Array:
+        """(patients, R or R + 1) expected number of events of every phenotype."""
+        share = em_kernels.memberships(tensor, self._stacked(public), _prior(public.mixture, COOLING), steps=LAST_STEPS)
+        events = np.zeros(tensor.patients)
+        events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
+        out: Array = share * events[:, None]
+        return out
+
+    def _publish(self, outcome: Outcome) -> None:
+        super()._publish(outcome)
+        self.public_: DPEMPublic = outcome.public
+        self.shown_ = [s[:, self.order_] for s in self.public_.shown]
+        self.background_ = list(self.public_.marginals)
+        self.too_little_data_ = self.public_.plan.rank == 0
+        self._scale = np.prod([np.linalg.norm(f, axis=0) for f in self.public_.factors], axis=0)
+
+    def transform(self, data: SparseTensor | Site) -> Array:
+        """(patients, R) memberships of new patients: expected number of events of every phenotype, by EM."""
+        tensor = self._checked(data)
+        placed = self._place(tensor, self.public_)[:, : len(self._scale)]
+        return np.ascontiguousarray((placed * self._scale)[:, self.order_])
+
+    def _model(self, tensor: SparseTensor) -> list[Array]:
+        return [self._place(tensor, self.public_), *_by_mode(self._stacked(self.public_), self.public_.marginals)]
+
+    @property
+    def phenotypes_(self) -> Table:
+        """One row per phenotype and code that stands out from the noise, heaviest codes first."""
+        rows: list[list[Any]] = []
+        for r in range(len(self._fitted("weights_"))):
+            for axis, f, shown in zip(self.axes_, self.factors_, self.shown_):
+                column = f[:, r]
+                for i in np.argsort(-column, kind="stable"):
+                    if shown[i, r]:
+                        part = float(column[i] / column.sum())
+                        rows.append([r, axis.name, axis.label(i), axis.describe(i), float(column[i]), part])
+        return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
+
+
+def _with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
+    """The background from the first release, and the start of every phenotype around it."""
+    marginals, factors = [], []
+    for s, m, g in zip(_by_mode(sums, public.marginals), public.marginals, public.factors):
+        x = posterior_mean(s, np.maximum(s.sum(), 1.0) * m, sd) + 1e-12 * m
+        x = (1 - FLOOR) * x / x.sum() + FLOOR * m
+        around = g * x[:, None]
+        marginals.append(x)
+        factors.append(0.9 * around / around.sum(0) + 0.1 * x[:, None])
+    now = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
+    if public.plan.rank:
+        return now
+    # Too little data for any phenotype: the whole budget went here (PRIVACY 5).
+    only = tuple(m[:, None] for m in marginals)
+    return replace(
+        now,
+        stage="end",
+        factors=only,
+        mixture=np.ones(1),
+        shown=tuple(stands_out(s[:, None], 0 * f, sd) for s, f in zip(_by_mode(sums, public.marginals), only)),
+        energy=np.ones(1),
+    )
+
+
+def _by_mode(sums: Array, like: Sequence[Array]) -> list[Array]:
+    return np.split(sums, np.cumsum([len(m) for m in like])[:-1])
+
+
+def _prior(mixture: Array, round: int) -> Array:
+    """Prior counts of a patient's memberships, cooled from ``LOOSE`` to ``TIGHT`` over the first rounds.
+
+    With few events a patient, a weak prior locks everybody onto the random start of some phenotype within one round
+    (the cause of the second law's weakness in PRIVACY 5); a loose one keeps patients undecided until codes emerge.
+    """
+    cooled = LOOSE * (TIGHT / LOOSE) ** (min(round - 1, COOLING - 1) / (COOLING - 1))
+    out: Array = np.maximum(cooled * len(mixture) * mixture, 1e-9)
+    return out

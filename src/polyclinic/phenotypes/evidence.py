@@ -1,0 +1,34 @@
+"""Which codes of a phenotype may be shown: those that the known noise does not explain (no ghost phenotypes)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+__all__ = ["stands_out"]
+
+Float = NDArray[np.float64]
+
+
+def stands_out(released: Float, expected: Float, noise_sd: float, *, fdr: float = 0.01) -> NDArray[np.bool_]:
+    """Codes whose released sum exceeds ``expected`` by more than noise of known size would, at a false-discovery rate.
+
+    One-sided z-tests over all codes of all phenotypes together, Benjamini and Hochberg 1995. Post-processing: it costs
+    no privacy. Without noise every excess counts.
+
+    Examples
+    --------
+    >>> stands_out(np.array([0.2, 9.0, -1.0, 1.5]), np.zeros(4), 1.0).tolist()
+    [False, True, False, False]
+    """
+    excess = released - expected
+    if noise_sd <= 0:
+        return np.asarray(excess > 0)
+    p = ndtr(-excess / noise_sd).ravel()
+    order = np.argsort(p, kind="stable")
+    passed = np.flatnonzero(p[order] <= fdr * np.arange(1, p.size + 1) / p.size)
+    out = np.zeros(p.size, bool)
+    if passed.size:
+        out[order[: passed[-1] + 1]] = True
+    return out.reshape(released.shape)

@@ -1,0 +1,84 @@
+"""How a private fit spends its budget: rank, rounds and shares, from public numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+from polyclinic.errors import ConfigError
+from polyclinic.privacy import accountant
+from polyclinic.privacy.budget import Privacy
+
+__all__ = ["Plan", "plan_for"]
+
+MARGINALS: Final = 0.07  # share of the budget for how often every code occurs; 3 to 15 % are all within two points
+RANK, LEAST, ROUNDS, FREE_ROUNDS = 30, 20, 8, 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Fixed before any data is read. ``multipliers`` (marginals first) is empty without privacy."""
+
+    rank: int  # phenotypes looked for, the background not counted; 0 = there is too little data for any
+    rounds: int
+    momentum: float  # weight of the earlier releases in the running mean
+    multipliers: tuple[float, ...] = ()
+
+
+def plan_for(
+    privacy: Privacy | None,
+    shape: Sequence[int],
+    *,
+    rank: int | None = None,
+    rounds: int | None = None,
+    planning_size: int | None = None,
+    noisy_sites: int = 1,
+) -> Plan:
+    """Choose what was left open by the public rule of PRIVACY 5.
+
+    Parameters
+    ----------
+    privacy
+        The budget; None: no noise.
+    shape
+        Sizes of the feature modes.
+    rank, rounds
+        None: the rule decides.
+    planning_size
+        A public guess of the number of patients, never counted from the data. None: rank 30 and 8 rounds.
+    noisy_sites
+        How many sites add the full noise each: all of them under a plain sum, one under a secure one.
+
+    Examples
+    --------
+    >>> from polyclinic.privacy.budget import Privacy
+    >>> p = plan_for(Privacy(1.0, 1e-6), (200, 300), planning_size=20_000)
+    >>> p.rank, p.rounds, len(p.multipliers)
+    (30, 8, 9)
+    >>> plan_for(Privacy(0.1, 1e-6), (200, 300), planning_size=2_000).rank  # too little data for any phenotype
+    0
+    """
+    if privacy is None:
+        return Plan(rank or RANK, rounds or FREE_ROUNDS, 0.0)
+    if privacy.level != "patient":
+        raise ConfigError(
+            f"DPEM protects patients, level {privacy.level!r} was asked for", hint='use pc.Privacy(level="patient")'
+        )
+    # One release with everything, as the coordinator would see it.
+    sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
+    seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
+    growth, momentum = 1.0, 0.0
+    if planning_size is not None:
+        if rank is None and planning_size / (20 * seen) < 20:
+            return Plan(0, 0, 0.0, (sigma,))
+        rank = rank or max(min(max(int(planning_size / (65 * seen)), LEAST), RANK, *shape), 1)
+        each = planning_size / (rank * seen)
+        rounds = rounds or (12 if each >= 1000 else ROUNDS)
+        growth = 1.5 if 200 <= each < 1000 else 1.0
+        momentum = 0.5 if each < 200 else 0.0
+    rank, rounds = rank or RANK, rounds or ROUNDS
+    rising = [t**growth for t in range(1, rounds + 1)]  # early rounds only have to find the direction
+    shares = [MARGINALS, *((1 - MARGINALS) * w / sum(rising) for w in rising)]
+    return Plan(rank, rounds, momentum, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))

@@ -1,0 +1,72 @@
+"""Join phenotypes that were found in pieces, split those that may hold two: a way out of EM's local optima.
+
+An over-complete EM ends with some true phenotypes shared out over several columns and some columns that hold the union
+of two. Joining repairs the first; splitting heavy columns and letting EM go on repairs the second. Both are functions
+of released values and public random numbers, so they cost no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["alike", "groups", "split"]
+
+Array = NDArray[np.float64]
+
+
+def alike(factors: Sequence[Array], marginals: Sequence[Array]) -> Array:
+    """(R, R) likeness of phenotypes in [0, 1]: product over modes of the cosine of what they have beyond the marginals.
+
+    Columns are compared in the chi-square metric around the marginals, so a code that everybody has makes no two
+    phenotypes alike.
+
+    Examples
+    --------
+    >>> f = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    >>> alike([f], [np.array([0.3, 0.3, 0.4])]).round(2)[0].tolist()
+    [1.0, 1.0, 0.0]
+    """
+    out = np.ones((factors[0].shape[1],) * 2)
+    for f, m in zip(factors, marginals):
+        x = (f - m[:, None]) / np.sqrt(m)[:, None]
+        x = x / np.maximum(np.linalg.norm(x, axis=0), 1e-12)
+        out *= np.maximum(x.T @ x, 0.0)
+    return np.minimum(out, 1.0)
+
+
+def groups(likeness: Array, mass: Array, threshold: float) -> list[list[int]]:
+    """Phenotypes that belong together: the heaviest takes everything alike, then the next of those that are left.
+
+    Examples
+    --------
+    >>> groups(np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.1], [0.0, 0.1, 1.0]]), np.array([1.0, 3.0, 2.0]), 0.5)
+    [[1, 0], [2]]
+    """
+    left = [int(r) for r in np.argsort(-mass, kind="stable")]
+    out = []
+    while left:
+        first = left[0]
+        out.append([first, *(r for r in left[1:] if likeness[first, r] > threshold)])
+        left = [r for r in left if r not in out[-1]]
+    return out
+
+
+def split(
+    factors: Sequence[Array], mass: Array, rank: int, rng: np.random.Generator
+) -> tuple[tuple[Array, ...], Array]:
+    """Bring the number of columns up to ``rank`` by halving the heaviest: each code goes at random, more to one half."""
+    columns, left = [list(f.T) for f in factors], list(mass)
+    parents = list(np.argsort(-mass, kind="stable"))
+    for k in range(rank - len(mass)):
+        p = int(parents[k % len(parents)])
+        for mode in columns:
+            part = rng.uniform(size=len(mode[p]))
+            mode.append(mode[p] * (1 - part))
+            mode[p] = mode[p] * part
+        left[p] /= 2
+        left.append(left[p])
+    stacked = [np.stack(mode, axis=1) for mode in columns]
+    return tuple(s / s.sum(0) for s in stacked), np.array(left)
