@@ -338,8 +338,11 @@ class Fold(Conductor):
             for name in present:
                 self.traffic.payload(name, self.payload(step))
 
-        def count(m: Message, copies: int = 1) -> None:
-            size = copies * len(wire.encode_message(m, self.protocol))
+        def size_of(m: Message) -> int:
+            return len(wire.encode_message(m, self.protocol))
+
+        def count(m: Message) -> None:
+            size = size_of(m)
             if m.sender != COORDINATOR:
                 self.traffic.sent(m.sender, step.round, size)
             if m.to != COORDINATOR:
@@ -348,8 +351,9 @@ class Fold(Conductor):
         together = getattr(self.adder, "together", None)
         if together is not None and len(present) == len(self.parties):  # many nodes at once: same bits, same letters
             parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster), here)))
-            for letter, copies in cast(Any, self.adder).letters(self.roster, step):
-                count(letter, copies)
+            for sender, to, size in cast(Any, self.adder).letters(self.roster, step, size_of):
+                self.traffic.sent(sender, step.round, size)
+                self.traffic.received(to, step.round, size)
             return cast(Total, together(self.roster, step, parts)), tuple(present)
         sides: dict[str, Exchange] = dict(
             zip(present, self.each(lambda p: p.side(step, self.public, self.roster), here))

@@ -15,9 +15,10 @@ from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation import wire
 from polyclinic.federation.protocol import Contribution, Roster, Step, Total
 from polyclinic.federation.sums import graph, pdmm
+from polyclinic.federation.sums.consensus import gaussian
 from polyclinic.federation.sums.fixedpoint import FixedPoint, join, split
 from polyclinic.federation.sums.masked import Masked
-from polyclinic.federation.sums.subspace import Subspace, gaussian
+from polyclinic.federation.sums.subspace import Subspace
 from polyclinic.federation.sums.vector import flatten
 
 Make = Callable[..., Any]
@@ -141,8 +142,8 @@ def test_specimens_count_exactly_the_bytes_of_the_letters(add: Make, network: Ma
     for m in office.transcript:
         sent[m.sender, m.to] += len(wire.encode_message(m, "x/1"))
     counted: Counter[tuple[str, str]] = Counter()
-    for m, copies in adder.letters(roster, step):
-        counted[m.sender, m.to] += copies * len(wire.encode_message(m, "x/1"))
+    for sender, to, size in adder.letters(roster, step, lambda m: len(wire.encode_message(m, "x/1"))):
+        counted[sender, to] += size
     assert sent == counted
 
 
