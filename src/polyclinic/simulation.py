@@ -19,7 +19,7 @@ from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.owner import ledger_of, policy_of
 from polyclinic.run import RunFolder
 from polyclinic.study import Study
 from polyclinic.tensors.site import Site, Sites
@@ -94,7 +94,8 @@ def _federated(
     threads: int,
     follow: Callable[[Progress], None],
 ) -> Any:
-    policies = {n.name: Policy(**n.policy) for n in study.nodes() if n.policy}
+    nodes = {n.name: n for n in study.nodes()}
+    alone = next(iter(nodes.values())) if len(nodes) == 1 else None  # one node split into several sites
     starts = getattr(method.params, "n_starts", 1)
     best: Any = None
     for k in range(starts):
@@ -102,13 +103,15 @@ def _federated(
         place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
         doors = {}
         for s in sites:
-            store = folder.path / "sites" / s.name / "releases" / str(k)
+            node = nodes.get(s.name, alone)
             doors[s.name] = Door(
                 s.name,
-                policy=policies.get(s.name),
-                ledger=Ledger(folder.ledgers / f"{s.name}.jsonl", site=s.name),
+                policy=None if node is None else policy_of(node),
+                # real records are paid from their owner's ledger, whatever the run folder
+                ledger=Ledger(folder.ledgers / f"{s.name}.jsonl", site=s.name) if node is None else ledger_of(node),
                 study=study.name,
-                store=store,
+                store=folder.path / "sites" / s.name / "releases" / str(k),
+                cohort=s.name,
             )
             doors[s.name].admit(
                 study.name,
