@@ -20,6 +20,7 @@ from pydantic import Field
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
+from polyclinic.federation.sums import SECURE
 from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
 from polyclinic.phenotypes.plan import Plan, plan_for
@@ -130,7 +131,7 @@ class DPEM(FederatedFactorization):
             rank=p.rank,
             rounds=p.rounds,
             planning_size=p.planning_size,
-            noisy_sites=len(setting.sites) if p.aggregation == "plain" else 1,
+            noisy_sites=1 if p.aggregation in SECURE else len(setting.sites),
         )
         columns = plan.rank + p.background
         factors = tuple(rng.gamma(rng.uniform(0.5, 3.0, plan.rank), size=(size, plan.rank)) for size in setting.shape)
