@@ -121,6 +121,8 @@ class TRIP(FederatedFactorization):
         if public.stage in ("warm", "sweep"):
             size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
+            if self.params.variant == "paper":  # as printed, A_k and H_k both travel: twice the uplink (E2.6)
+                shapes |= {f"dual{n}": f.shape for n, f in enumerate(public.factors, start=1)}
             return Step(
                 public.round,
                 public.stage,
@@ -161,6 +163,8 @@ class TRIP(FederatedFactorization):
         for n, old in enumerate(public.factors):
             omega = public.omega[n]
             summed = omega * total.arrays[f"mode{n + 1}"]  # sum_k (omega A_k - H_k)
+            if p.variant == "paper":
+                summed = summed - omega * total.arrays[f"dual{n + 1}"]
             if p.distinct:
                 new, twin, y = distinct_step(
                     summed,
@@ -239,7 +243,10 @@ class TRIP(FederatedFactorization):
             own = cp.hals(shared, g, target, sweeps=SWEEPS) if p.nonnegative else cp.least_squares(g, target)
             current[n] = own
             own_factors[n - 1] = own
-            arrays[f"mode{n}"] = own - duals[n - 1] / omega  # (omega A_k - H_k) / omega
+            if p.variant == "paper":
+                arrays[f"mode{n}"], arrays[f"dual{n}"] = own, duals[n - 1] / omega
+            else:
+                arrays[f"mode{n}"] = own - duals[n - 1] / omega  # (omega A_k - H_k) / omega
         arrays["aside"] = np.array([sse / public.norm, gap])
         return TRIPPrivate(patients, tuple(own_factors), tuple(duals), public.omega, False), Contribution(arrays)
 
