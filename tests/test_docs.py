@@ -1,0 +1,54 @@
+"""Every code block of README and docs runs: Python blocks of a page in one namespace, shell blocks in one folder.
+
+A block after the comment ``<!-- not run: reason -->`` is shown and not run; there must be a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run: .{8,}? -->\s*\n)?^```(?P<kind>python|bash)\n(?P<code>.*?)^```$", re.M | re.S
+)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return [(m["kind"], m["code"]) for m in BLOCK.finditer(page.read_text(encoding="utf-8")) if not m["skip"]]
+
+
+WITH_CODE = [p for p in PAGES if "_build" not in p.parts and blocks(p)]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {"__name__": "docs"}
+    for kind, code in blocks(page):
+        if kind == "python":
+            exec(compile(code, str(page), "exec"), space)
+        elif all(line.startswith("make ") for line in code.strip().splitlines()):
+            for line in code.strip().splitlines():  # the set-up commands themselves: their targets exist
+                subprocess.run(["make", "-n", *line.split()[1:]], cwd=ROOT, check=True, capture_output=True)
+        else:
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", code],
+                cwd=tmp_path,
+                env={**os.environ, "PATH": path},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_readme_has_blocks() -> None:
+    assert len(blocks(ROOT / "README.md")) >= 3
