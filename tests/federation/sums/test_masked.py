@@ -364,3 +364,22 @@ def test_the_stream_is_chacha20() -> None:
     key = bytes(range(32))
     want = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(80))
     assert stream(key, 10).tobytes() == want
+
+
+@pytest.mark.parametrize("name", ["masked", "subspace", "cycle"])
+def test_between_hospitals_a_party_holds_its_own_key_only(network: Make, truth: Make, name: str) -> None:
+    """Public keys meet in the roster; every side is made by an adder that knows one private key."""
+    roster, step, parts = network(4)
+    roster = by_name(name).enrol(roster)  # type: ignore[attr-defined]  # for the graph and threshold
+    parties = [*roster.sites, *([roster.coordinator] if roster.coordinator else [])]
+    own = {p: Identity.generate(p) for p in parties}
+    roster = replace(roster, keys={p: own[p].public for p in parties})
+    sides = {p: by_name(name, identities={p: own[p]}).side(p, roster, step, parts.get(p)) for p in parties}
+    queue = [m for p in parties for m in sides[p].start()]
+    while queue:
+        m = queue.pop(0)
+        queue.extend(sides[m.to].receive(m))
+    total = next(r for r in (s.result() for s in sides.values()) if isinstance(r, Total))
+    np.testing.assert_allclose(total.arrays["B"], truth(step, parts).arrays["B"], rtol=1e-12)
+    with pytest.raises(ConfigError, match="no signing key"):
+        by_name(name, identities={parties[0]: own[parties[0]]}).side(parties[1], roster, step, parts[parties[1]])
