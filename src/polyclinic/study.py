@@ -164,6 +164,40 @@ class PrivacyAsked(_Section):
     count_cap: float | None = Field(None, gt=0, description="Largest count (level entry).")
 
 
+class WideKind(_Section):
+    """``[source.wide.KIND]``: one kind of event spread over several columns of a row."""
+
+    columns: tuple[str, ...] = Field(min_length=1, description="The columns.")
+    code: Literal["value", "column"] = Field("value", description="The code is the cell's value or the column's name.")
+    without: tuple[str, ...] = Field((), description="Values that mean 'did not happen', e.g. No.")
+
+
+class Source(_Section):
+    """``[source]``: where the records are. Which keys apply depends on ``kind`` (docs/howto/ingest.md)."""
+
+    kind: SourceKind = Field(description=f"One of {', '.join(get_args(SourceKind))}.")
+    events: str | None = Field(None, description="files, meds: event table (CSV, Parquet; a folder or pattern).")
+    labels: str | None = Field(None, description="files: table of patient_id, label.")
+    columns: dict[str, str] = Field(default_factory=dict, description="files: canonical name -> name in the file.")
+    wide: dict[str, WideKind] = Field(default_factory=dict, description="files: kinds spread over several columns.")
+    systems: dict[str, str] = Field(default_factory=dict, description="files: kind -> code system, e.g. icd9cm.")
+    kinds: dict[str, str] = Field(default_factory=dict, description="meds: first part of a code -> kind.")
+    missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value'.")
+    folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
+    database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
+    url: str | None = Field(None, description="omop: postgresql://..., or env:NAME.")
+    password: str | None = Field(None, description="omop: env:NAME or file:PATH.")
+    db_schema: str | None = Field(None, alias="schema", description="omop: schema of the tables.")
+    tables: dict[str, str] = Field(default_factory=dict, description="Standard table name -> name here.")
+    codes: Literal["standard", "source"] = Field("standard", description="omop: standard concepts or source codes.")
+    split: str | None = Field(None, description="Column that divides the patients into sites (simulation).")
+    features: str | None = Field(None, description="matrix: CSV or Parquet, one row a patient.")
+    label: str | None = Field(None, description="files, matrix: column of the outcome or class.")
+    positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
 class SiteEntry(_Section):
     """``[[site]]``: one hospital of a simulation, by its node file."""
 
@@ -175,7 +209,8 @@ class Split(_Section):
     """``[sites]``: hospitals of a simulation, by their node files or by splitting one source."""
 
     nodes: tuple[str, ...] = Field((), description="Paths of node.toml files.")
-    split: bool = Field(False, description="Split a single node's patients by the source's site column.")
+    source: Source | None = Field(None, description="A source given in place, as in [source] of a node file.")
+    split: bool = Field(False, description="Split a node's patients by the source's site column.")
 
 
 class Generated(BaseModel):
@@ -285,7 +320,7 @@ class Study(_File):
         if self.method is not None and federated and "aggregation" not in self.method.parameters:
             faults.append("method.aggregation is missing: a study must name it (plain, masked, subspace, ...)")
         given = [k for k in ("site", "data") if getattr(self, k)]
-        if self.sites is not None and self.sites.nodes:
+        if self.sites is not None and (self.sites.nodes or self.sites.source):
             given.append("sites")
         if len(given) > 1:
             faults.append(f"{' and '.join(given)}: choose one way to name the sites of a simulation")
@@ -317,6 +352,13 @@ class Study(_File):
             raise ConfigError(f"study {self.name!r} has no [method] section", hint='add [method] name = "trip" ...')
         return self.method
 
+    def inline(self) -> Node | None:
+        """The source given in place by ``[sites] source``, for a simulation without a node file."""
+        if self.sites is None or self.sites.source is None:
+            return None
+        source = self.sites.source.model_dump(by_alias=True, exclude_none=True)
+        return Node.parse({"site": {"name": self.name}, "source": source}, folder=self.folder)
+
     def nodes(self) -> tuple[Node, ...]:
         """The hospitals named for a simulation, read from their node files; none for a generated network."""
         entries = [*self.site, *(SiteEntry(node=n) for n in (self.sites.nodes if self.sites else ()))]
@@ -339,40 +381,6 @@ class SiteIdentity(_Section):
 
     name: str = Field(pattern=NAME, description="Unique in the federation.")
     folder: str = Field("site", description="Folder of tensors, caches and checkpoints; erasable as a whole.")
-
-
-class WideKind(_Section):
-    """``[source.wide.KIND]``: one kind of event spread over several columns of a row."""
-
-    columns: tuple[str, ...] = Field(min_length=1, description="The columns.")
-    code: Literal["value", "column"] = Field("value", description="The code is the cell's value or the column's name.")
-    without: tuple[str, ...] = Field((), description="Values that mean 'did not happen', e.g. No.")
-
-
-class Source(_Section):
-    """``[source]``: where the records are. Which keys apply depends on ``kind`` (docs/howto/ingest.md)."""
-
-    kind: SourceKind = Field(description=f"One of {', '.join(get_args(SourceKind))}.")
-    events: str | None = Field(None, description="files, meds: event table (CSV, Parquet; a folder or pattern).")
-    labels: str | None = Field(None, description="files: table of patient_id, label.")
-    columns: dict[str, str] = Field(default_factory=dict, description="files: canonical name -> name in the file.")
-    wide: dict[str, WideKind] = Field(default_factory=dict, description="files: kinds spread over several columns.")
-    systems: dict[str, str] = Field(default_factory=dict, description="files: kind -> code system, e.g. icd9cm.")
-    kinds: dict[str, str] = Field(default_factory=dict, description="meds: first part of a code -> kind.")
-    missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value'.")
-    folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
-    database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
-    url: str | None = Field(None, description="omop: postgresql://..., or env:NAME.")
-    password: str | None = Field(None, description="omop: env:NAME or file:PATH.")
-    db_schema: str | None = Field(None, alias="schema", description="omop: schema of the tables.")
-    tables: dict[str, str] = Field(default_factory=dict, description="Standard table name -> name here.")
-    codes: Literal["standard", "source"] = Field("standard", description="omop: standard concepts or source codes.")
-    split: str | None = Field(None, description="Column that divides the patients into sites (simulation).")
-    features: str | None = Field(None, description="matrix: CSV or Parquet, one row a patient.")
-    label: str | None = Field(None, description="files, matrix: column of the outcome or class.")
-    positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class Node(_File):

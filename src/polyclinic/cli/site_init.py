@@ -16,7 +16,7 @@ TEMPLATE = """\
 # node.toml: where this hospital's data are. It never leaves the hospital. Check it with: polyclinic check node.toml
 [site]
 name = {name}              # unique in the federation
-folder = "site"            # tensors, checkpoints, ledger: everything about this site, erasable: polyclinic site erase
+folder = "site"            # tensors, caches, checkpoints; erase it with: polyclinic site erase node.toml
 
 [source]
 {source}
@@ -30,7 +30,7 @@ review = "first"           # none | first | each: which releases wait for approv
 # max_epsilon_per_study = 1.0      # patient-level bound of one study, re-runs included (at delta = 1e-6)
 # max_epsilon_total = 4.0          # patient-level bound over all studies
 
-# [ledger]                 # every release is written here before it leaves; default: inside the site folder
+# [ledger]                 # every release is written down before it leaves; default: beside this file
 # [keys]                   # made by: polyclinic site join
 """
 
@@ -74,7 +74,7 @@ def erase(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Erase the site's folder: tensors, caches, checkpoints, ledger. The hospital's own data are not touched."""
+    """Erase the site's folder: tensors, caches, checkpoints. The hospital's own data and its ledger stay."""
     from polyclinic.errors import ConfigError
     from polyclinic.study import Node
 

@@ -21,6 +21,7 @@ from polyclinic.events.labels import Labels, read_labels
 from polyclinic.events.matrix import Matrix, read_matrix
 from polyclinic.events.tables import hash_of
 from polyclinic.study import FeatureRule, Node, Study
+from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
@@ -81,7 +82,8 @@ def read_sites(study: Study) -> Sites:
 
     With ``[sites] split = true`` one node's patients are divided by the source's site column (ICU type, hospital ...).
     """
-    nodes = study.nodes()
+    given = study.inline()
+    nodes = study.nodes() if given is None else (given,)
     if not nodes:
         raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
     found: list[Site] = []
@@ -170,7 +172,10 @@ def _split(con: Connection, scratch: Path, node: Node, study: Study) -> list[Sit
             if not e.what.startswith("nothing occurs together"):
                 raise
             continue  # a unit without a single co-occurrence takes no part
-        out.append(Site(name, tensor, None, _aligned(con, tensor)))
+        labels = _aligned(con, tensor)
+        # A patient of two units is two rows of a pooled tensor: the label names the unit, too.
+        patients = Axis("patient", tuple(f"{name}/{p}" for p in tensor.axes[0].labels or ()))
+        out.append(Site(name, tensor.with_axes((patients, *tensor.axes[1:])), None, labels))
     return out
 
 
