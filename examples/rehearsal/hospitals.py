@@ -1,0 +1,89 @@
+"""Hospitals for a rehearsal: each with its own node file, its own database file and a public list of codes.
+
+The records are drawn from a known truth (three planted phenotypes over drugs and diagnoses, two clusters of patients in a
+matrix of measurements), so nothing here is about a real patient.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+NAMES = ("east", "north", "south")
+DRUGS, DIAGNOSES, COLUMNS = 30, 24, 6
+
+
+def hospital(folder: Path, name: str, *, patients: int = 60, seed: int = 0, policy: str = "", more: str = "") -> Path:
+    """Write one hospital's records and node file; returns the node file."""
+    import duckdb
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng([seed, *name.encode()])
+    planted = np.random.default_rng(7)  # the same phenotypes everywhere
+    drugs = planted.dirichlet(np.full(DRUGS, 0.15), 3)
+    diagnoses = planted.dirichlet(np.full(DIAGNOSES, 0.15), 3)
+    events, features = [], []
+    for p in range(patients):
+        mix = rng.dirichlet([0.4, 0.4, 0.4])
+        for visit in range(1 + int(rng.integers(3))):
+            k = int(rng.choice(3, p=mix))
+            when = f"2024-{1 + visit:02d}-{1 + int(rng.integers(27)):02d} 08:00:00"
+            for kind, table, count in (("drug", drugs, 4), ("diagnosis", diagnoses, 3)):
+                for code in sorted(set(rng.choice(table.shape[1], count, p=table[k]).tolist())):
+                    events.append((f"{name}-{p}", f"{name}-{p}-{visit}", when, kind, f"{kind[:2].upper()}{code:02d}"))
+        centre = np.where(mix[0] > 0.5, 1.5, -1.5)
+        row = rng.normal(centre, 1.0, COLUMNS)
+        features.append((f"{name}-{p}", *(float(x) for x in row), int(mix[0] > 0.5)))
+    with duckdb.connect(str(folder / "records.duckdb")) as con:  # the hospital's own database
+        con.execute(
+            "CREATE TABLE events (patient_id VARCHAR, visit_id VARCHAR, time TIMESTAMP, kind VARCHAR, code VARCHAR)"
+        )
+        con.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", events)
+        con.execute(f"COPY events TO '{folder / 'events.parquet'}' (FORMAT parquet)")
+    columns = [f"x{i}" for i in range(COLUMNS)]
+    with open(folder / "features.csv", "w", newline="", encoding="utf-8") as f:
+        csv.writer(f).writerows([["patient_id", *columns, "status"], *features])
+    source = {
+        "node.toml": 'kind = "files"\nevents = "events.parquet"',
+        "matrix.toml": 'kind = "matrix"\nfeatures = "features.csv"\nlabel = "status"',
+    }
+    for file, text in source.items():
+        (folder / file).write_text(
+            f'[site]\nname = "{name}"\nfolder = "site"\n[source]\n{text}\n'
+            f'[policy]\nmin_sites = 3\n{policy}\n[keys]\nstudies = "policy"\n{more}\n',
+            encoding="utf-8",
+        )
+        (folder / file).chmod(0o600)
+    return folder / "node.toml"
+
+
+def vocabulary(folder: Path) -> None:
+    """The public lists of codes that every study names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, size in (("drug", DRUGS), ("diagnosis", DIAGNOSES)):
+        rows = [["code", "name"], *([f"{kind[:2].upper()}{i:02d}", f"{kind} {i}"] for i in range(size))]
+        with open(folder / f"{kind}.csv", "w", newline="", encoding="utf-8") as f:
+            csv.writer(f).writerows(rows)
+
+
+TENSOR = """
+[tensor]
+modes = ["drug", "diagnosis"]
+window = "visit"
+vocabulary = {drug = "drug.csv", diagnosis = "diagnosis.csv"}
+"""
+FEATURES = """
+[features]
+columns = ["x0", "x1", "x2", "x3", "x4", "x5"]
+"""
+
+
+def study(folder: Path, name: str, method: str, *, data: str = TENSOR, head: str = "", tail: str = "") -> Path:
+    """Write a study file beside the public lists."""
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f'[study]\nname = "{name}"\nseed = 3\n{head}\n{data}\n[method]\n{method}\n{tail}\n', encoding="utf-8"
+    )
+    return path

@@ -1,0 +1,224 @@
+"""``polyclinic coordinator``: found a federation, approve its sites, run studies between hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
+
+Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+
+
+def _folder(path: Path) -> Any:
+    import os
+
+    from polyclinic.engines.flare import need_flare
+    from polyclinic.engines.flare.folders import CoordinatorFolder
+
+    need_flare()
+    os.umask(0o077)
+    return CoordinatorFolder(path)
+
+
+def _say(value: dict[str, Any], json_: bool, text: str) -> None:
+    from polyclinic.cli.console import console, say_json
+
+    if json_:
+        say_json(value)
+    else:
+        console.print(text, markup=False)
+
+
+@app.command()
+def init(
+    folder: Folder,
+    site: Annotated[list[str], typer.Option("--site", help="Name of a site to invite; once for each.")],
+    host: Annotated[str, typer.Option(help="Name under which the sites reach this coordinator.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Port for the sites.", min=1025, max=65535)] = 8202,
+    admin_port: Annotated[
+        int, typer.Option(help="Port for the coordinator's own commands.", min=1025, max=65535)
+    ] = 8203,
+    json_: Json = False,
+) -> None:
+    """Make the certificate authority and one invite per site; nothing of a site is made here."""
+    from polyclinic.engines.flare.coordination import coordinator_fingerprint, found
+    from polyclinic.engines.flare.folders import read_json
+
+    invites = found(_folder(folder), list(site), host=host, port=port, admin_port=admin_port)
+    mark = coordinator_fingerprint(read_json(invites[0]))
+    lines = [f"fingerprint of this coordinator: {mark}", "send each site its invite (it holds no secret):"]
+    lines += [f"  {p}" for p in invites]
+    _say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, "\n".join(lines))
+
+
+@app.command()
+def invite(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
+    """Invite one more site."""
+    from polyclinic.engines.flare.coordination import invite as make
+
+    path = make(_folder(folder), name)
+    _say({"invite": str(path)}, json_, f"{path}")
+
+
+@app.command()
+def approve(
+    folder: Folder,
+    request: Annotated[Path, typer.Argument(help="The request that `site join` wrote.")],
+    fingerprint: Annotated[
+        str | None, typer.Option(help="What the site's owner read to you; refused if it differs.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needs --fingerprint.")] = False,
+    json_: Json = False,
+) -> None:
+    """Sign a site's certificate, after both people compared the fingerprint of its keys."""
+    from polyclinic.engines.flare.coordination import approve as sign
+    from polyclinic.engines.flare.enrolment import read_request
+    from polyclinic.engines.flare.folders import read_json
+    from polyclinic.errors import ConfigError
+
+    home = _folder(folder)
+    made = read_request(read_json(request))
+    if yes and fingerprint is None:
+        raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
+    if not yes:
+        typer.confirm(f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?", abort=True)
+    path, mark = sign(home, request, fingerprint)
+    _say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, f"send this to {made.site}: {path}")
+
+
+@app.command()
+def roster(folder: Folder, json_: Json = False) -> None:
+    """Write the signed list of sites, for every owner to compare and pin (`site pin`)."""
+    from polyclinic.engines.flare.coordination import roster as write
+    from polyclinic.engines.flare.folders import read_json
+
+    path = write(_folder(folder))
+    marks = read_json(path)["fingerprints"]
+    _say({"roster": str(path), "sites": marks}, json_, "\n".join([*(f"{n}  {m}" for n, m in marks.items()), str(path)]))
+
+
+@app.command()
+def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
+    """Revoke a site: it gets no message and no study, and cannot register again."""
+    from polyclinic.engines.flare.coordinator import revoke as out
+
+    out(_folder(folder), name)
+    _say(
+        {"revoked": name},
+        json_,
+        f"{name} is revoked; its certificate stays valid for TLS until the authority is renewed",
+    )
+
+
+@app.command()
+def start(
+    folder: Folder,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,
+    json_: Json = False,
+) -> None:
+    """Start the coordinator's server."""
+    from polyclinic.engines.flare.coordinator import start as run
+
+    value = run(_folder(folder), foreground=foreground)
+    _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']})")
+
+
+@app.command()
+def stop(folder: Folder, json_: Json = False) -> None:
+    """Stop studies cleanly, end the server and everything it started, prune its files."""
+    from polyclinic.engines.flare.coordinator import stop as end
+
+    value = end(_folder(folder))
+    more = f"; to be resumed: {', '.join(value['studies'])}" if value["studies"] else ""
+    _say(value, json_, f"coordinator stopped{more}")
+
+
+@app.command()
+def status(folder: Folder, json_: Json = False) -> None:
+    """Who is connected, who is waited for, and how every study stands."""
+    from polyclinic.engines.flare.coordinator import status as look
+
+    value = look(_folder(folder))
+    lines = [f"coordinator {value['state']} on {value['host']}:{value['port']}"]
+    if value["waiting_for"]:
+        lines.append(
+            "waiting for: " + ", ".join(_seen(n, value["sites"][n]["last_seen_seconds"]) for n in value["waiting_for"])
+        )
+    here = [n for n, s in value["sites"].items() if s["connected"]]
+    if here:
+        lines.append(f"connected: {', '.join(here)}")
+    lines += [f"study {s['study']}: {s['state']}, round {s['round']}" for s in value["studies"]]
+    _say(value, json_, "\n".join(lines))
+
+
+def _seen(name: str, seconds: float | None) -> str:
+    if seconds is None:
+        return f"{name} (never seen)"
+    ago = (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.0f} h"
+    )
+    return f"{name} (last seen {ago} ago)"
+
+
+@app.command()
+def submit(
+    folder: Folder,
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    json_: Json = False,
+) -> None:
+    """Sign a study for all approved sites and run it; the sites check it against their policies first."""
+    from polyclinic.engines.flare.coordination import sign_study
+    from polyclinic.study import Study
+
+    home = _folder(folder)
+    _run(home, sign_study(home, Study.read(study)), json_)
+
+
+@app.command()
+def resume(
+    folder: Folder,
+    study: Annotated[str, typer.Argument(help="Number of the study, or the start of it.")],
+    json_: Json = False,
+) -> None:
+    """Go on with a study that was interrupted, to the same model."""
+    from polyclinic.engines.flare.coordinator import order_of
+
+    home = _folder(folder)
+    _run(home, order_of(home, study), json_)
+
+
+def _run(home: Any, order: Any, json_: bool) -> None:
+    from polyclinic.cli.console import follow as bar
+    from polyclinic.engines.flare.coordinator import follow
+    from polyclinic.federation.fold import Progress
+
+    with bar(order.id, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
+
+        def tell(event: dict[str, Any]) -> None:
+            if event.get("kind") == "round":
+                show(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
+
+        value = follow(home, order, tell)
+    run = home.run(order.id)
+    out = {**value, "study": order.id, "run": str(run), "refused": value.get("refused", {})}
+    lines = [f"study {order.id}: {value['state']}; {run}"]
+    lines += [f"  without {n}: {'; '.join(r)}" for n, r in out["refused"].items()]
+    if value["state"] != "finished":
+        lines += [
+            f"  {value.get('what', '')}",
+            *(f"  - {f}" for f in value.get("faults", [])),
+            f"  {value.get('hint', '')}",
+        ]
+    _say(out, json_, "\n".join(lines))
+    if value["state"] != "finished":
+        raise typer.Exit(int(value.get("exit", 5)))

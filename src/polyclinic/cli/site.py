@@ -1,0 +1,173 @@
+"""``polyclinic site``: a hospital's node: join a federation with keys made here, run, review what is asked, stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyclinic.cli import site_init
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's node.")
+app.command("init")(site_init.command)
+app.command("erase")(site_init.erase)
+
+NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+NODE = Path("node.toml")
+
+
+def _folder(node: Path) -> Any:
+    import os
+
+    from polyclinic.engines.flare.folders import SiteFolder
+
+    os.umask(0o077)
+    return SiteFolder.of(node)
+
+
+def _say(value: dict[str, Any], json_: bool, text: str) -> None:
+    from polyclinic.cli.console import console, say_json
+
+    if json_:
+        say_json(value)
+    else:
+        console.print(text, markup=False)
+
+
+@app.command()
+def join(
+    invite: Annotated[Path, typer.Argument(help="The coordinator's invite.")],
+    node: NodeFile = NODE,
+    approval: Annotated[Path | None, typer.Option(help="The coordinator's approval, once it came back.")] = None,
+    json_: Json = False,
+) -> None:
+    """Join a federation: makes this site's keys HERE and a request; with --approval: completes the joining."""
+    from polyclinic.engines.flare.membership import complete, request
+
+    folder = _folder(node)
+    path, marks = request(folder, invite)
+    if approval is not None:
+        complete(folder, approval)
+        _say(
+            {"state": "joined", **marks}, json_, f"{folder.node.name} has joined; next: polyclinic site pin, site start"
+        )
+        return
+    text = (
+        f"request: {path}\nsend it to the coordinator, then compare both fingerprints by telephone:\n"
+        f"  this site    {marks['site']}\n  coordinator  {marks['coordinator']}"
+    )
+    _say({"state": "requested", "request": str(path), "fingerprint": marks["site"], **marks}, json_, text)
+
+
+@app.command()
+def pin(
+    roster: Annotated[Path, typer.Argument(help="The coordinator's roster (`coordinator roster`).")],
+    node: NodeFile = NODE,
+    yes: Annotated[bool, typer.Option("--yes", help="The fingerprints were compared; do not ask.")] = False,
+    json_: Json = False,
+) -> None:
+    """Pin the other sites' keys, after comparing their fingerprints, so that nobody can be slipped in later."""
+    from polyclinic.engines.flare.folders import read_json
+    from polyclinic.engines.flare.membership import pin as remember
+
+    folder = _folder(node)
+    marks = read_json(roster).get("fingerprints", {})
+    if not yes:
+        for name, mark in marks.items():
+            typer.echo(f"{name}  {mark}")
+        typer.confirm("did you compare these with the other sites?", abort=True)
+    pinned = remember(folder, roster)
+    _say({"pinned": sorted(pinned)}, json_, f"pinned: {', '.join(sorted(pinned))}")
+
+
+@app.command()
+def start(
+    node: NodeFile = NODE,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,
+    json_: Json = False,
+) -> None:
+    """Start this site's node."""
+    from polyclinic.engines.flare import need_flare
+
+    need_flare()
+    from polyclinic.engines.flare.site import start as run
+
+    value = run(_folder(node), foreground=foreground)
+    _say(value, json_, f"{value['site']} runs (process {value['pid']})")
+
+
+@app.command()
+def stop(node: NodeFile = NODE, json_: Json = False) -> None:
+    """Stop this site's node and its workers, also while the coordinator is away."""
+    from polyclinic.engines.flare import need_flare
+
+    need_flare()
+    from polyclinic.engines.flare.site import stop as end
+
+    value = end(_folder(node))
+    _say(value, json_, f"{value['site']} stopped")
+
+
+@app.command()
+def status(node: NodeFile = NODE, json_: Json = False) -> None:
+    """How this site and its studies stand; exit code 4 if a study was refused here."""
+    from polyclinic.engines.flare import need_flare
+
+    need_flare()
+    from polyclinic.engines.flare.site import status as look
+
+    value = look(_folder(node))
+    where = value["coordinator"]
+    reach = "reachable" if where["reachable"] else "not reachable"
+    lines = [f"{value['site']} {value['state']}; coordinator {where['host']}:{where['port']} {reach}"]
+    lines += [
+        f"study {s['study']}: {s['state']}" + "".join(f"\n  - {r}" for r in s["reasons"] if r) for s in value["studies"]
+    ]
+    if value["waiting_for_owner"]:
+        lines.append(f"waiting for you: {', '.join(value['waiting_for_owner'])} (polyclinic site review)")
+    _say(value, json_, "\n".join(lines))
+    if value["refused"]:
+        raise typer.Exit(4)
+
+
+@app.command()
+def review(
+    node: NodeFile = NODE,
+    accept: Annotated[str | None, typer.Option(help="Accept this study, or approve this release.")] = None,
+    reject: Annotated[str | None, typer.Option(help="Reject this study or release.")] = None,
+    by: Annotated[str, typer.Option(help="Who decides; written beside a decision about a release.")] = "owner",
+    json_: Json = False,
+) -> None:
+    """Read what is asked of this site, and decide; exit code 4 if a study was refused here."""
+    from polyclinic.engines.flare.folders import read_json
+    from polyclinic.engines.flare.membership import decide, pending, refusals, studies
+
+    folder = _folder(node)
+    for name, yes in ((accept, True), (reject, False)):
+        if name is None:
+            continue
+        box = next((b for b, p in pending(folder) if p.id == name), None)
+        if box is not None:
+            box.decide(name, approve=yes, by=by)
+        else:
+            decide(folder, name, accept=yes)
+    pins = read_json(folder.pins) if folder.pins.exists() else {}
+    found, waiting = studies(folder), [str(p) for _, p in pending(folder)]
+    lines = []
+    for s in found:
+        lines.append(f"study {s['study']}: {s['state']}")
+        lines += [f"  - {r}" for r in s["reasons"] if r]
+        if "method" in s:
+            lines += [f"  {k}: {s[k]}" for k in ("description", "method", "privacy", "data", "quorum") if s.get(k)]
+            lines += [
+                f"  site {n}: {k[:16]}... {'pinned' if pins.get(n) == k else 'NOT PINNED'}"
+                for n, k in s["roster"].items()
+            ]
+    lines += [f"release {w}" for w in waiting]
+    _say({"studies": found, "releases": waiting}, json_, "\n".join(lines) or "nothing was asked of this site yet")
+    if refusals(folder):
+        raise typer.Exit(4)

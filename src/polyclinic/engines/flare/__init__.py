@@ -1,0 +1,31 @@
+"""NVIDIA FLARE between hospitals: real processes, mutual TLS, studies instead of code.
+
+Nothing here imports ``nvflare`` before it is needed, so the package works without the extra.
+
+    enrolment   who takes part: the authority, invites, requests born at the site, approvals
+    order       a study signed by the coordinator, with its roster and fingerprints
+    desk        a hospital's half: answers the coordinator, talks to neighbours, keeps its own checkpoint
+    lead        the coordinator's half: deadlines, quorum, attempts, checkpoints
+    kit         FLARE's own files, written so that a site refuses code
+    controller, executor, launcher      the only classes that FLARE sees
+    processes, session                  start, stop, watch
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyclinic.errors import MissingExtra
+
+__all__ = ["VERSION", "need_flare"]
+
+VERSION = "2.9.0"  # the adapter rests on details of this version (docs/howto/deployment.md, upgrade notes)
+
+
+def need_flare() -> Any:
+    """The package ``nvflare``, or an error that says what to install."""
+    try:
+        import nvflare
+    except ImportError:
+        raise MissingExtra("nvflare", "nvflare", "a federation between hosts") from None
+    return nvflare

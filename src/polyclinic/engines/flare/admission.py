@@ -1,0 +1,185 @@
+"""Whether a site takes part in a study: roster against pins, policy, budget, then data; refused before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic import __version__
+from polyclinic.engines import registry
+from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
+from polyclinic.engines.flare.order import COORDINATOR, Order
+from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
+from polyclinic.federation.protocol import Method, Sum
+from polyclinic.federation.sums import SECURE, by_name
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.mechanism import ExactNoise, Noise, SimulatedNoise
+from polyclinic.privacy.policy import Policy
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import ingest
+from polyclinic.tensors.site import Site
+
+__all__ = ["Admission", "admit", "describe", "doubts", "policy_of"]
+
+ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Everything a site needs for a study it has agreed to."""
+
+    method: Method[Any, Any, Any]
+    site: Site
+    adder: Sum
+    door: Door
+    setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
+
+
+def policy_of(folder: SiteFolder) -> Policy:
+    """The owner's rules, all faults at once."""
+    from pydantic import ValidationError
+
+    try:
+        return Policy(**folder.node.policy)
+    except ValidationError as e:
+        faults = [f"policy.{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors()]
+        raise ConfigError(f"{folder.node_path}: wrong [policy]", faults=faults) from None
+
+
+def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
+    """What stands against a study: faults that refuse it, and questions that only the owner can answer."""
+    faults, questions = [], []
+    if order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
+        faults.append(f"the study was made with Polyclinic {order.polyclinic}, this site has {__version__}")
+    if folder.node.name not in order.sites:
+        faults.append(f"{folder.node.name!r} is not on the roster")
+    elif order.keys[folder.node.name] != folder.identity().public.hex():
+        faults.append("the roster has another key for this site")
+    pins = read_json(folder.pins) if folder.pins.exists() else {}
+    for name in order.sites:
+        if name == folder.node.name:
+            continue
+        if name not in pins:
+            questions.append(f"site {name!r} is not known here: compare its key, then `polyclinic site pin`")
+        elif pins[name] != order.keys[name]:
+            faults.append(f"site {name!r} has another key than the one that was compared and pinned")
+    accepted = folder.study(order.id) / "accepted.json"
+    if folder.node.keys.get("studies", "ask") != "policy" and not accepted.exists():
+        questions.append("the owner has not accepted this study: `polyclinic site review`")
+    if accepted.exists() and read_json(accepted).get("accepted") is False:
+        faults.append("the owner rejected this study")
+    return faults, questions
+
+
+def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> Admission:
+    """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
+    home = private(folder.study(order.id))
+    write_json(home / "order.json", {"order": order.encode()})
+    end = time.monotonic() + order.deadline
+    told: list[str] = []
+    while True:
+        faults, questions = doubts(order, folder)
+        if faults:
+            raise PolicyRefusal(f"site {folder.node.name!r} does not take part in study {order.id!r}", faults=faults)
+        if not questions:
+            break
+        if questions != told:
+            told = questions
+            waiting(questions)
+            append_event(folder.events, event="waiting", study=order.id, reasons=questions)
+        if time.monotonic() > end:
+            raise PolicyRefusal(f"site {folder.node.name!r}: the owner did not decide in time", faults=questions)
+        time.sleep(0.5)
+    study = order.parsed(private(home / "files"))
+    method, door = _door(order, folder, study)
+    privacy: Privacy | None = getattr(method.params, "privacy", None)
+    resume = bool(door.ledger.charges(study=study.name)) and (home / "state.ckpt").exists()
+
+    def agree(patients: int) -> None:
+        door.admit(
+            study.name,
+            method.name,
+            privacy,
+            order.sites,
+            patients,
+            aggregation=order.aggregation,
+            resume=resume,
+        )
+
+    agree(2**31)  # before the data are read: everything but the number of patients
+    site = ingest(folder.node, study, private(home / "data")).site
+    agree(site.patients)
+    identities = {folder.node.name: folder.identity()}
+    adder = (
+        by_name(order.aggregation, identities=identities) if order.aggregation in SECURE else by_name(order.aggregation)
+    )
+    return Admission(method, site, adder, door, _setting(method, site))
+
+
+def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], Door]:
+    method = registry.make(study)
+    if not isinstance(method, Method):
+        raise PolicyRefusal(f"method {method!r} sees pooled data; it cannot run between hospitals")
+    limit = int(folder.node.keys.get("max_rounds", ROUNDS))
+    if method.params.rounds > limit:
+        raise PolicyRefusal(
+            f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
+        )
+    home = folder.study(order.id)
+    noise: Noise | None = None
+    if method.params.privacy is not None:
+        seed = folder.node.ledger.get("simulated_noise_seed")  # rehearsals only; the card then says "simulation"
+        noise = (
+            ExactNoise()
+            if seed is None
+            else SimulatedNoise(np.random.default_rng([int(seed), *folder.node.name.encode()]))
+        )
+    door = Door(
+        folder.node.name,
+        policy=policy_of(folder),
+        ledger=Ledger(folder.ledger, site=folder.node.name),
+        noise=noise,
+        study=study.name,
+        store=home / "releases",
+        cohort=str(folder.node.ledger.get("cohort", "all")),
+        wait=order.deadline,
+    )
+    return method, door
+
+
+def _setting(method: Method[Any, Any, Any], site: Site) -> dict[str, Any]:
+    if method.needs == "features":
+        return {"shape": [int(site.matrix().shape[1])], "axes": [], "digests": []}
+    tensor = site.counts()
+    data = [a.name for a in tensor.axes[1:] if a.vocabulary == "data"]
+    if data:
+        raise ProtocolMismatch(
+            f"site {site.name!r}: the codes of {', '.join(data)} were chosen from the data, not public"
+        )
+    return {
+        "shape": [int(n) for n in tensor.shape[1:]],
+        "axes": [a.to_json() for a in tensor.axes[1:]],
+        "digests": [a.digest() for a in tensor.axes[1:]],
+    }
+
+
+def describe(order: Order) -> dict[str, Any]:
+    """What an owner reads before agreeing."""
+    asked = order.study.get("privacy")
+    return {
+        "study": order.id,
+        "name": order.study["study"]["name"],
+        "description": order.study["study"].get("description", ""),
+        "method": dict(order.study["method"]),
+        "privacy": asked if asked else "none: no bound on what the released sums reveal about a patient",
+        "data": {k: order.study[k] for k in ("tensor", "features", "labels") if order.study.get(k)},
+        "quorum": order.quorum,
+        "roster": {n: order.keys[n] for n in order.sites},
+        "coordinator": order.keys[COORDINATOR],
+    }

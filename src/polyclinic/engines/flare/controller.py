@@ -1,0 +1,92 @@
+"""The class that FLARE runs at the coordinator: hands bytes between FLARE and the lead of a study."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from polyclinic.engines.flare.executor import ASK
+from polyclinic.engines.flare.folders import CoordinatorFolder, alone, append_event, write_json
+from polyclinic.engines.flare.lead import Lead
+from polyclinic.engines.flare.order import read_order
+from polyclinic.engines.flare.result import write_result
+from polyclinic.errors import PolyclinicError
+from polyclinic.tensors.blas import one_thread
+
+__all__ = ["COORDINATOR_FOLDER", "StudyController"]
+
+COORDINATOR_FOLDER = "POLYCLINIC_COORDINATOR"  # the coordinator's folder; set by `coordinator start`
+
+
+class StudyController(Controller):  # type: ignore[misc]
+    """One leg of a study: from the checkpoint as far as it goes. Our own files say how the study stands, not FLARE's.
+
+    Parameters
+    ----------
+    order
+        The study as the coordinator signed it.
+    """
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self._order = order
+        self._local = threading.local()
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to prepare."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to clean."""
+
+    def process_result_of_unknown_task(self, *args: Any, **kwargs: Any) -> None:
+        """There are no tasks."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run the leg; every end is written in ``status.json`` of the run folder."""
+        folder = CoordinatorFolder(Path(os.environ[COORDINATOR_FOLDER]))
+        order = read_order(self._order, folder.identity().public)
+        run = folder.run(order.id)
+        engine = fl_ctx.get_engine()
+
+        def ask(site: str, data: bytes, timeout: float) -> bytes | None:
+            s = Shareable()
+            s["blob"] = data
+            with engine.new_context() as ctx:
+                replies = engine.send_aux_request(
+                    targets=[site], topic=ASK, request=s, timeout=timeout, fl_ctx=ctx, optional=True
+                )
+            reply = replies.get(site) if isinstance(replies, dict) else None
+            if reply is None or reply.get_return_code() != ReturnCode.OK:
+                return None
+            blob = reply.get("blob")
+            return blob if isinstance(blob, bytes) else None
+
+        def stopped() -> bool:
+            return bool(abort_signal.triggered) or (run / "stop").exists()
+
+        status = {"study": order.id, "job": str(fl_ctx.get_job_id())}
+        try:
+            with alone(run / "lock", f"study {order.id!r}"), one_thread():
+                write_json(run / "status.json", {**status, "state": "running"})
+                lead = Lead(order, folder.identity(), run, ask, stopped)
+                outcome = lead.run()
+                write_result(run, lead.method, outcome, order)
+                write_json(run / "status.json", {**status, "state": "finished", "refused": lead.refused})
+        except PolyclinicError as e:
+            append_event(run / "events.jsonl", event="stopped", code=e.code, what=e.what, reasons=list(e.faults))
+            report = {"error": e.code, "what": e.what, "faults": list(e.faults), "hint": e.hint, "exit": e.exit_code}
+            write_json(run / "status.json", {**status, "state": "stopped", **report})
+        except Exception as e:
+            append_event(run / "events.jsonl", event="failed", what=f"{type(e).__name__}: {e}")
+            write_json(
+                run / "status.json", {**status, "state": "failed", "what": f"{type(e).__name__}: {e}", "exit": 1}
+            )
+            raise

@@ -1,0 +1,271 @@
+"""The coordinator's service: start and stop FLARE's server, run studies in legs, say how things stand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from polyclinic.engines.flare import need_flare
+from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
+from polyclinic.engines.flare.order import Order, read_order
+from polyclinic.engines.flare.processes import (
+    Recorded,
+    alive,
+    end,
+    forget,
+    launch,
+    port_open,
+    record,
+    recorded,
+    wait_for,
+)
+from polyclinic.engines.flare.session import connected, quiet, session, submit
+from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
+
+__all__ = ["follow", "order_of", "prune", "revoke", "start", "status", "stop"]
+
+ENDED: Final = ("finished", "stopped", "failed")
+LEGS: Final = 20
+
+
+def environment(folder: CoordinatorFolder) -> dict[str, str]:
+    """What the server and its job processes find."""
+    return {
+        **os.environ,
+        "POLYCLINIC_COORDINATOR": str(folder.path.resolve()),
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",  # FLARE's default of 900 s keeps a finished job "running"
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, Any]:
+    """Start the server and wait until its port is open; leftovers of an earlier life are removed first."""
+    need_flare()
+    settings = folder.read_settings()
+    prune(folder)
+    argv = ["-m", "polyclinic.engines.flare.serve", "server", str(folder.server.resolve()), "server"]
+    note = folder.pids / "server.json"
+    if foreground:
+        record(note, os.getpid())
+        import sys
+
+        os.execve(sys.executable, [sys.executable, *argv], environment(folder))
+    made = launch(argv, env=environment(folder), log=folder.path / "server.log", note=note)
+    up = wait_for(lambda: port_open(settings["host"], settings["port"]) or not alive(made), 30.0)
+    if not up or not alive(made):
+        end([made])
+        forget(note)
+        raise PeerLost("the server did not start", hint=f"read {folder.path / 'server.log'}")
+    append_event(folder.events, event="started", pid=made.pid)
+    return {"state": "started", "pid": made.pid, "host": settings["host"], "port": settings["port"]}
+
+
+def prune(folder: CoordinatorFolder) -> None:
+    """Remove FLARE's own records of jobs: a study's state is in our run folder, and stale jobs would never end."""
+    if alive(Recorded.read(folder.pids / "server.json")):
+        raise ConfigError("the coordinator runs already", hint="polyclinic coordinator status")
+    end(recorded(folder.pids))
+    for note in folder.pids.glob("*.json") if folder.pids.exists() else ():
+        forget(note)
+    for name in ("jobs", "snapshots", "transfer"):
+        shutil.rmtree(folder.server / name, ignore_errors=True)
+    _sweep(folder.server)
+    (folder.server / "transfer").mkdir(mode=0o700, exist_ok=True)
+
+
+def _sweep(workspace: Path) -> None:
+    """Folders of single jobs, and marker files, that FLARE leaves behind."""
+    for path in workspace.iterdir() if workspace.exists() else ():
+        if path.is_dir() and path.name not in ("startup", "local", "transfer"):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name in ("shutdown.fl", "restart.fl", "pid.fl", "daemon_pid.fl"):
+            path.unlink(missing_ok=True)
+
+
+def stop(folder: CoordinatorFolder) -> dict[str, Any]:
+    """Stop running studies cleanly (they can be resumed), end the server and its jobs by number, prune files."""
+    running = [r for r in _runs(folder) if r["state"] == "running"]
+    for r in running:
+        (folder.run(r["study"]) / "stop").touch(mode=0o600)
+    server = Recorded.read(folder.pids / "server.json")
+    if alive(server):
+        wait_for(lambda: all(r["state"] != "running" for r in _runs(folder)), 6.0)
+    ended = end(recorded(folder.pids))
+    prune(folder)
+    for r in running:
+        (folder.run(r["study"]) / "stop").unlink(missing_ok=True)
+        path = folder.run(r["study"]) / "status.json"
+        if read_json(path)["state"] == "running":
+            write_json(
+                path, {"study": r["study"], "state": "stopped", "what": "the coordinator was stopped", "exit": 5}
+            )
+    append_event(folder.events, event="stopped", pids=ended)
+    return {"state": "stopped", "ended": ended, "studies": [r["study"] for r in running]}
+
+
+def _runs(folder: CoordinatorFolder) -> list[dict[str, Any]]:
+    found = []
+    for place in sorted((folder.path / "runs").glob("*/order.json")):
+        path = place.parent / "status.json"
+        value = read_json(path) if path.exists() else {"state": "signed"}
+        if value["state"] == "running" and not alive(Recorded.read(folder.pids / "server.json")):
+            value = {**value, "state": "interrupted"}
+        rounds = [e for e in _progress(place.parent) if e.get("kind") == "round"]
+        found.append({"study": place.parent.name, **value, "round": rounds[-1]["round"] if rounds else 0})
+    return found
+
+
+def _progress(run: Path) -> list[dict[str, Any]]:
+    return read_events(run / "progress.jsonl")
+
+
+def status(folder: CoordinatorFolder) -> dict[str, Any]:
+    """Who is connected, who is waited for and since when, and how every study stands."""
+    settings = folder.read_settings()
+    up = alive(Recorded.read(folder.pids / "server.json"))
+    approved = folder.approved()
+    seen: dict[str, float] = {}
+    if up:
+        with session(folder) as api:
+            seen = connected(api)
+    path = folder.path / "seen.json"
+    known = read_json(path) if path.exists() else {}
+    write_json(path, {**known, **seen})
+    now = time.time()
+    sites = {}
+    for name in approved:
+        last = seen.get(name, known.get(name))
+        sites[name] = {
+            "connected": name in seen,
+            "last_seen_seconds": None if last is None else round(max(0.0, now - float(last)), 1),
+            "fingerprint": approved[name]["fingerprint"],
+        }
+    return {
+        "state": "running" if up else "stopped",
+        "host": settings["host"],
+        "port": settings["port"],
+        "sites": sites,
+        "waiting_for": [n for n, s in sites.items() if not s["connected"]],
+        "studies": _runs(folder),
+    }
+
+
+def order_of(folder: CoordinatorFolder, study: str) -> Order:
+    """The signed order of a study: by its number, or by the only unfinished one that its name fits."""
+    names = [r["study"] for r in _runs(folder)]
+    fits = [n for n in names if n == study] or [n for n in names if n.startswith(study)]
+    if len(fits) > 1:
+        fits = [r["study"] for r in _runs(folder) if r["study"] in fits and r["state"] != "finished"] or fits
+    if len(fits) != 1:
+        raise ConfigError(f"study {study!r}: {'none' if not fits else 'several'} of that name", faults=names)
+    return read_order(read_json(folder.run(fits[0]) / "order.json")["order"], folder.identity().public)
+
+
+def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Run a study in legs until it is finished or cleanly stopped.
+
+    A leg is one FLARE job. A new one is made when the coordinator's job process dies, or when a site is connected that the
+    present leg does not know.
+    """
+    run = folder.run(order.id)
+    (run / "stop").unlink(missing_ok=True)
+    least = order.quorum
+    shown = len(_progress(run))
+    with session(folder) as api:
+        for leg in range(LEGS):
+            _wait_connected(folder, api, order, least)
+            here = [s for s in order.sites if s in folder.approved()]
+            write_json(run / "status.json", {"study": order.id, "state": "submitted"})
+            job = submit(api, order, run, here, least)
+            append_event(run / "events.jsonl", event="leg", number=leg, job=job)
+            again = False
+            started = time.monotonic()
+            quiet_since = time.monotonic()
+            while True:
+                time.sleep(0.2)
+                now = read_json(run / "status.json")
+                fresh = _progress(run)
+                for event in fresh[shown:]:
+                    tell(event)
+                shown = max(shown, len(fresh))
+                if now["state"] in ENDED and now.get("job", job) == job:
+                    break
+                if time.monotonic() - quiet_since > 3.0:
+                    quiet_since = time.monotonic()
+                    again, dead = _watch(api, run, order, job, started, now)
+                    if again:
+                        (run / "stop").touch(mode=0o600)
+                        wait_for(lambda: read_json(run / "status.json")["state"] in ENDED, 15.0)
+                        (run / "stop").unlink(missing_ok=True)
+                        break
+                    if dead:
+                        again = True
+                        break
+            now = read_json(run / "status.json")
+            if now["state"] == "finished" or not again:
+                return now
+            append_event(run / "events.jsonl", event="next leg")
+        raise PeerLost(f"study {order.id!r}: {LEGS} legs were not enough", hint="polyclinic coordinator resume")
+
+
+def _wait_connected(folder: CoordinatorFolder, api: Any, order: Order, least: int) -> None:
+    """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
+    begin = time.monotonic()
+    while True:
+        here = set(connected(api)) & set(order.sites)
+        waited = time.monotonic() - begin
+        if len(here) == len(order.sites) or (len(here) >= least and waited > min(8.0, order.deadline)):
+            return
+        if waited > order.deadline:
+            raise PeerLost(
+                f"study {order.id!r}: {len(here)} sites are connected, {least} are needed",
+                faults=[f"waiting for: {', '.join(sorted(set(order.sites) - here))}"],
+                hint="start the sites (polyclinic site start), then: polyclinic coordinator resume",
+            )
+        time.sleep(0.5)
+
+
+def _watch(api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether a new leg is needed for a site that this leg does not reach, and whether this leg's process is dead."""
+    events = read_events(run / "events.jsonl")
+    last = max((i for i, e in enumerate(events) if e["event"] == "leg"), default=0)
+    states: dict[str, tuple[str, str]] = {}
+    for e in events[last:]:
+        if "site" in e:
+            states[e["site"]] = (e["event"], e["time"])
+    try:
+        here = connected(api)
+        with quiet():
+            said = str(api.get_job_status(job))
+    except Exception:
+        return False, False
+    old = time.monotonic() - started
+    away = [s for s, (state, when) in states.items() if state in ("absent", "lost") and _age(when) > 9.0 and s in here]
+    if now["state"] == "running" and away and old > 15.0:
+        append_event(run / "events.jsonl", event="a site is back, but not in this leg", sites=away)
+        return True, False
+    dead = said.startswith("FINISHED") or "EXCEPTION" in said or "FAILED" in said or "ABORTED" in said
+    return False, dead and old > 5.0 and read_json(run / "status.json")["state"] not in ENDED
+
+
+def _age(stamp: str) -> float:
+    import calendar
+
+    return time.time() - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
+
+
+def revoke(folder: CoordinatorFolder, name: str) -> None:
+    """From now on the site gets no study, no message, and cannot register."""
+    from polyclinic.engines.flare.coordination import revoke_on_file
+
+    revoke_on_file(folder, name)
+    if alive(Recorded.read(folder.pids / "server.json")):
+        with session(folder) as api, quiet():
+            try:
+                api.disable_client(name)
+            except Exception as e:
+                raise PolyclinicError(f"{name!r} is off the roster, but FLARE could not be told ({e})") from None

@@ -1,0 +1,444 @@
+"""A hospital's half of a study between hosts: answers the coordinator, talks to neighbours, keeps its own checkpoint.
+
+No engine is imported here: bytes in, bytes out. Every ask of the coordinator is signed; every ask has an id, so that a
+duplicate gets the same answer and a late one is recognised. Before an answer leaves, the state that it rests on is on disk:
+
+    committed   the private state up to the last sum that this site's contribution entered
+    prepared    the private state if the present sum commits; the next ask says whether it did
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Unfinished
+from pathlib import Path
+from typing import Any, Final
+
+from polyclinic.engines.flare.admission import Admission, admit
+from polyclinic.engines.flare.folders import SiteFolder, append_event
+from polyclinic.engines.flare.letter import open_ask
+from polyclinic.engines.flare.order import COORDINATOR, Order
+from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.federation import wire
+from polyclinic.federation.envelope import digest
+from polyclinic.federation.fold import Conductor, SiteParty
+from polyclinic.federation.protocol import Exchange, Message, Setting, Step, Total
+from polyclinic.privacy.release import Contribution
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.blas import one_thread
+from polyclinic.tensors.files import atomic
+
+__all__ = ["Desk"]
+
+PATIENCE: Final = 5.0  # seconds an ask waits for its answer before it says "working"
+EARLY: Final = 4096  # letters of neighbours kept before their sum opens
+STATE_LIMIT: Final = 2**40  # a checkpoint is not a message
+Key = tuple[int, int]  # number of the sum, attempt
+
+
+class Desk:
+    """One site's side of one study.
+
+    Parameters
+    ----------
+    order
+        The signed study, already checked against the pinned coordinator.
+    folder
+        The site's folder; data paths and secrets come from its node file only.
+    post
+        Sends bytes to a neighbour; must not block for long.
+    """
+
+    def __init__(self, order: Order, folder: SiteFolder, post: Callable[[str, bytes], None]) -> None:
+        self.order, self.folder, self.post = order, folder, post
+        self.me = folder.node.name
+        self.home = folder.study(order.id)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="desk")
+        self._tasks: OrderedDict[str, Future[dict[str, Any]]] = OrderedDict()
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+        self._state: str = "loading"
+        self._reasons: list[str] = []
+        self._admission: Admission | None = None
+        self._party: SiteParty | None = None
+        self._conductor: Conductor | None = None  # only where there is no coordinator's
+        self._committed: Key | None = None
+        self._prepared: tuple[Key, Any] | None = None
+        self._prepared_public: dict[str, Any] | None = None
+        self._entered: dict[Key, str] = {}  # secure sums: attempts this site took part in, and with whom
+        self._side: Exchange | None = None
+        self._key: Key | None = None
+        self._step: Step | None = None
+        self._early: deque[Message] = deque(maxlen=EARLY)
+        self._out: list[Message] = []
+        self.dropped = 0
+        self._load = self._pool.submit(self._open)
+
+    # ---- the study is looked at, admitted, and its data read; all of it in the background
+
+    def _open(self) -> None:
+        try:
+            with one_thread():
+                made = admit(self.order, self.folder, self._waiting)
+            self._party = SiteParty(made.method, made.site, made.adder, made.door)
+            self._admission = made
+            self._restore()
+            self._become("ready")
+            append_event(self.folder.events, event="ready", study=self.order.id)
+        except PolyclinicError as e:
+            self._blame(e)
+        except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
+            append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
+            self._become("refused", ["the site failed; its own log says why"])
+
+    def _waiting(self, reasons: list[str]) -> None:
+        self._become("waiting", reasons)
+
+    def _become(self, state: str, reasons: list[str] | None = None) -> None:
+        with self._lock:
+            self._state, self._reasons = state, list(reasons or [])
+
+    def _blame(self, e: PolyclinicError) -> None:
+        """Note an error in our log; the coordinator reads it only where it may leave the site."""
+        refused = isinstance(e, PolicyRefusal | MessageRefused | ProtocolMismatch)
+        append_event(
+            self.folder.events,
+            event="refused" if refused else "failed",
+            study=self.order.id,
+            code=e.code,
+            what=e.what,
+            reasons=list(e.faults),
+        )
+        self._become("refused", [e.what, *e.faults] if e.shareable else [f"{e.code}: the site's own log says why"])
+
+    # ---- asks of the coordinator
+
+    def answer(self, data: bytes) -> bytes:
+        """Answer one ask; never raises."""
+        try:
+            ask = open_ask(data, self.order, self.me)
+            return wire.encode(self._answer(ask))
+        except PolyclinicError as e:
+            append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
+            return wire.encode({"state": "bad", "reasons": [e.what]})
+        except Exception as e:
+            append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
+            return wire.encode({"state": "bad", "reasons": [type(e).__name__]})
+
+    def _answer(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        what = ask["what"]
+        if what == "hello":
+            return self._hello(full=bool(ask.get("full")))
+        if self._state != "ready":
+            return {"state": self._state, "reasons": self._reasons}
+        id = str(ask["id"])
+        with self._lock:
+            task = self._tasks.get(id)
+            if task is None:
+                act = {"begin": self._begin, "step": self._sum, "mail": self._mail, "settle": self._settle}.get(what)
+                act = {"close": self._close, "deadline": self._deadline}.get(what, act)
+                if act is None:
+                    raise MessageRefused(f"unknown ask {what!r}")
+                task = self._tasks[id] = self._pool.submit(self._guarded, act, ask)
+                while len(self._tasks) > 16:
+                    self._tasks.popitem(last=False)
+        try:
+            return task.result(PATIENCE)
+        except Unfinished:
+            return {"state": "working"}
+
+    def _guarded(self, act: Callable[[Mapping[str, Any]], dict[str, Any]], ask: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            with one_thread():
+                return act(ask)
+        except (MessageRefused, ProtocolMismatch) as e:
+            append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
+            return {"state": "bad", "reasons": [e.what, *e.faults]}
+        except PolyclinicError as e:
+            self._blame(e)
+            return {"state": self._state, "reasons": self._reasons}
+        except OSError as e:  # a full disk: nothing was released, because the state comes first
+            append_event(self.folder.events, event="failed", study=self.order.id, error=f"{e.strerror}")
+            return {"state": "bad", "reasons": [f"the site cannot write to its disk ({e.strerror})"]}
+
+    def _hello(self, *, full: bool) -> dict[str, Any]:
+        with self._lock:
+            out: dict[str, Any] = {"state": self._state, "reasons": self._reasons}
+            out["committed"] = list(self._committed or ())
+            out["prepared"] = list(self._prepared[0]) if self._prepared else []
+            out["total"] = self._prepared_public is not None  # the sum is known here, and on disk
+            if full and self._state == "ready":
+                assert self._admission is not None
+                out["setting"] = self._admission.setting
+        return out
+
+    def _begin(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """Where there is no coordinator's public state: make this site's own, from what is public."""
+        assert self._admission is not None
+        if self._conductor is None:
+            self._make_conductor(ask["setting"])
+            assert self._conductor is not None
+            self._conductor.begin()
+            self._save()
+        return {"state": "done"}
+
+    def _make_conductor(self, tree: Mapping[str, Any]) -> None:
+        made = self._admission
+        assert made is not None
+        setting = setting_from(tree)
+        mine = made.setting
+        if list(setting.shape) != mine["shape"] or [a.digest() for a in setting.axes] != mine["digests"]:
+            raise ProtocolMismatch(f"site {self.me!r}: the announced setting is not this site's")
+        roster = self.order.roster(setting.sites, 0)
+        self._conductor = Conductor(made.method, setting, made.adder, roster)
+        self._setting_tree = dict(tree)
+
+    # ---- one sum
+
+    def _sum(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._party is not None
+        key: Key = (int(ask["number"]), int(ask["attempt"]))
+        sites = tuple(str(s) for s in ask["sites"])
+        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < self.order.quorum:
+            raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
+        self._settle(ask)
+        roster = self.order.roster(sites, key[1])
+        if self._conductor is not None:
+            self._conductor.roster = roster
+            step = self._conductor.step()
+            public = self._conductor.public
+            if step is None and len(self._conductor.releases) == key[0]:
+                return {"state": "ended"}
+            if step is None or len(self._conductor.releases) != key[0]:
+                raise ProtocolMismatch(
+                    f"site {self.me!r} is at sum {len(self._conductor.releases)}, asked for {key[0]}"
+                )
+        else:
+            step = wire.unpack(Step, ask["step"])
+            public = wire.unpack(self._party.method.Public, ask["public"])
+        if self._party.adder.reveals == "total":
+            self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
+        mine: Contribution = self._party.contribute(step, public, roster)
+        side = self._party.adder.side(self.me, roster, step, mine)
+        with self._lock:
+            self._prepared = (key, self._party._next)
+            self._prepared_public = None
+            self._save()
+            self._side, self._key, self._step = side, key, step
+            early, self._early = [m for m in self._early if self._mine(m)], deque(maxlen=EARLY)
+        out = side.start()
+        for m in early:
+            out += self._receive(m)
+        return {"state": "done", "mail": self._dispatch(out)}
+
+    def _enter(self, key: Key, members: str) -> None:
+        """A secure sum is entered once per attempt, and the record of it is on disk before anything leaves.
+
+        Otherwise a coordinator could have the same contribution summed with two sets of sites, and subtract (PRIVACY 3.1).
+        """
+        if key in self._entered:
+            raise MessageRefused(
+                f"site {self.me!r} has entered sum {key[0]}, attempt {key[1]} before; ask a new attempt"
+            )
+        self._entered = {k: v for k, v in self._entered.items() if k[0] >= key[0] - 1}
+        self._entered[key] = members
+        self._save()
+
+    def _mine(self, m: Message) -> bool:
+        s = self._step
+        return (
+            s is not None and self._key is not None and (m.round, m.step, m.attempt) == (s.round, s.name, self._key[1])
+        )
+
+    def _receive(self, m: Message) -> list[Message]:
+        assert self._side is not None
+        try:
+            return self._side.receive(m)
+        except MessageRefused as e:
+            self.dropped += 1
+            if self.dropped <= 100:
+                append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
+            return []
+
+    def _dispatch(self, out: list[Message]) -> list[bytes]:
+        """Letters to neighbours go out, one batch each; letters to the coordinator are the answer."""
+        batches: dict[str, list[bytes]] = {}
+        for m in out:
+            batches.setdefault(m.to, []).append(wire.encode_message(m, self._protocol))
+        for to, letters in sorted(batches.items()):
+            if to != COORDINATOR:
+                self._count("sent", sum(map(len, letters)))
+                self.post(to, wire.encode({"study": self.order.id, "letters": letters}))
+        with self._moved:
+            self._moved.notify_all()
+        return batches.get(COORDINATOR, [])
+
+    def _count(self, way: str, size: int) -> None:
+        if self._conductor is not None and self._step is not None:
+            getattr(self._conductor.traffic, way)(self.me, self._step.round, size)
+
+    @property
+    def _protocol(self) -> str:
+        assert self._party is not None
+        return f"{self._party.method.name}/{self._party.method.version}"
+
+    def put(self, data: bytes) -> None:
+        """A batch of letters from a neighbour; never raises. Letters that come before their sum opens are kept."""
+        try:
+            value = wire.decode(data)
+            if value["study"] != self.order.id or self._party is None:
+                return
+            letters = [wire.decode_message(bytes(x), self._protocol) for x in value["letters"]]
+            with self._lock:
+                out: list[Message] = []
+                for m in letters:
+                    if self._side is not None and self._mine(m):
+                        out += self._receive(m)
+                    else:
+                        self._early.append(m)
+                self._count("received", len(data))
+            self._dispatch(out)
+        except (PolyclinicError, KeyError, TypeError) as e:
+            self.dropped += 1
+            if self.dropped <= 100:
+                append_event(self.folder.events, event="message refused", study=self.order.id, what=str(e)[:200])
+
+    def _mail(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        if self._side is None or self._key != (int(ask["number"]), int(ask["attempt"])):
+            return {"state": "lost", "reasons": ["this site was restarted during the sum; its keys are gone"]}
+        out: list[Message] = []
+        for raw in ask["letters"]:
+            out += self._receive(wire.decode_message(bytes(raw), self._protocol))
+        return {"state": "done", "mail": self._dispatch(out)}
+
+    def _deadline(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        if self._side is not None and self._key == (int(ask["number"]), int(ask["attempt"])):
+            with self._lock:
+                out = self._side.deadline()
+            self._dispatch(out)
+        return {"state": "done"}
+
+    def _settle(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """Without a coordinator: wait for the sum. Always: keep or drop what was prepared, as the coordinator says."""
+        if ask["what"] == "settle":
+            return self._outcome(ask)
+        commit = tuple(ask.get("commit") or ())
+        with self._lock:
+            if self._prepared is not None and self._prepared[0] == commit:
+                assert self._party is not None
+                self._committed, self._party.private = self._prepared
+                if self._conductor is not None and self._prepared_public is not None:
+                    self._conductor.restore(self._prepared_public)
+            self._prepared, self._prepared_public, self._side = None, None, None
+        return {"state": "done"}
+
+    def _outcome(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait until this node knows the sum; the state after it is on disk before the coordinator hears of it."""
+        key = (int(ask["number"]), int(ask["attempt"]))
+        end = time.monotonic() + PATIENCE * 0.8
+        with self._moved:
+            if self._side is None or self._key != key:
+                return {"state": "lost"}
+            while self._side.result() == "pending":
+                left = end - time.monotonic()
+                if left <= 0:
+                    return {"state": "pending"}
+                self._moved.wait(left)
+            result = self._side.result()
+            if not isinstance(result, Total):
+                return {"state": "burnt"}
+            if self._prepared_public is None:
+                assert self._conductor is not None
+                assert self._step is not None
+                before = self._conductor.state()
+                if self._step.counts:
+                    self._conductor.traffic.payload(self.me, Conductor.payload(self._step))
+                self._conductor.commit(self._step, result)
+                self._prepared_public = self._conductor.state()
+                self._conductor.restore(before)
+                self._save()
+        return {"state": "done"}
+
+    # ---- the end
+
+    def _close(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep what stays here (memberships), hand over the model where this site has it, forget the checkpoint."""
+        import numpy as np
+
+        assert self._party is not None
+        self._settle({**ask, "what": "commit"})
+        out: dict[str, Any] = {"state": "done"}
+        if self._conductor is not None:
+            public = self._conductor.public
+            out["result"] = self._conductor.state()
+        else:
+            public = wire.unpack(self._party.method.Public, ask["public"])
+        kept = self._party.close(public)
+        with atomic(self.home / "outcome.npz") as temporary:
+            with open(temporary, "wb") as f:
+                np.savez(f, **dict(kept))  # type: ignore[arg-type]
+            temporary.chmod(0o600)
+        (self.home / "state.ckpt").unlink(missing_ok=True)
+        for old in (self.home / "releases").glob("*.npz"):
+            old.unlink()
+        append_event(self.folder.events, event="finished", study=self.order.id)
+        return out
+
+    # ---- the checkpoint: patients' loadings are in it, so it is the owner's only and inside the erasable folder
+
+    @property
+    def _file(self) -> Path:
+        return self.home / "state.ckpt"
+
+    def _save(self) -> None:
+        assert self._party is not None
+        value: dict[str, Any] = {
+            "order": self.order.id,
+            "committed": list(self._committed or ()),
+            "private": wire.pack(self._party.private),
+            "prepared": [list(self._prepared[0]), wire.pack(self._prepared[1])] if self._prepared else None,
+            "entered": [[k[0], k[1], v] for k, v in self._entered.items()],
+            "conductor": None,
+        }
+        if self._conductor is not None:
+            state = self._conductor.state()
+            value["conductor"] = {"setting": self._setting_tree, "now": state, "next": self._prepared_public}
+        with atomic(self._file) as temporary:
+            temporary.write_bytes(wire.encode(value, limit=STATE_LIMIT))
+            temporary.chmod(0o600)
+
+    def _restore(self) -> None:
+        if not self._file.exists():
+            return
+        assert self._party is not None
+        value = wire.decode(self._file.read_bytes(), limit=STATE_LIMIT)
+        private = self._party.method.Private
+
+        def read(tree: Any) -> Any:
+            return None if tree is None else wire.unpack(private, tree)
+
+        self._committed = tuple(value["committed"]) or None
+        self._party.private = read(value["private"])
+        if value["prepared"] is not None:
+            key, tree = value["prepared"]
+            self._prepared = ((key[0], key[1]), read(tree))
+        self._entered = {(a, b): v for a, b, v in value["entered"]}
+        if value["conductor"] is not None:
+            self._make_conductor(value["conductor"]["setting"])
+            assert self._conductor is not None
+            self._conductor.restore(value["conductor"]["now"])
+            self._prepared_public = value["conductor"]["next"]
+        append_event(self.folder.events, event="restored", study=self.order.id, committed=value["committed"])
+
+
+def setting_from(tree: Mapping[str, Any]) -> Setting:
+    """The setting as it travels."""
+    return Setting(
+        tuple(int(x) for x in tree["shape"]),
+        tuple(Axis.from_json(a) for a in tree["axes"]),
+        tuple(str(s) for s in tree["sites"]),
+    )

@@ -1,0 +1,228 @@
+"""Where a coordinator and a site keep what belongs to a federation; everything readable by its owner only."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.envelope import Identity
+from polyclinic.study import Node
+from polyclinic.tensors.files import atomic
+
+__all__ = [
+    "CoordinatorFolder",
+    "SiteFolder",
+    "append_event",
+    "private",
+    "read_events",
+    "read_json",
+    "write_json",
+    "write_key",
+]
+
+
+def private(path: Path) -> Path:
+    """A folder that only its owner can open."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    return path
+
+
+def write_key(path: Path, data: bytes) -> None:
+    """Write a secret once; never overwrites."""
+    private(path.parent)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> Path:
+    """Write JSON, whole or not at all, readable by the owner only."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        os.chmod(temporary, 0o600)
+    return path
+
+
+def read_json(path: Path, hint: str = "") -> dict[str, Any]:
+    """Read JSON, or say what is missing."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: not there", hint=hint) from None
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{path}: not readable ({e})", hint=hint) from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: not an object", hint=hint)
+    return value
+
+
+def append_event(path: Path, **event: Any) -> None:
+    """Add one line to a log of events; time first."""
+    import time
+
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(handle, (json.dumps({"time": stamp, **event}, default=str) + "\n").encode())
+    finally:
+        os.close(handle)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The log; a line cut by a crash is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+@contextmanager
+def alone(path: Path, what: str) -> Iterator[None]:
+    """A lock: two processes never work on the same checkpoint."""
+    private(path.parent)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{what} is already at work", hint=f"wait for it, or stop it ({path})") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True)
+class CoordinatorFolder:
+    """The coordinator's folder. It never holds a private key of a site."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """Project, address, ports."""
+        return self.path / "coordinator.json"
+
+    @property
+    def authority(self) -> Path:
+        """Certificate and key of the certificate authority."""
+        return self.path / "authority"
+
+    @property
+    def sites(self) -> Path:
+        """Approved sites with their public keys."""
+        return self.path / "sites.json"
+
+    @property
+    def server(self) -> Path:
+        """Workspace of the FLARE server."""
+        return self.path / "flare" / "server"
+
+    @property
+    def admin(self) -> Path:
+        """Kit of the one administrator: the coordinator itself."""
+        return self.path / "flare" / "admin"
+
+    @property
+    def events(self) -> Path:
+        """What happened, one JSON a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def pids(self) -> Path:
+        """Processes that belong to this coordinator."""
+        return self.path / "pids"
+
+    def run(self, id: str) -> Path:
+        """Run folder of a study."""
+        return self.path / "runs" / id
+
+    def read_settings(self) -> dict[str, Any]:
+        """What `coordinator init` wrote."""
+        return read_json(self.settings, "polyclinic coordinator init FOLDER --site NAME ...")
+
+    def approved(self) -> dict[str, dict[str, Any]]:
+        """Sites by name, revoked ones left out."""
+        known = read_json(self.sites) if self.sites.exists() else {}
+        return {n: s for n, s in sorted(known.items()) if not s.get("revoked")}
+
+    def identity(self) -> Identity:
+        """The coordinator's signing key."""
+        return Identity.from_bytes("coordinator", (self.path / "identity.key").read_bytes())
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """A site's folder of the federation: inside the erasable folder of the node."""
+
+    node: Node
+    node_path: Path
+
+    @classmethod
+    def of(cls, path: Path) -> SiteFolder:
+        """The folder of a node file."""
+        return cls(Node.read(path), path.resolve())
+
+    @property
+    def path(self) -> Path:
+        """Everything about the federation."""
+        return self.node.home / "federation"
+
+    @property
+    def invite(self) -> Path:
+        """The invite that was accepted."""
+        return self.path / "invite.json"
+
+    @property
+    def pins(self) -> Path:
+        """Sites whose keys the owner has compared."""
+        return self.path / "pins.json"
+
+    @property
+    def workspace(self) -> Path:
+        """Workspace of the FLARE client."""
+        return self.path / "flare"
+
+    @property
+    def events(self) -> Path:
+        """What happened here, one JSON a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def pids(self) -> Path:
+        """Processes that belong to this site."""
+        return self.path / "pids"
+
+    @property
+    def ledger(self) -> Path:
+        """What was spent."""
+        return self.node.path(str(self.node.ledger.get("path", Path(self.node.site.folder) / "ledger.jsonl")))
+
+    @property
+    def studies(self) -> Path:
+        """One folder for each study: the order, checkpoints, releases."""
+        return self.path / "studies"
+
+    def study(self, id: str) -> Path:
+        """Folder of one study: data, checkpoint (patients' loadings), releases."""
+        return self.studies / id
+
+    def read_invite(self) -> dict[str, Any]:
+        """The invite, or what to do first."""
+        return read_json(self.invite, "polyclinic site join INVITE --node node.toml")
+
+    def identity(self) -> Identity:
+        """The site's signing key."""
+        return Identity.from_bytes(self.node.name, (self.path / "identity.key").read_bytes())

@@ -1,0 +1,162 @@
+"""An order: a study as the coordinator signed it, with its roster. It names a method and parameters, never code."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from polyclinic import __version__
+from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
+from polyclinic.federation.envelope import Identity, digest
+from polyclinic.federation.protocol import Roster
+from polyclinic.study import Study
+
+__all__ = ["COORDINATOR", "Order", "make_order", "read_order"]
+
+COORDINATOR: Final = "coordinator"
+LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
+LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked, of whom, under which rules; everything here is covered by the coordinator's signature."""
+
+    id: str
+    study: Mapping[str, Any]
+    files: Mapping[str, str]  # public vocabularies that the study names: file name -> text
+    keys: Mapping[str, str]  # verification keys of sites and coordinator, hexadecimal
+    quorum: int
+    deadline: float
+    edges: tuple[tuple[str, str], ...] = ()
+    staleness: int | None = None
+    polyclinic: str = __version__
+    signature: str = field(default="", compare=False)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Sites, by name."""
+        return tuple(sorted(n for n in self.keys if n != COORDINATOR))
+
+    @property
+    def aggregation(self) -> str:
+        """How contributions are added."""
+        return str(self.study["method"].get("aggregation", "plain"))
+
+    def body(self) -> dict[str, Any]:
+        """What is signed."""
+        return {k: v for k, v in asdict(self).items() if k != "signature"}
+
+    def roster(self, sites: tuple[str, ...], attempt: int) -> Roster:
+        """The pinned roster of one attempt; ``sites`` may leave out who refused."""
+        star = self.aggregation != "subspace" and self.aggregation != "cycle"
+        here = set(sites)
+        edges = frozenset((a, b) for a, b in self.edges if a in here and b in here)
+        names = (*sites, *((COORDINATOR,) if star else ()))
+        return Roster(
+            tuple(sorted(sites)),
+            COORDINATOR if star else None,
+            edges,
+            threshold=self.quorum if star else len(sites),
+            attempt=attempt,
+            keys={n: bytes.fromhex(self.keys[n]) for n in names},
+        )
+
+    def parsed(self, folder: Path) -> Study:
+        """The study, with its vocabularies laid out in ``folder``."""
+        for name, text in self.files.items():
+            path = folder / Path(name).name  # never a path of the sender's
+            path.write_text(text, encoding="utf-8")
+        return Study.parse(self.study, where=f"study {self.id}", folder=folder)
+
+    def encode(self) -> str:
+        """One line of text."""
+        return base64.b64encode(json.dumps({**self.body(), "signature": self.signature}).encode()).decode()
+
+
+def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> Order:
+    """Sign a study for a roster.
+
+    Parameters
+    ----------
+    keys
+        Verification keys of the sites that are asked, hexadecimal.
+    """
+    values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
+    files: dict[str, str] = {}
+
+    def carry(place: dict[str, Any], key: str, name: str) -> None:
+        path = study.path(place[key])
+        if not path.is_file():
+            raise ConfigError(f"study {study.name!r}: {path} is not there", hint="a study carries the files it names")
+        files[name] = path.read_text(encoding="utf-8")
+        place[key] = name
+
+    rule = values.get("tensor")
+    if rule is not None:
+        for kind in dict(rule.get("vocabulary", {})):
+            carry(rule["vocabulary"], kind, f"{kind}.csv")
+        if rule.get("ranges"):
+            carry(rule, "ranges", "ranges.csv")
+        for kind, how in values.get("codes", {}).items():
+            if str(how.get("to", "")).endswith(".csv"):
+                carry(how, "to", f"groups-{kind}.csv")
+        missing = [m for m in rule["modes"] if m not in rule.get("vocabulary", {})]
+        if missing:
+            raise ConfigError(
+                f"study {study.name!r}: no public vocabulary of {', '.join(missing)}",
+                hint="between hospitals the codes of every mode must be public: [tensor] vocabulary = {mode = 'codes.csv'}",
+            )
+    names = tuple(sorted(keys))
+    adder = str(study.chosen().parameters.get("aggregation", "plain"))
+    edges: tuple[tuple[str, str], ...] = ()
+    if adder in ("subspace", "cycle"):
+        from polyclinic.federation.fold import roster_for
+        from polyclinic.federation.sums import by_name
+
+        edges = tuple(sorted(roster_for(by_name(adder), names).edges))
+    quorum = study.study.quorum or len(names)
+    if quorum > len(names):
+        raise ConfigError(f"quorum {quorum} of {len(names)} sites", hint="lower [study] quorum, or approve more sites")
+    staleness = getattr(study.study, "staleness", None)
+    order = Order(
+        id,
+        values,
+        files,
+        {**keys, COORDINATOR: identity.public.hex()},
+        quorum,
+        study.study.deadline,
+        edges,
+        staleness,
+    )
+    return Order(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
+
+
+def _digest(order: Order) -> bytes:
+    return digest(["polyclinic order 1", json.dumps(order.body(), sort_keys=True)])
+
+
+def read_order(text: str, coordinator: bytes) -> Order:
+    """The order, if the pinned coordinator signed exactly this; refused otherwise."""
+    if len(text) > LIMIT:
+        raise MessageRefused(f"an order of {len(text):,} characters exceeds the limit of {LIMIT:,}")
+    try:
+        value = json.loads(base64.b64decode(text, validate=True))
+        value["edges"] = tuple((str(a), str(b)) for a, b in value["edges"])
+        order = Order(**value)
+        Ed25519PublicKey.from_public_bytes(coordinator).verify(bytes.fromhex(order.signature), _digest(order))
+    except InvalidSignature:
+        raise PolicyRefusal(
+            "the study was not signed by the coordinator that this site joined",
+            hint="somebody forged it, or the coordinator has a new key: compare fingerprints and join again",
+        ) from None
+    except (ValueError, TypeError, KeyError) as e:
+        raise MessageRefused(f"not an order ({type(e).__name__})") from None
+    return order

@@ -1,0 +1,87 @@
+"""Who is there: asks every site for a sign of life, so that a dead site costs seconds and not a whole deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+__all__ = ["Pulse"]
+
+EVERY: Final = 1.0  # seconds between signs of life
+SILENT: Final = 6.0  # seconds without one: the site counts as lost until it answers again
+
+
+class Pulse:
+    """A background thread that says hello to all sites.
+
+    Parameters
+    ----------
+    hello
+        Asks one site, with a timeout in seconds; None if it did not answer.
+    changed
+        Called when a site's state changes ("ready", "waiting", "loading", "refused", "lost").
+    """
+
+    def __init__(
+        self,
+        sites: tuple[str, ...],
+        hello: Callable[[str, float], Mapping[str, Any] | None],
+        changed: Callable[[str, str, list[str]], None],
+    ) -> None:
+        self.sites, self._hello, self._changed = sites, hello, changed
+        self._heard: dict[str, float] = {}
+        self._last: dict[str, Mapping[str, Any]] = {}
+        self._told: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(max(4, len(sites)), thread_name_prefix="pulse")
+        self._busy: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread.start()
+
+    def state(self, site: str) -> str:
+        """What a site last said, or "lost", or "absent" if it never answered."""
+        if site not in self._heard:
+            return "absent"
+        if time.monotonic() - self._heard[site] > SILENT:
+            return "lost"
+        return str(self._last[site].get("state", "bad"))
+
+    def last(self, site: str) -> Mapping[str, Any]:
+        """The last hello of a site."""
+        return self._last.get(site, {})
+
+    def heard(self, site: str) -> None:
+        """Any answer is a sign of life."""
+        if site in self._heard:
+            self._heard[site] = time.monotonic()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY):
+            for site in self.sites:
+                if site not in self._busy:
+                    self._busy.add(site)
+                    try:
+                        self._pool.submit(self._one, site)
+                    except RuntimeError:
+                        return
+                now = self.state(site)
+                if now != self._told.get(site):
+                    self._told[site] = now
+                    self._changed(site, now, [str(r) for r in self.last(site).get("reasons", [])])
+
+    def _one(self, site: str) -> None:
+        try:
+            answer = self._hello(site, 3.0)
+            if answer is not None:
+                self._last[site] = answer
+                self._heard[site] = time.monotonic()
+        finally:
+            self._busy.discard(site)

@@ -1,0 +1,72 @@
+"""A site's service: start and stop FLARE's client and its workers, say how things stand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from polyclinic.engines.flare import need_flare
+from polyclinic.engines.flare.coordinator import _sweep
+from polyclinic.engines.flare.executor import NODE
+from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
+from polyclinic.engines.flare.membership import pending, studies
+from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, port_open, record, recorded
+from polyclinic.errors import ConfigError
+
+__all__ = ["start", "status", "stop"]
+
+
+def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
+    """Start the site's client; it connects by itself, also to a coordinator that comes later."""
+    need_flare()
+    if not (folder.workspace / "startup" / "client.crt").exists():
+        raise ConfigError(
+            f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
+        )
+    end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
+    argv = ["-m", "polyclinic.engines.flare.serve", "client", str(folder.workspace.resolve()), folder.node.name]
+    env = {**os.environ, NODE: str(folder.node_path), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    note = folder.pids / "client.json"
+    if foreground:
+        record(note, os.getpid())
+        os.execve(sys.executable, [sys.executable, *argv], env)
+    made = launch(argv, env=env, log=folder.path / "client.log", note=note)
+    append_event(folder.events, event="started", pid=made.pid)
+    return {"state": "started", "pid": made.pid, "site": folder.node.name}
+
+
+def stop(folder: SiteFolder) -> dict[str, Any]:
+    """End the client and every worker by its number, also while the coordinator is away; prune FLARE's files."""
+    ended = end(recorded(folder.pids, "client.json")) + end(recorded(folder.pids, "worker-*.json"))
+    for note in folder.pids.glob("*.json") if folder.pids.exists() else ():
+        forget(note)
+    _sweep(folder.workspace)
+    append_event(folder.events, event="stopped", pids=ended)
+    return {"state": "stopped", "site": folder.node.name, "ended": ended}
+
+
+def status(folder: SiteFolder) -> dict[str, Any]:
+    """Whether the site runs and reaches its coordinator, and how every study stands here."""
+    invite = folder.read_invite()
+    up = alive(Recorded.read(folder.pids / "client.json"))
+    workers = [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)]
+    found = studies(folder)
+    log: list[dict[str, Any]] = read_events(folder.events)
+    return {
+        "site": folder.node.name,
+        "state": "running" if up else "stopped",
+        "workers": workers,
+        "coordinator": {
+            "host": invite["host"],
+            "port": invite["port"],
+            "reachable": port_open(invite["host"], int(invite["port"])),
+        },
+        "studies": found,
+        "refused": [s["study"] for s in found if s["state"] == "refused"],
+        "waiting_for_owner": [s["study"] for s in found if s["state"] == "waiting"]
+        + [p.id for _, p in pending(folder)],
+        "last_event": log[-1] if log else None,
+        "log": str(Path(folder.events)),
+    }
