@@ -335,6 +335,8 @@ def _saw(aggregation: str, steps: Sequence[Step]) -> dict[str, str]:
         saw = {"the next site": f"the running sum behind a random offset, {noisy}", "a coordinator": "there is none"}
     else:
         saw = {"the coordinator": f"each site's contribution, {noisy}", "other sites": "the public model"}
+        if aggregation not in ("plain", "none"):  # what a robust rule trades for standing liars
+            saw["the coordinator"] += f" (rule {aggregation!r} must look: no secure sum, full noise at every site)"
     shown = sorted({s.name for s in steps if s.how == "gather"})
     if shown:
         saw["the coordinator (shown)"] = f"each site's own {', '.join(shown)}"

@@ -111,3 +111,14 @@ def test_the_stated_noise_is_the_noise_of_the_rule(rule: str) -> None:
         coordinator.receive(sides[s].start()[0])
     total = coordinator.result()
     assert total.noise_sd == pytest.approx(total.arrays["S"].std(), rel=0.1)
+
+
+def test_the_card_says_what_a_robust_rule_traded() -> None:
+    import polyclinic as pc
+
+    sites = pc.datasets.planted_counts(
+        patients=120, procedures=10, diagnoses=12, phenotypes=2, seed=0, sites=4, events=8
+    )
+    card = pc.LocalTF(rank=2, rounds=2, seed=0, aggregation="median").fit(sites).privacy_
+    assert "no secure sum" in card.saw["the coordinator"]
+    assert card.epsilon is None
