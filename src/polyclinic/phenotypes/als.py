@@ -118,7 +118,7 @@ class CPALS(Central):
         factors = [np.zeros((tensor.patients, p.rank)), *features]
         clock = Clock(self.name, p.rounds, p.tol, progress)
         unit: list[float] = []
-        norm = tensor.norm_squared()
+        norm, buffer = tensor.norm_squared(), np.zeros((tensor.patients, p.rank))
         gradient = False
         for _ in range(p.rounds):
             if p.zeros == "missing":
@@ -126,7 +126,7 @@ class CPALS(Central):
                 figures = {"rmse_observed": float(np.sqrt(2 * objective / max(tensor.nnz, 1)))}
             else:
                 gradient = p.nonnegative and given is None and len(clock.history) < p.warmup
-                objective, sse = self._observed(tensor, factors, unit, gradient, norm)
+                objective, sse = self._observed(tensor, factors, unit, gradient, norm, buffer)
                 cells = float(np.prod([float(d) for d in tensor.shape]))
                 figures = {
                     "rmse_full": float(np.sqrt(sse / max(cells, 1.0))),
@@ -137,20 +137,27 @@ class CPALS(Central):
         return Run(seed, factors, clock.history[-1]["objective"], clock.history)
 
     def _observed(
-        self, tensor: SparseTensor, factors: list[Matrix], unit: list[float], gradient: bool, norm: float
+        self,
+        tensor: SparseTensor,
+        factors: list[Matrix],
+        unit: list[float],
+        gradient: bool,
+        norm: float,
+        buffer: Matrix,
     ) -> tuple[float, float]:
         """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error.
 
         Feature columns get length 1 and their scale goes to the patients (E2.7). It is kept aside as ``scale`` until
-        the end of the sweep, so that the large patients' factor is rewritten once.
+        the end of the sweep, so that the large patients' factor is rewritten once; it and ``buffer`` (its MTTKRP) are
+        written in place, since fresh memory would cost as much as the arithmetic.
         """
         p = self.params
-        grams = [f.T @ f for f in factors]
+        grams = [np.empty(0), *(f.T @ f for f in factors[1:])]
         scale = np.ones(p.rank)
         sse = 0.0
         for n in range(tensor.ndim):
             g = np.prod([x for k, x in enumerate(grams) if k != n], axis=0)
-            m = kernels.mttkrp(tensor, factors, n, threads=p.threads)
+            m = kernels.mttkrp(tensor, factors, n, threads=p.threads, out=None if n else buffer)
             if n:
                 g, m = g * np.outer(scale, scale), m * scale
             ridge = p.ridge * float(np.trace(g)) / p.rank
@@ -162,9 +169,9 @@ class CPALS(Central):
                 new = distinct_sweep(factors[n], g, m, p.distinct * unit[n - 1], p.nonnegative, p.sweeps)
             elif p.nonnegative:
                 sweeps = 10 if n == 0 and not factors[0].any() else p.sweeps
-                new = cp.hals(factors[n], g, m, sweeps=sweeps, ridge=ridge)
+                new = cp.hals(factors[n], g, m, sweeps=sweeps, ridge=ridge, out=None if n else factors[0])
             else:
-                new = cp.least_squares(g, m, ridge)
+                new = cp.least_squares(g, m, ridge, out=None if n else factors[0])
             grams[n] = new.T @ new
             if n == tensor.ndim - 1:  # <O, X> from the last MTTKRP: zeros are never touched
                 sse = max(0.0, norm - 2 * float(np.vdot(new, m)) + float(np.vdot(grams[n], g)))
@@ -173,7 +180,7 @@ class CPALS(Central):
                 safe = np.where(length > 0, length, 1.0)
                 new, grams[n], scale = new / safe, grams[n] / np.outer(safe, safe), scale * length
             factors[n] = new
-        factors[0] = factors[0] * scale
+        factors[0] *= scale
         objective = 0.5 * sse
         for overlap, u in zip(grams[1:], unit):
             objective += 0.5 * p.distinct * u * float(np.square(np.eye(p.rank) - overlap).sum())

@@ -21,7 +21,6 @@ def _sweeps(shape, factor, gram, inverse, mttkrp, sweeps, nonnegative, a, m, out
     """Rows are independent: 32 of them are transposed into ``a`` and ``m`` and swept together, one per lane."""
     rows, rank = np.uint64(factor.shape[0]), np.uint64(factor.shape[1])
     width = np.uint64(a.shape[1])
-    c = np.uint64(0)
     for s in range(np.uint64(0), rows, width):
         n = min(width, rows - s)
         for i in range(n):
@@ -32,13 +31,13 @@ def _sweeps(shape, factor, gram, inverse, mttkrp, sweeps, nonnegative, a, m, out
             for r in range(rank):
                 if inverse[r] == 0.0:
                     continue  # a dead column: the data say nothing about it, so it stays
-                left = load(shape, m, r, c)
+                left = load(shape, m, r)
                 for k in range(rank):
-                    left = axpy(-gram[r, k], load(shape, a, k, c), left)
-                new = axpy(inverse[r], left, load(shape, a, r, c))
+                    left = axpy(-gram[r, k], load(shape, a, k), left)
+                new = axpy(inverse[r], left, load(shape, a, r))
                 if nonnegative:
                     new = ramp(new)
-                store(new, a, r, c)
+                store(new, a, r)
         for i in range(n):
             for r in range(rank):
                 out[s + i, r] = a[r, i]
@@ -53,6 +52,7 @@ def hals(
     nonnegative: bool = True,
     l21: float | None = None,
     ridge: float = 0.0,
+    out: Matrix | None = None,
 ) -> Matrix:
     """Improve one factor: sweep its columns, each solved exactly with the others held.
 
@@ -76,6 +76,8 @@ def hals(
         because a prox after it is undone by the next solve).
     ridge
         Added to the diagonal of G.
+    out
+        Where to write (may be ``factor`` itself); a new array if not given.
 
     Returns
     -------
@@ -96,7 +98,7 @@ def hals(
     if l21:
         return _shrinking(start, g, inverse, target, sweeps, nonnegative, l21)
     rank = start.shape[1]
-    out = np.empty_like(start)
+    out = np.empty_like(start) if out is None else out
     buffers = np.zeros((rank, ROWS)), np.zeros((rank, ROWS))
     _sweeps(lanes(ROWS // WIDTH), start, g, inverse, target, sweeps, nonnegative, *buffers, out)
     return out

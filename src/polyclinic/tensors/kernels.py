@@ -53,7 +53,7 @@ def _patients(shape, batch, target, indptr, codes, values, factors, out, column,
         p = np.uint64(batch[q])
         total = zero(shape)
         for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
-            total = gather_add(total, spread(shape, values[e]), codes, factors, e, column)
+            total = gather_add(total, spread(shape, values[e]), codes, factors, e)
         store_part(total, out, np.uint64(target[q]), column, columns)
 
 
@@ -65,8 +65,8 @@ def _codes(shape, batch, target, indptr, code, codes, values, a, factors, out, c
         row = load_part(shape, a, np.uint64(target[q]), column, columns)
         for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
             j = np.uint64(code[e])
-            old = load(shape, out, j, np.uint64(0))
-            store(gather_add(old, scale(row, values[e]), codes, factors, e, column), out, j, np.uint64(0))
+            old = load(shape, out, j)
+            store(gather_add(old, scale(row, values[e]), codes, factors, e), out, j)
 
 
 @kernel
@@ -76,7 +76,7 @@ def _inner(shape, batch, target, indptr, codes, values, a, factors, out, column,
         p = np.uint64(batch[q])
         total = zero(shape)
         for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
-            total = gather_add(total, spread(shape, values[e]), codes, factors, e, column)
+            total = gather_add(total, spread(shape, values[e]), codes, factors, e)
         out[q] += dot(total, load_part(shape, a, np.uint64(target[q]), column, columns))
 
 
@@ -89,7 +89,7 @@ def _model(shape, batch, target, indptr, codes, starts, a, factors, out, column,
         first = np.uint64(indptr[p])
         to = np.uint64(starts[q])
         for e in range(first, np.uint64(indptr[p + np.uint64(1)])):
-            out[to + (e - first)] += dot(row, gather(spread(shape, 1.0), codes, factors, e, column))
+            out[to + (e - first)] += dot(row, gather(spread(shape, 1.0), codes, factors, e))
 
 
 def _spans(lengths: NDArray[np.int64], pieces: int) -> list[slice]:
@@ -109,10 +109,12 @@ def _run(work: Callable[[Any], Any], parts: Sequence[Any], threads: int) -> list
         return list(pool.map(work, parts))
 
 
-def _slabs(rank: int) -> list[tuple[int, tuple[int, ...]]]:
-    """First column and width (as ``lanes``) of each slab of columns worked off in one go."""
+def _slabs(rank: int) -> list[tuple[int, int, tuple[int, ...]]]:
+    """First and last column, and width as ``lanes``, of each slab of columns worked off in one go."""
     whole = blocks(rank)
-    return [(b * WIDTH, lanes(min(LARGEST, whole - b))) for b in range(0, whole, LARGEST)]
+    return [
+        (b * WIDTH, min(rank, (b + LARGEST) * WIDTH), lanes(min(LARGEST, whole - b))) for b in range(0, whole, LARGEST)
+    ]
 
 
 def _selection(tensor: SparseTensor, rows: NDArray[np.int64] | None) -> tuple[Any, Any, NDArray[np.int64]]:
@@ -134,6 +136,7 @@ def mttkrp(
     *,
     rows: NDArray[np.int64] | None = None,
     threads: int = 1,
+    out: Matrix | None = None,
 ) -> Matrix:
     """What the data say about one mode, given the other modes' factors (matricised tensor times Khatri-Rao product).
 
@@ -150,6 +153,9 @@ def mttkrp(
         has one row for each of them.
     threads
         Threads to use; the result does not depend on it.
+    out
+        Mode 0 only: where to write, an array that a call with the same tensor and rows returned before (fresh memory
+        costs as much as the arithmetic at low rank).
 
     Returns
     -------
@@ -165,37 +171,38 @@ def mttkrp(
     batch, target, lengths = _selection(tensor, rows)
     others = [n for n in range(1, tensor.ndim) if n != mode]
     codes = tuple(tensor.codes[n - 1] for n in others)
-    rights = tuple(padded(factors[n]) for n in others)
+    nonzeros = int(lengths.sum())
     if mode == 0:
-        out = np.zeros((len(batch) if rows is not None else tensor.patients, rank))
-        pieces = _spans(lengths, min(CHUNKS, 1 + int(lengths.sum()) // CHUNK))
-        for column, shape in _slabs(rank):
+        result = np.zeros((len(batch) if rows is not None else tensor.patients, rank)) if out is None else out
+        pieces = _spans(lengths, min(CHUNKS, 1 + nonzeros // CHUNK))
+        for first, last, shape in _slabs(rank):
+            rights = tuple(padded(factors[n][:, first:last]) for n in others)
 
-            def fill(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> None:
-                _patients(shape, batch[s], target[s], tensor.indptr, codes, tensor.values, rights, out, column, rank)
+            def fill(
+                s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
+            ) -> None:
+                _patients(shape, batch[s], target[s], tensor.indptr, codes, tensor.values, rights, result, first, rank)
 
             _run(fill, pieces, threads)
-        return out
+        return result
     size = tensor.shape[mode]
-    nonzeros = int(lengths.sum())
     pieces = _spans(lengths, min(CHUNKS, 1 + nonzeros // max(CHUNK, 16 * size)))
     a, code = _plain(factors[0]), tensor.codes[mode - 1]
     result = np.empty((size, rank))
-    for column, shape in _slabs(rank):
+    for first, last, shape in _slabs(rank):
+        rights = tuple(padded(factors[n][:, first:last]) for n in others)
 
-        def scatter(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> Matrix:
-            private = np.zeros((size, len(shape) * WIDTH))
-            _codes(
-                shape, batch[s], target[s], tensor.indptr, code, codes, tensor.values, a, rights, private, column, rank
-            )
-            return private
+        def scatter(
+            s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
+        ) -> Matrix:
+            own = np.zeros((size, len(shape) * WIDTH))
+            _codes(shape, batch[s], target[s], tensor.indptr, code, codes, tensor.values, a, rights, own, first, rank)
+            return own
 
-        privates = _run(scatter, pieces, threads)
-        total = privates[0]
-        for private in privates[1:]:
+        total, *more = _run(scatter, pieces, threads)
+        for private in more:
             total += private
-        width = min(rank - column, total.shape[1])
-        result[:, column : column + width] = total[:, :width]
+        result[:, first:last] = total[:, : last - first]
     return result
 
 
@@ -209,14 +216,16 @@ def inner(
     """
     batch, target, lengths = _selection(tensor, rows)
     rank = factors[0].shape[1]
-    rights = tuple(padded(f) for f in factors[1:])
     a, out = _plain(factors[0]), np.zeros(len(batch))
     pieces = _spans(lengths, min(CHUNKS, 1 + int(lengths.sum()) // CHUNK))
-    for column, shape in _slabs(rank):
+    for first, last, shape in _slabs(rank):
+        rights = tuple(padded(f[:, first:last]) for f in factors[1:])
 
-        def add(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> None:
+        def add(
+            s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
+        ) -> None:
             _inner(
-                shape, batch[s], target[s], tensor.indptr, tensor.codes, tensor.values, a, rights, out[s], column, rank
+                shape, batch[s], target[s], tensor.indptr, tensor.codes, tensor.values, a, rights, out[s], first, rank
             )
 
         _run(add, pieces, threads)
@@ -234,13 +243,15 @@ def model(
     batch, target, lengths = _selection(tensor, rows)
     rank = factors[0].shape[1]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    rights = tuple(padded(f) for f in factors[1:])
     a, out = _plain(factors[0]), np.zeros(int(starts[-1]))
     pieces = _spans(lengths, min(CHUNKS, 1 + len(out) // CHUNK))
-    for column, shape in _slabs(rank):
+    for first, last, shape in _slabs(rank):
+        rights = tuple(padded(f[:, first:last]) for f in factors[1:])
 
-        def add(s: slice, column: int = column, shape: tuple[int, ...] = shape) -> None:
-            _model(shape, batch[s], target[s], tensor.indptr, tensor.codes, starts[s], a, rights, out, column, rank)
+        def add(
+            s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
+        ) -> None:
+            _model(shape, batch[s], target[s], tensor.indptr, tensor.codes, starts[s], a, rights, out, first, rank)
 
         _run(add, pieces, threads)
     return out

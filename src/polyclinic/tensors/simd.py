@@ -122,6 +122,12 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, i: Any, co
     return builder.inttoptr(address, _double.as_pointer())
 
 
+def _padded_row(context: Any, builder: Any, array_type: Any, array: Any, i: Any, count: int) -> Any:
+    """Address of row i of a padded array of exactly ``count`` blocks: the stride is known to the compiler."""
+    a = context.make_array(array_type)(context, builder, array)
+    return builder.gep(a.data, [builder.mul(i, ir.Constant(_i64, count * WIDTH))])
+
+
 def _at(builder: Any, pointer: Any, k: int) -> Any:
     p = builder.gep(pointer, [ir.Constant(_i64, k * WIDTH)])
     return builder.bitcast(p, _vector.as_pointer())
@@ -174,22 +180,15 @@ def spread(typingctx: Any, shape: Any, x: Any) -> Any:
 
 
 @_word
-def load(typingctx: Any, shape: Any, array: Any, i: Any, column: Any) -> Any:
-    """Row ``array[i, column : column + 4 * blocks]``; the array is padded to whole vectors."""
+def load(typingctx: Any, shape: Any, array: Any, i: Any) -> Any:
+    """Row i of an array padded to exactly this many blocks."""
     count = len(shape)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        p = _pointer(
-            context,
-            builder,
-            array,
-            args[1],
-            _wide(context, builder, args[2], i),
-            _wide(context, builder, args[3], column),
-        )
+        p = _padded_row(context, builder, array, args[1], _wide(context, builder, args[2], i), count)
         return _make(builder, _load(builder, p, count))
 
-    return RowType(count)(shape, array, i, column), codegen
+    return RowType(count)(shape, array, i), codegen
 
 
 @_word
@@ -216,23 +215,16 @@ def load_part(typingctx: Any, shape: Any, array: Any, i: Any, column: Any, colum
 
 
 @_word
-def store(typingctx: Any, row: Any, array: Any, i: Any, column: Any) -> Any:
-    """Write a row into a padded array."""
+def store(typingctx: Any, row: Any, array: Any, i: Any) -> Any:
+    """Write a row into an array padded to exactly its number of blocks."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        p = _pointer(
-            context,
-            builder,
-            array,
-            args[1],
-            _wide(context, builder, args[2], i),
-            _wide(context, builder, args[3], column),
-        )
+        p = _padded_row(context, builder, array, args[1], _wide(context, builder, args[2], i), row.count)
         for k, v in enumerate(_parts(builder, args[0], row.count)):
             builder.store(v, _at(builder, p, k), align=8)
         return context.get_dummy_value()
 
-    return types.void(row, array, i, column), codegen
+    return types.void(row, array, i), codegen
 
 
 @_word
@@ -362,41 +354,41 @@ def _index(context: Any, builder: Any, kind: Any, column: Any, e: Any) -> Any:
 
 
 @_word
-def gather(typingctx: Any, row: Any, codes: Any, factors: Any, e: Any, column: Any) -> Any:
-    """row * prod_n factors[n][codes[n][e], column:]; tuples of any length, also empty, unrolled."""
+def gather(typingctx: Any, row: Any, codes: Any, factors: Any, e: Any) -> Any:
+    """row * prod_n factors[n][codes[n][e]], padded factors; tuples of any length, also empty, unrolled."""
     count = row.count
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         parts = _parts(builder, args[0], count)
-        at, c = _wide(context, builder, args[3], e), _wide(context, builder, args[4], column)
+        at = _wide(context, builder, args[3], e)
         for n, (kind, factor) in enumerate(zip(codes, factors)):
             i = _index(context, builder, kind, builder.extract_value(args[1], n), at)
-            p = _pointer(context, builder, factor, builder.extract_value(args[2], n), i, c)
+            p = _padded_row(context, builder, factor, builder.extract_value(args[2], n), i, count)
             parts = [builder.fmul(x, y) for x, y in zip(parts, _load(builder, p, count))]
         return _make(builder, parts)
 
-    return row(row, codes, factors, e, column), codegen
+    return row(row, codes, factors, e), codegen
 
 
 @_word
-def gather_add(typingctx: Any, to: Any, row: Any, codes: Any, factors: Any, e: Any, column: Any) -> Any:
-    """to + row * prod_n factors[n][codes[n][e], column:], the last product fused with the sum."""
+def gather_add(typingctx: Any, to: Any, row: Any, codes: Any, factors: Any, e: Any) -> Any:
+    """to + row * prod_n factors[n][codes[n][e]], the last product fused with the sum."""
     count = row.count
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         sums, parts = _parts(builder, args[0], count), _parts(builder, args[1], count)
-        at, c = _wide(context, builder, args[4], e), _wide(context, builder, args[5], column)
+        at = _wide(context, builder, args[4], e)
         if not len(codes):
             return _make(builder, [builder.fadd(t, x) for t, x in zip(sums, parts)])
         for n, (kind, factor) in enumerate(zip(codes, factors)):
             i = _index(context, builder, kind, builder.extract_value(args[2], n), at)
-            p = _pointer(context, builder, factor, builder.extract_value(args[3], n), i, c)
+            p = _padded_row(context, builder, factor, builder.extract_value(args[3], n), i, count)
             loaded = _load(builder, p, count)
             if n == len(codes) - 1:
                 return _make(builder, [_fma(builder, x, y, t) for x, y, t in zip(parts, loaded, sums)])
             parts = [builder.fmul(x, y) for x, y in zip(parts, loaded)]
 
-    return row(to, row, codes, factors, e, column), codegen
+    return row(to, row, codes, factors, e), codegen
 
 
 @_word
@@ -405,7 +397,7 @@ def prefetch(typingctx: Any, shape: Any, array: Any, i: Any) -> Any:
     lines = -(-len(shape) * WIDTH * 8 // 64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        p = _pointer(context, builder, array, args[1], _wide(context, builder, args[2], i), ir.Constant(_i64, 0))
+        p = _padded_row(context, builder, array, args[1], _wide(context, builder, args[2], i), len(shape))
         f = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), _i32, _i32, _i32]),
@@ -449,9 +441,8 @@ def descend(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         at = _wide(context, builder, args[3], e)
         where = [_index(context, builder, index[n], builder.extract_value(args[1], n), at) for n in range(modes)]
-        none = ir.Constant(_i64, 0)
         rows = [
-            _pointer(context, builder, factors[n], builder.extract_value(args[2], n), where[n], none)
+            _padded_row(context, builder, factors[n], builder.extract_value(args[2], n), where[n], count)
             for n in range(modes)
         ]
         cut = len(clip) > 0
@@ -486,7 +477,7 @@ def descend(
         low = _splat(builder, args[6])
         pulled: list[Any] = []
         for n in range(1, modes if len(anchors) else 0):
-            home = _pointer(context, builder, anchors[n - 1], builder.extract_value(args[8], n - 1), where[n], none)
+            home = _padded_row(context, builder, anchors[n - 1], builder.extract_value(args[8], n - 1), where[n], count)
             weight = context.make_array(pulls[n - 1])(context, builder, builder.extract_value(args[9], n - 1))
             strength = builder.fmul(args[5], builder.load(builder.gep(weight.data, [where[n]])))
             pulled.append((home, _splat(builder, strength)))
