@@ -117,7 +117,7 @@ def test_the_card_says_what_a_robust_rule_traded() -> None:
     import polyclinic as pc
 
     sites = pc.datasets.planted_counts(
-        patients=120, procedures=10, diagnoses=12, phenotypes=2, seed=0, sites=4, events=8
+        patients=120, procedures=20, diagnoses=25, phenotypes=2, seed=0, sites=4, events=8
     )
     card = pc.LocalTF(rank=2, rounds=2, seed=0, aggregation="median").fit(sites).privacy_
     assert "no secure sum" in card.saw["the coordinator"]
