@@ -17,8 +17,9 @@ __all__ = ["box", "plus_plus", "points", "shared", "vote"]
 def points(mean: Array, covariance: Array, k: int, rng: np.random.Generator) -> Array:
     """(m, d) public points around the public mean; m grows with the number of groups."""
     m = int(np.clip(16 * k, 64, 256))
-    values, vectors = np.linalg.eigh(covariance)
-    scale = vectors * np.sqrt(np.maximum(values, 0.0))
+    # Cholesky and not eigenvectors: these flip their signs on a rounding error, and all ways to add must start alike
+    ridge = 1e-9 * max(float(np.trace(covariance)) / len(mean), 1e-300)
+    scale = np.linalg.cholesky(covariance + ridge * np.eye(len(mean)))
     return np.asarray(mean + rng.standard_normal((m, len(mean))) @ scale.T)
 
 
