@@ -299,6 +299,7 @@ class Fold(Conductor):
         silent: Callable[[Step, str], bool] | None = None,
         each: Callable[[Callable[[SiteParty], Any], Iterable[SiteParty]], Iterable[Any]] = map,
         progress: Callable[[Progress], None] | None = None,
+        tap: Callable[[Message], None] | None = None,
     ) -> None:
         setting = setting_of(method, sites)
         adder = adder if adder is not None else by_name(method.params.aggregation)
@@ -307,7 +308,7 @@ class Fold(Conductor):
         self.parties = {
             s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in ordered(sites)
         }
-        self.silent, self.each = silent, each
+        self.silent, self.each, self.tap = silent, each, tap
 
     # ---- the loop
 
@@ -342,6 +343,8 @@ class Fold(Conductor):
             return len(wire.encode_message(m, self.protocol))
 
         def count(m: Message) -> None:
+            if self.tap is not None:
+                self.tap(m)
             size = size_of(m)
             if m.sender != COORDINATOR:
                 self.traffic.sent(m.sender, step.round, size)
