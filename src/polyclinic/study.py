@@ -247,16 +247,24 @@ class _File(BaseModel):
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, where: str = "", folder: Path | None = None) -> Self:
         """Check plain values (a dictionary as TOML gives it)."""
+        faults, made = cls._together(values), None
         try:
             made = cls.model_validate(dict(values))
         except ValidationError as e:
+            faults = [*(_fault(cls, f) for f in e.errors()), *faults]
+        if faults or made is None:
             raise ConfigError(
                 f"{where or cls.__name__.lower()}: wrong {cls.__name__.lower()} file",
-                faults=[_fault(cls, f) for f in e.errors()],
+                faults=faults,
                 hint="correct every line above; docs/reference/files.md lists all keys",
-            ) from None
+            )
         made._folder = folder or Path()
         return made
+
+    @classmethod
+    def _together(cls, values: Mapping[str, Any]) -> list[str]:
+        """Faults between sections, looked for even where a section is wrong in itself."""
+        return []
 
     @property
     def folder(self) -> Path:
@@ -313,22 +321,25 @@ class Study(_File):
             else values
         )
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    @classmethod
+    def _together(cls, values: Mapping[str, Any]) -> list[str]:
+        def section(name: str) -> dict[str, Any]:
+            found = values.get(name)
+            return found if isinstance(found, dict) else {}
+
         faults = []
-        federated = self.method is not None and self.method.name.lower() not in CENTRAL
-        if self.method is not None and federated and "aggregation" not in self.method.parameters:
+        method, tensor, sites = section("method"), section("tensor"), section("sites")
+        federated = bool(method) and str(method.get("name", "")).lower() not in CENTRAL
+        if federated and "aggregation" not in method:
             faults.append("method.aggregation is missing: a study must name it (plain, masked, subspace, ...)")
-        given = [k for k in ("site", "data") if getattr(self, k)]
-        if self.sites is not None and (self.sites.nodes or self.sites.source):
-            given.append("sites")
+        given = [k for k in ("site", "data") if values.get(k)]
+        given += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
         if len(given) > 1:
             faults.append(f"{' and '.join(given)}: choose one way to name the sites of a simulation")
-        if self.tensor is not None:
-            faults += [f"codes.{k} is not one of tensor.modes" for k in self.codes if k not in self.tensor.modes]
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+        modes = tensor.get("modes")
+        if isinstance(modes, list | tuple):
+            faults += [f"codes.{k} is not one of tensor.modes" for k in section("codes") if k not in modes]
+        return faults
 
     @property
     def name(self) -> str:

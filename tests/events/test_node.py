@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +124,25 @@ def test_the_sql_ships_with_the_package(tmp_path: Path) -> None:
     script = "from polyclinic.events.engine import statement; print(len(statement('omop')))"
     out = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert int(out.stdout) == len(statement("omop"))
+
+
+def test_the_reference_page_is_what_the_models_say() -> None:
+    script = Path(__file__).resolve().parents[2] / "docs" / "reference" / "files.py"
+    made = runpy.run_path(str(script))["reference"]()
+    assert script.with_suffix(".md").read_text(encoding="utf-8") == made, (
+        "write it again: python docs/reference/files.py"
+    )
+
+
+def test_faults_between_sections_are_found_beside_faults_within() -> None:
+    wrong = {
+        "study": {"name": "s", "seed": -1},
+        "tensor": {"modes": ["a", "b"]},
+        "codes": {"c": {}},
+        "method": {"name": "trip"},
+        "data": {"dataset": "icu_network"},
+        "sites": {"nodes": ["a.toml"]},
+    }
+    with pytest.raises(ConfigError) as e:
+        Study.parse(wrong)
+    assert len(e.value.faults) == 4
