@@ -14,6 +14,8 @@ from polyclinic import datasets
 from polyclinic.alignment import align
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
+from polyclinic.evaluation.association import associate
+from polyclinic.evaluation.presence import MINIMUM, presence
 from polyclinic.evaluation.summary import summary
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
@@ -22,9 +24,10 @@ from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of, policy_of
 from polyclinic.run import RunFolder
 from polyclinic.study import Study
+from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site, Sites
 
-__all__ = ["run_study", "sites_of", "write_outcome"]
+__all__ = ["run_study", "sites_of", "write_counts", "write_outcome"]
 
 GENERATORS = ("icu_network", "planted_counts", "planted_four_mode", "dpfact_synthetic")
 
@@ -81,6 +84,8 @@ def run_study(
         model = method.fit(found, progress=follow)
     figures = summary(model, found, seed=study.seed)
     write_outcome(model, found, folder)
+    if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
+        write_counts(model, found, folder, study)
     folder.write_json(folder.metrics, figures)
     return figures
 
@@ -98,6 +103,7 @@ def _federated(
     alone = next(iter(nodes.values())) if len(nodes) == 1 else None  # one node split into several sites
     starts = getattr(method.params, "n_starts", 1)
     best: Any = None
+    found: list[Any] = []
     for k in range(starts):
         run = method if starts == 1 else method.with_params(seed=method.params.seed + k, n_starts=1)
         place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
@@ -136,6 +142,11 @@ def _federated(
         )
         if best is None or (getattr(run, "objective_", None) or np.inf) < (getattr(best, "objective_", None) or np.inf):
             best = run
+        found.append(run)
+    if starts > 1 and hasattr(best, "factors_"):  # how alike the starts are: the mean factor match to the chosen one
+        best.stability_ = float(
+            np.mean([factor_match_score(m.factors_, best.factors_) for m in found if m is not best])
+        )
     return best
 
 
@@ -153,6 +164,7 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
     if hasattr(model, "factors_"):
         arrays = {f"factor{n}": f for n, f in enumerate(model.factors_, start=1)} | {"weights": model.weights_}
         described["axes"] = [a.to_json() for a in model.axes_]
+        arrays |= {f"shown{n}": f for n, f in enumerate(getattr(model, "shown_", ()), start=1)}
         described["stability"] = getattr(model, "stability_", None)
         for s in sites:
             place = folder.path / "sites" / s.name / "memberships.npz"
@@ -165,6 +177,24 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
                 arrays[name] = value
     folder.write_arrays(folder.outcome, arrays)
     folder.write_json(Path(folder.path / "outcome.json"), described)
+
+
+def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: Study) -> None:
+    """Who has which phenotype, and how it goes with the outcome: ``presence.json`` and ``association.json``.
+
+    Small counts are removed before anything is written, at the strictest owner's limit.
+    """
+    if not getattr(model, "memberships_", None):
+        return
+    minimum = max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
+    found = presence(model, sites, minimum=minimum)
+    folder.write_json(folder.path / "presence.json", found.to_json())
+    if not hasattr(model, "factors_"):
+        return
+    folder.write_arrays(folder.path / "presence.npz", {f"few{n}": f for n, f in enumerate(found.few, start=1)})
+    outcome = associate(model, sites, seed=study.seed, minimum=minimum)
+    if outcome is not None:
+        folder.write_json(folder.path / "association.json", outcome.to_json())
 
 
 def _versions() -> dict[str, Any]:

@@ -1,0 +1,153 @@
+"""Where is each phenotype found, in how many patients, and does it describe a crowd or single patients?
+
+Everything here counts patients, so it is a simulation's own knowledge, or a site's, or it must be released and paid for.
+Small counts are removed at the source, with the ones that would give them away: what is written down is what may be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.privacy.cells import effective_contributors, suppress
+from polyclinic.tensors.site import Site
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["CARRIES", "MINIMUM", "Presence", "presence"]
+
+MINIMUM: Final = 11  # counts from 1 to 10 are not shown (PRIVACY 3.8)
+CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this part of the recorded activity
+ABSENT: Final = 0.01  # a site lacks a phenotype whose loadings are below this part of the strongest site's (RECIPES)
+
+Array = NDArray[np.float64]
+Count = int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Presence:
+    """Counts of patients by site and phenotype (or group), small cells removed.
+
+    Attributes
+    ----------
+    sites
+        Site -> number of patients, or None where it is small.
+    carriers
+        Per phenotype the number of patients who have it, by site in the same order; None = not shown.
+    totals
+        Per phenotype over all sites.
+    strength
+        Per phenotype and site: root mean squared membership, relative to the strongest site; None where few have it.
+    contributors
+        (R,) effective number of patients who carry the phenotype; None below the minimum.
+    few
+        Per feature mode (I_n, R): True for codes that fewer than the minimum of patients carry.
+    """
+
+    minimum: int
+    sites: Mapping[str, Count]
+    carriers: tuple[tuple[Count, ...], ...]
+    totals: tuple[Count, ...]
+    strength: tuple[tuple[float | None, ...], ...]
+    contributors: tuple[float | None, ...]
+    few: tuple[NDArray[np.bool_], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``few`` is kept apart."""
+        return {
+            "minimum": self.minimum,
+            "carries": CARRIES,
+            "sites": dict(self.sites),
+            "carriers": [list(r) for r in self.carriers],
+            "totals": list(self.totals),
+            "strength": [list(r) for r in self.strength],
+            "contributors": list(self.contributors),
+        }
+
+
+def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
+    """Count who has which phenotype of a fitted model (or who belongs to which group of a mixture).
+
+    Parameters
+    ----------
+    model
+        Fitted; has ``memberships_``.
+    sites
+        The hospitals it was fitted on.
+    minimum
+        Smallest count that may be shown; the strictest of the owners' ``policy.min_cell``.
+    """
+    loadings = [np.abs(np.asarray(model.memberships_[s.name], np.float64)) for s in sites]
+    factors = [np.asarray(f) for f in getattr(model, "factors_", ())]
+    if factors:
+        mass = np.prod([np.abs(f).sum(0) for f in factors], axis=0)
+        shares = [a * mass / np.maximum((a * mass).sum(1, keepdims=True), 1e-300) for a in loadings]
+        has = [x >= CARRIES for x in shares]
+    else:  # a mixture: everybody belongs to the most probable group
+        has = [np.arange(a.shape[1]) == a.argmax(1)[:, None] for a in loadings]
+    found = _suppressed(np.array([h.sum(0) for h in has]).T, [len(a) for a in loadings], bool(factors), minimum)
+    carriers, totals, patients = found
+    everybody = np.concatenate(loadings)
+    crowd = effective_contributors(everybody)
+    size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T
+    relative = size / np.maximum(size.max(1, keepdims=True), 1e-300)
+    strength = tuple(
+        tuple(None if c is None else round(float(x), 3) for x, c in zip(row, counts))
+        for row, counts in zip(relative, carriers)
+    )
+    return Presence(
+        minimum,
+        dict(zip((s.name for s in sites), patients)),
+        carriers,
+        totals,
+        strength,
+        tuple(None if n < minimum else float(np.round(n, 1)) for n in crowd),
+        tuple(_few(sites, loadings, mode, minimum) for mode in range(1, len(factors) + 1)),
+    )
+
+
+def _suppressed(
+    counts: NDArray[np.int64], patients: Sequence[int], overlapping: bool, minimum: int
+) -> tuple[tuple[tuple[Count, ...], ...], tuple[Count, ...], list[Count]]:
+    """Counts (R, sites), totals (R,) and patients (sites) with small and complementary cells as None.
+
+    Phenotypes overlap: each is a table of its own, with and without it, by site. Groups of a mixture add up to the
+    site's patients: they are one table.
+    """
+    n = np.asarray(patients)
+    known: list[Count] = [None if h else int(x) for x, h in zip(n, suppress(n, minimum=minimum))]
+    if overlapping:
+        shown: list[tuple[tuple[Count, ...], Count]] = []
+        for row in counts:
+            hide = suppress(np.column_stack([row, n - row]), minimum=minimum)
+            shown.append((_open(row, hide[:-1, 0]), _open([row.sum()], hide[-1:, 0])[0]))
+        return tuple(c for c, _ in shown), tuple(t for _, t in shown), known
+    hide = suppress(counts, minimum=minimum)
+    cells = tuple(_open(row, flags) for row, flags in zip(counts, hide[:-1, :-1]))
+    return cells, _open(counts.sum(1), hide[:-1, -1]), list(_open(n, hide[-1, :-1]))
+
+
+def _open(counts: Any, hide: NDArray[np.bool_]) -> tuple[Count, ...]:
+    return tuple(None if h else int(c) for c, h in zip(counts, hide))
+
+
+def _few(sites: Sequence[Site], loadings: Sequence[Array], mode: int, minimum: int) -> NDArray[np.bool_]:
+    """(I_n, R) codes of a phenotype that too few patients carry: (sum w)^2 / sum w^2 with w = membership x count."""
+    first = second = np.zeros(())
+    for site, a in zip(sites, loadings):
+        codes = _by_patient(site.counts(), mode)
+        first = first + codes.T @ a
+        second = second + codes.power(2).T @ a**2
+    crowd = np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), 0.0)
+    return np.asarray((crowd > 0) & (crowd < minimum))
+
+
+def _by_patient(tensor: SparseTensor, mode: int) -> Any:
+    """(patients, codes) counts of one feature mode."""
+    from scipy.sparse import coo_matrix
+
+    c = tensor.coords
+    return coo_matrix((tensor.values, (c[:, 0], c[:, mode])), (tensor.patients, tensor.shape[mode])).tocsr()
