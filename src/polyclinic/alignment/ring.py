@@ -1,0 +1,232 @@
+"""Agree on codes that no public list knows, without showing them: an ECDH ring on ristretto255.
+
+Every site k has a secret scalar. A code c becomes the tag H(c)^(k_1 k_2 ... k_n): the list of a site travels once round
+the ring, every site raises it to its own secret, and it comes home. Equal codes have equal tags, and no tag can be made,
+or checked against a dictionary, without all the secrets.
+
+    list:OWNER   site -> next site           the owner's list, raised by one more secret; order kept, shuffled by the owner
+    tags         site -> coordinator         the finished tags of the owner's real codes, shuffled anew
+    places       coordinator -> site         for each tag that it sent, its place in the sorted union; and the union's size
+
+| party | learns |
+|---|---|
+| coordinator | how many codes each site has, and which tags are shared by which sites; no code |
+| site | the places of its own codes, the union's size, and the padded length of the others' lists |
+| coordinator with a colluding site | that site can submit a whole dictionary and learn all: inherent to equal tags for equal codes; lists have a maximum length, and a refusal is logged |
+
+Honest-but-curious sites only. Secrets live in memory of one run and are deleted when the last list has passed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError, MessageRefused
+from polyclinic.federation.envelope import Envelope, Identity, Party, introduce
+from polyclinic.federation.fold import COORDINATOR, deliver
+from polyclinic.federation.protocol import Message, Roster, Step
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.site import Site, Sites
+
+__all__ = ["RingCoordinator", "RingSite", "align_by_ring", "ring"]
+
+BYTES: Final = 32
+MOST: Final = 50_000  # codes in one list; more is a dictionary in disguise
+Points = NDArray[np.uint8]
+Handlers = Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]
+
+
+def _hash(mode: str, code: str) -> bytes:
+    """A code as a point: nobody knows its discrete logarithm."""
+    import rbcl
+
+    text = b"\0".join((b"polyclinic alignment 1", mode.encode(), code.encode()))
+    return bytes(rbcl.crypto_core_ristretto255_from_hash(hashlib.sha512(text).digest()))
+
+
+def _raise(points: Points, secret: bytes) -> Points:
+    """Every point times the secret."""
+    import rbcl
+
+    multiply = rbcl.crypto_scalarmult_ristretto255
+    out = b"".join(multiply(secret, p.tobytes()) for p in points)
+    return np.frombuffer(out, np.uint8).reshape(-1, BYTES)
+
+
+def _points(body: Mapping[str, Any], who: str) -> Points:
+    import rbcl
+
+    points = body["points"]
+    if not isinstance(points, np.ndarray) or points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
+        raise MessageRefused(f"list of {who!r} is not a list of points")
+    if len(points) > MOST:
+        raise MessageRefused(f"list of {who!r} has {len(points):,} codes, more than {MOST:,}")
+    if not all(rbcl.crypto_core_ristretto255_is_valid_point(p.tobytes()) for p in points):
+        raise MessageRefused(f"list of {who!r} holds something that is not a point of the group")
+    return points
+
+
+def step_of(mode: str) -> Step:
+    """The public description under which letters of this alignment are signed."""
+    return Step(0, f"align {mode}", {}, bound=1.0, counts=False)
+
+
+class RingSite(Party):
+    """A hospital: sends its list round, helps the others' lists on, and learns the places of its own codes."""
+
+    def __init__(self, envelope: Envelope, mode: str, codes: Sequence[str], *, pad: int = 0) -> None:
+        import rbcl
+
+        super().__init__(envelope)
+        if len(set(codes)) != len(codes):
+            raise ConfigError(f"site {self.me!r}: a {mode} code is listed twice")
+        if max(len(codes), pad) > MOST:
+            raise ConfigError(f"site {self.me!r}: {max(len(codes), pad):,} {mode} codes, at most {MOST:,} are aligned")
+        self._secret: bytes | None = bytes(rbcl.crypto_core_ristretto255_scalar_random())
+        order = list(codes)
+        secrets.SystemRandom().shuffle(order)
+        self._order = order
+        dummies = [bytes(rbcl.crypto_core_ristretto255_random()) for _ in range(max(0, pad - len(order)))]
+        hidden = [_hash(mode, c) for c in order] + dummies
+        self._list = np.frombuffer(b"".join(hidden), np.uint8).reshape(-1, BYTES)
+        ring_order = list(self.roster.sites)
+        self._next = ring_order[(ring_order.index(self.me) + 1) % len(ring_order)]
+        self._left = len(ring_order) - 1  # lists of others that have still to pass
+        self._sent: list[str] = []
+        self.places: dict[str, int] = {}
+        self.size = 0
+
+    def start(self) -> list[Message]:
+        assert self._secret is not None
+        mine, self._list = _raise(self._list, self._secret), np.empty((0, BYTES), np.uint8)
+        return [self.envelope.seal(self._next, f"list:{self.me}", {"points": mine})]
+
+    def handlers(self) -> Handlers:
+        return {f"list:{owner}": self._list_of(owner) for owner in self.roster.sites} | {"places": self._places}
+
+    def _list_of(self, owner: str) -> Callable[[str, dict[str, Any]], list[Message]]:
+        def take(sender: str, body: dict[str, Any]) -> list[Message]:
+            points = _points(body, owner)
+            if owner == self.me:
+                return self._home(points)
+            if self._secret is None:
+                raise MessageRefused(f"list of {owner!r} came after every list had passed")
+            raised = _raise(points, self._secret)
+            self._left -= 1
+            if self._left == 0:
+                self._secret = None  # the last list has passed: the secret is of no more use, and gone
+            return [self.envelope.seal(self._next, f"list:{owner}", {"points": raised})]
+
+        return take
+
+    def _home(self, points: Points) -> list[Message]:
+        """The own list is back with every secret on it: send the tags of the real codes, in a new order."""
+        order = list(range(len(self._order)))
+        secrets.SystemRandom().shuffle(order)
+        self._sent = [self._order[i] for i in order]
+        return [self.envelope.seal(self.roster.coordinator or COORDINATOR, "tags", {"points": points[order]})]
+
+    def _places(self, sender: str, body: dict[str, Any]) -> list[Message]:
+        places, size = body["places"], body["size"]
+        if not isinstance(places, np.ndarray) or len(places) != len(self._sent) or not isinstance(size, int):
+            raise MessageRefused(f"places from {sender!r} do not match the {len(self._sent)} tags that were sent")
+        if len(places) and (places.min() < 0 or places.max() >= size or len(set(places.tolist())) != len(places)):
+            raise MessageRefused(f"places from {sender!r} are not {len(places)} different numbers below {size}")
+        self.places = dict(zip(self._sent, (int(x) for x in places)))
+        self.size = size
+        self._result = "done"
+        return []
+
+    def deadline(self) -> list[Message]:
+        self._secret = None
+        self._result = "burnt" if self._result == "pending" else self._result
+        return []
+
+
+class RingCoordinator(Party):
+    """Sorts tags; never sees a code."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        super().__init__(envelope)
+        self.tags: dict[str, Points] = {}
+
+    def start(self) -> list[Message]:
+        return []
+
+    def handlers(self) -> Handlers:
+        return {"tags": self._tags}
+
+    def _tags(self, sender: str, body: dict[str, Any]) -> list[Message]:
+        self.tags[sender] = _points(body, sender)
+        if len(self.tags) < len(self.roster.sites):
+            return []
+        union = {t: i for i, t in enumerate(sorted({p.tobytes() for list_ in self.tags.values() for p in list_}))}
+        self._result = "done"
+        return [
+            self.envelope.seal(
+                site,
+                "places",
+                {"places": np.array([union[p.tobytes()] for p in self.tags[site]], np.int64), "size": len(union)},
+            )
+            for site in self.roster.sites
+        ]
+
+    def deadline(self) -> list[Message]:
+        self._result = "burnt" if self._result == "pending" else self._result
+        return []
+
+
+def ring(
+    codes: Mapping[str, Sequence[str]],
+    mode: str,
+    *,
+    pad: int = 0,
+    identities: Mapping[str, Identity] | None = None,
+    tap: Callable[[Message], None] | None = None,
+) -> tuple[dict[str, dict[str, int]], int]:
+    """Run the ring in this process: site -> (code -> place in the common order), and the union's size.
+
+    >>> places, size = ring({"a": ["x", "y"], "b": ["y", "z"]}, "drug")
+    >>> size, places["a"]["y"] == places["b"]["y"]
+    (3, True)
+    """
+    if len(codes) < 2:
+        raise ConfigError("a ring needs at least two sites")
+    names = tuple(sorted(codes))
+    known, keys = introduce([*names, COORDINATOR])
+    known |= dict(identities or {})
+    roster = Roster(names, COORDINATOR, threshold=len(names), keys={n: known[n].public for n in keys})
+    step = step_of(mode)
+    parties: dict[str, Any] = {n: RingSite(Envelope(n, roster, step, known[n]), mode, codes[n], pad=pad) for n in names}
+    parties[COORDINATOR] = RingCoordinator(Envelope(COORDINATOR, roster, step, known[COORDINATOR]))
+    deliver(parties, tap)
+    return {n: parties[n].places for n in names}, parties[names[0]].size
+
+
+def align_by_ring(sites: Sequence[Site], *, pad: int = 0) -> Sites:
+    """Put sites on common codes by the ring, mode by mode; each site keeps the names of its own codes only."""
+    modes = len(sites[0].counts().axes)
+    tensors = {s.name: s.counts() for s in sites}
+    for n in range(1, modes):
+        name = next(iter(tensors.values())).axes[n].name
+        unlabelled = [s for s, t in tensors.items() if t.axes[n].labels is None]
+        if unlabelled:
+            raise ConfigError(
+                f"mode {name!r}: sites without labels cannot be aligned", faults=[repr(s) for s in unlabelled]
+            )
+        places, size = ring({s: t.axes[n].labels or () for s, t in tensors.items()}, name, pad=pad)
+        labels = tuple(f"{name} {i}" for i in range(size))
+        for s, t in tensors.items():
+            own = t.axes[n]
+            texts = [""] * size
+            for i, label in enumerate(own.labels or ()):
+                texts[places[s][label]] = own.describe(i) if own.names is None else f"{label} {own.describe(i)}"
+            axis = Axis(name, labels, tuple(texts), "data")
+            tensors[s] = t.recode(n, [places[s][label] for label in own.labels or ()], axis, size)
+    return Sites([Site(s.name, tensors[s.name], s.features, s.labels) for s in sites], getattr(sites, "truth", None))

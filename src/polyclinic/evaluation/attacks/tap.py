@@ -1,0 +1,66 @@
+"""What a curious party has in hand: every message that crossed a wall, and the public states around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.protocol import Message, Step
+from polyclinic.tensors.site import Site
+
+__all__ = ["Attack", "Seen", "listen"]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How an attack went.
+
+    Parameters
+    ----------
+    name, against
+        Which attack, against which variant.
+    succeeded, expected
+        Did it get what it wanted, and does the theory say that it should?
+    detail
+        What was recovered, in one sentence.
+    """
+
+    name: str
+    against: str
+    succeeded: bool
+    expected: bool
+    detail: str
+
+    @property
+    def as_expected(self) -> bool:
+        """The claim about this variant stands."""
+        return self.succeeded == self.expected
+
+
+@dataclass
+class Seen:
+    """One sum as the coordinator sees it: the step, the public state before it, and all messages."""
+
+    step: Step
+    before: Any
+    messages: list[Message] = field(default_factory=list)
+
+    def contribution(self, site: str) -> dict[str, Any] | None:
+        """A site's arrays, if they travelled in the clear."""
+        for m in self.messages:
+            if m.sender == site and m.kind == "contribution":
+                return dict(m.body["arrays"])
+        return None
+
+
+def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Seen]:
+    """Run a method and keep what its coordinator could have kept."""
+    heard: list[Seen] = []
+    fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), **options)
+    fold.begin()
+    while (step := method.next(fold.public)) is not None:
+        heard.append(Seen(step, fold.public))
+        fold.advance()
+    return heard

@@ -1,0 +1,167 @@
+"""Alignment: every way gives the same rows up to a permutation; the ring shows no code; bad input is refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyclinic as pc
+from polyclinic.alignment import Dictionary, align_by_ring, align_to
+from polyclinic.alignment.polynomial import legacy_insecure
+from polyclinic.alignment.ring import RingSite, ring, step_of
+from polyclinic.errors import ConfigError, DataError, MessageRefused, ProtocolMismatch
+from polyclinic.federation.envelope import Envelope, introduce
+from polyclinic.federation.protocol import Message, Roster
+
+vocabularies = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=5), min_size=2, max_size=4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(vocabularies)
+def test_ring_gives_equal_codes_equal_places(sets: list[set[str]]) -> None:
+    codes = {f"s{k}": sorted(v) for k, v in enumerate(sets)}
+    places, size = ring(codes, "drug")
+    union = set().union(*sets)
+    assert size == len(union)
+    where = {}
+    for site, own in codes.items():
+        assert set(places[site]) == set(own)
+        for c, i in places[site].items():
+            assert where.setdefault(c, i) == i
+    assert sorted(where.values()) == list(range(size))
+
+
+@pytest.mark.parametrize(
+    "sets", [["ab", "cd", "e"], ["ab", "ab", "ab"], ["a", "", "b"]], ids=["disjoint", "same", "empty"]
+)
+def test_ring_on_disjoint_identical_and_empty_lists(sets: list[str]) -> None:
+    places, size = ring({f"s{k}": list(v) for k, v in enumerate(sets)}, "x", pad=8)
+    assert size == len(set("".join(sets)))
+    assert [len(p) for p in places.values()] == [len(v) for v in sets]
+
+
+def test_padding_hides_how_many_codes_a_site_has() -> None:
+    lengths = set()
+    ring(
+        {"a": ["x"], "b": ["x", "y", "z"], "c": []},
+        "m",
+        pad=7,
+        tap=lambda m: lengths.add(len(m.body["points"])) if m.kind.startswith("list") else None,
+    )
+    assert lengths == {7}
+
+
+def test_secrets_are_gone_after_the_ring() -> None:
+    names = ("a", "b", "c")
+    identities, keys = introduce([*names, "coordinator"])
+    roster = Roster(names, "coordinator", threshold=3, keys=keys)
+    parties = {n: RingSite(Envelope(n, roster, step_of("m"), identities[n]), "m", ["x", n]) for n in names}
+    queue = [m for p in parties.values() for m in p.start()]
+    while queue:
+        m = queue.pop(0)
+        if m.to in parties:
+            queue += parties[m.to].receive(m)
+    assert all(p._secret is None for p in parties.values())
+
+
+def test_tampered_lists_are_refused() -> None:
+    names = ("a", "b", "c")
+    identities, keys = introduce([*names, "coordinator"])
+    roster = Roster(names, "coordinator", threshold=3, keys=keys)
+    a, b = (RingSite(Envelope(n, roster, step_of("m"), identities[n]), "m", ["x"]) for n in "ab")
+    (letter,) = a.start()
+    points = letter.body["points"].copy()
+    points[0, 0] ^= 1
+    with pytest.raises(MessageRefused, match="signature"):
+        b.receive(Message(**{**letter.__dict__, "body": {**letter.body, "points": points}}))
+    b.receive(letter)
+    with pytest.raises(MessageRefused):
+        b.receive(letter)
+    forged = a.envelope.seal("b", "list:a", {"points": np.zeros((1, 31), np.uint8)})
+    with pytest.raises(MessageRefused):
+        b.receive(forged)
+
+
+def test_too_long_or_doubled_lists_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 50,000"):
+        ring({"a": [str(i) for i in range(50_001)], "b": []}, "m")
+    with pytest.raises(ConfigError, match="listed twice"):
+        ring({"a": ["x", "x"], "b": []}, "m")
+
+
+def test_all_alignments_give_the_same_model_after_relabelling(tmp_path: Path) -> None:
+    sites = pc.datasets.icu_network(patients=240, seed=0, own_vocabulary=True)
+    union, hidden = pc.align(sites), align_by_ring(sites)
+    lists = {}
+    for n, mode in enumerate(("procedure", "diagnosis"), start=1):
+        path = tmp_path / f"{mode}.csv"
+        codes = union[0].tensor.axes[n].labels
+        path.write_text("code,name\n" + "".join(f"{c},\n" for c in (*codes, "extra")))
+        lists[mode] = Dictionary.read(path, mode)
+    public = align_to(sites, lists)
+    assert public[0].tensor.axes[1].vocabulary == "public" and hidden[0].tensor.axes[1].vocabulary == "data"
+    scores = [pc.SumALS(rank=4, rounds=1, warmup=0, seed=0).fit(s).history_[-1]["bytes_up"] for s in (union, hidden)]
+    assert scores[0] == scores[1]
+    for a, b in zip(union, hidden):
+        assert a.tensor.nnz == b.tensor.nnz
+        for n in (1, 2):
+            order = [int(x) for x in np.argsort([_place(b, n, c) for c in sites[0].tensor.axes[n].labels])]
+            assert len(order) == len(set(order))
+    start = [np.random.default_rng(0).random((d, 4)) for d in union[0].tensor.shape[1:]]
+    moved = [f[_moved(union, hidden, n)] for n, f in enumerate(start, start=1)]
+    one = pc.CPALS(rank=4, rounds=15, tol=0, warmup=0).fit(union, start=start)
+    other = pc.CPALS(rank=4, rounds=15, tol=0, warmup=0).fit(hidden, start=moved)
+    assert one.score(union)["fit"] == pytest.approx(other.score(hidden)["fit"], abs=1e-9)
+
+
+def _place(site: pc.Site, mode: int, code: str) -> int:
+    names = site.tensor.axes[mode].names
+    return next((i for i, t in enumerate(names) if t.split(" ")[0] == code), -1)
+
+
+def _moved(union: list[pc.Site], hidden: list[pc.Site], mode: int) -> list[int]:
+    """Row of the union that stands at each place of the ring's order."""
+    at = [-1] * hidden[0].tensor.shape[mode]
+    for s in hidden:
+        for place, text in enumerate(s.tensor.axes[mode].names):
+            if text:
+                at[place] = union[0].tensor.axes[mode].labels.index(text.split(" ")[0])
+    return at
+
+
+def test_dictionaries_are_versioned_and_checked(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("code,name\n0389,sepsis\n0389,again\n")
+    with pytest.raises(DataError, match="twice"):
+        Dictionary.read(tmp_path / "d.csv", "diagnosis")
+    (tmp_path / "e.csv").write_text("kode\nx\n")
+    with pytest.raises(DataError, match="no column 'code'"):
+        Dictionary.read(tmp_path / "e.csv", "diagnosis")
+    site = pc.Site("a", pc.SparseTensor([[0, 0]], [1.0], (1, 1), axes=[pc.Axis("drug", ("own",))]))
+    with pytest.raises(ProtocolMismatch, match="'own'"):
+        align_to([site], {"drug": Dictionary("drug", "1", ("x",))})
+    with pytest.raises(ProtocolMismatch, match="no dictionary for drug"):
+        align_to([site], {})
+
+
+def test_polynomials_are_refused_unless_allowed(rng: np.random.Generator) -> None:
+    with pytest.raises(ConfigError, match="shows every hospital's codes"):
+        legacy_insecure({"a": [1]}, rng=rng)
+    places, size, _ = legacy_insecure({"a": [1, 2, 3], "b": [2, 3, 9], "c": [3]}, rng=rng, allow_insecure=True)
+    assert size == 4
+    assert places["a"][2] == places["b"][2] and places["a"][3] == places["b"][3] == places["c"][3]
+    assert len({*places["a"].values(), *places["b"].values()}) == 4
+
+
+@pytest.mark.slow
+def test_ring_of_ten_sites_and_a_thousand_codes_takes_seconds() -> None:
+    codes = {f"s{k}": [f"c{i}" for i in range(100 * k, 100 * k + 1000)] for k in range(10)}
+    begun = time.process_time()
+    _, size = ring(codes, "diagnosis")
+    each = (time.process_time() - begun) / 10
+    print(f"{each:.2f} s CPU a site")
+    assert size == 1900 and each < 5
