@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from polyclinic.study import Node, Study
+from polyclinic.tensors import pooled
 from polyclinic.tensors.ingest import Ingested, ingest, read_site, read_sites
 
 Find = Callable[[str], Path]
@@ -103,6 +104,7 @@ def test_mimic3_splits_into_care_units_and_names_patients_of_several(data_path: 
     sites = read_sites(asked)
     assert [s.name for s in sites] == ["CCU", "CSRU", "MICU", "SICU", "TSICU"]
     assert len({s.counts().shape[1:] for s in sites}) == 1  # one vocabulary: aligned from the start
+    assert pooled(sites).patients == sum(s.patients for s in sites)  # a patient of two units is two rows
     folder = data_path("mimic3_demo")
     with duckdb.connect() as con:
         for t in ("PROCEDURES_ICD", "DIAGNOSES_ICD", "ICUSTAYS"):

@@ -96,7 +96,7 @@ def read_sites(study: Study) -> Sites:
                 found += _split(con, scratch, node, study)
             else:
                 found.append(_make(con, scratch, node, study).site)
-    return Sites(found)
+    return Sites(_distinct(s) for s in found)
 
 
 def _is_matrix(study: Study) -> bool:
@@ -172,11 +172,16 @@ def _split(con: Connection, scratch: Path, node: Node, study: Study) -> list[Sit
             if not e.what.startswith("nothing occurs together"):
                 raise
             continue  # a unit without a single co-occurrence takes no part
-        labels = _aligned(con, tensor)
-        # A patient of two units is two rows of a pooled tensor: the label names the unit, too.
-        patients = Axis("patient", tuple(f"{name}/{p}" for p in tensor.axes[0].labels or ()))
-        out.append(Site(name, tensor.with_axes((patients, *tensor.axes[1:])), None, labels))
+        out.append(Site(name, tensor, None, _aligned(con, tensor)))
     return out
+
+
+def _distinct(site: Site) -> Site:
+    """Patients named after their site, too: number 1 of two hospitals, or a patient of two units, is two rows."""
+    if site.tensor is None:
+        return site
+    patients = Axis("patient", tuple(f"{site.name}/{p}" for p in site.tensor.axes[0].labels or ()))
+    return Site(site.name, site.tensor.with_axes((patients, *site.tensor.axes[1:])), site.features, site.labels)
 
 
 def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[Any] | None:
@@ -227,7 +232,6 @@ def _manifest(
                 "coverage": coverage.to_json(),
             }
         )
-    known = _pairs(con, "SELECT count(*), count(*) FILTER (label = 1) FROM labels WHERE label IS NOT NULL")
     return {
         "polyclinic": __version__,
         "duckdb": duckdb.__version__,
@@ -247,9 +251,16 @@ def _manifest(
         },
         "tensor": {"shape": list(tensor.shape), "nnz": tensor.nnz, "largest": float(tensor.values.max())},
         "modes": modes,
-        "labels": None if labels is None else {**labels.to_json(), "known": known[0], "positive": known[1]},
+        "labels": None if labels is None else {**labels.to_json(), **_labelled(con, tensor)},
         "sites": _sites(con),
     }
+
+
+def _labelled(con: Connection, tensor: SparseTensor) -> dict[str, int]:
+    """Of the tensor's patients: how many have a label, and how many a positive one."""
+    found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
+    known = [found[p] for p in tensor.axes[0].labels or () if p in found]
+    return {"known": len(known), "positive": sum(x == 1 for x in known), "unknown": tensor.patients - len(known)}
 
 
 def _sites(con: Connection) -> dict[str, Any]:

@@ -25,8 +25,9 @@ cells AS (
            hcpcs_cd_41, hcpcs_cd_42, hcpcs_cd_43, hcpcs_cd_44, hcpcs_cd_45])
     FROM claims
 )
-SELECT origin, desynpuf_id AS patient_id, clm_id || '-' || coalesce(segment, '1') AS visit_id,
-       substr(clm_from_dt, 1, 4) || '-' || substr(clm_from_dt, 5, 2) || '-' || substr(clm_from_dt, 7, 2) AS time,
+SELECT origin, desynpuf_id AS patient_id, CAST(clm_id AS VARCHAR) || '-' || coalesce(CAST(segment AS VARCHAR), '1') AS visit_id,
+       substr(CAST(clm_from_dt AS VARCHAR), 1, 4) || '-' || substr(CAST(clm_from_dt AS VARCHAR), 5, 2) || '-'
+       || substr(CAST(clm_from_dt AS VARCHAR), 7, 2) AS time,
        kind, code, system, CAST(NULL AS DOUBLE) AS value, CAST(NULL AS VARCHAR) AS description, in_folder AS site,
        CASE WHEN code IS NULL OR trim(code) = '' THEN 'empty cell'
             WHEN kind = 'diagnosis' AND NOT regexp_matches(code, '^([0-9]{3,5}|V[0-9]{2,4}|E[0-9]{3,4})$')
