@@ -45,18 +45,16 @@ def hospital(folder: Path, name: str, *, patients: int = 60, seed: int = 0, poli
     columns = [f"x{i}" for i in range(COLUMNS)]
     with open(folder / "features.csv", "w", newline="", encoding="utf-8") as f:
         csv.writer(f).writerows([["patient_id", *columns, "status"], *features])
-    source = {
-        "node.toml": 'kind = "files"\nevents = "events.parquet"',
-        "matrix.toml": 'kind = "matrix"\nfeatures = "features.csv"\nlabel = "status"',
-    }
-    for file, text in source.items():
-        (folder / file).write_text(
-            f'[site]\nname = "{name}"\nfolder = "site"\n[source]\n{text}\n'
-            f'[policy]\nmin_sites = 3\n{policy}\n[keys]\nstudies = "policy"\n{more}\n',
-            encoding="utf-8",
-        )
-        (folder / file).chmod(0o600)
-    return folder / "node.toml"
+    node = folder / "node.toml"
+    node.write_text(
+        f'[site]\nname = "{name}"\nfolder = "site"\n'
+        '[source]\nkind = "files"\nevents = "events.parquet"\nfeatures = "features.csv"\n'
+        f"[policy]\nmin_sites = 3\n{policy}\n"
+        f'[keys]\nstudies = "policy"  # signed studies of pinned sites within the policy run without a question\n{more}\n',
+        encoding="utf-8",
+    )
+    node.chmod(0o600)
+    return node
 
 
 def vocabulary(folder: Path) -> None:
@@ -77,6 +75,7 @@ vocabulary = {drug = "drug.csv", diagnosis = "diagnosis.csv"}
 FEATURES = """
 [features]
 columns = ["x0", "x1", "x2", "x3", "x4", "x5"]
+label = "status"
 """
 
 

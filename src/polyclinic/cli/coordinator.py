@@ -210,6 +210,8 @@ def _run(home: Any, order: Any, json_: bool) -> None:
 
         value = follow(home, order, tell)
     run = home.run(order.id)
+    if value["state"] == "finished":
+        _publish(run, order)
     out = {**value, "study": order.id, "run": str(run), "refused": value.get("refused", {})}
     lines = [f"study {order.id}: {value['state']}; {run}"]
     lines += [f"  without {n}: {'; '.join(r)}" for n, r in out["refused"].items()]
@@ -222,3 +224,36 @@ def _run(home: Any, order: Any, json_: bool) -> None:
     _say(out, json_, "\n".join(lines))
     if value["state"] != "finished":
         raise typer.Exit(int(value.get("exit", 5)))
+
+
+def _publish(run: Path, order: Any) -> None:
+    """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here."""
+    from polyclinic.engines.flare.folders import private
+    from polyclinic.engines.flare.result import read_outcome
+    from polyclinic.engines.registry import federated
+    from polyclinic.evaluation.summary import privacy_figures
+    from polyclinic.run import RunFolder
+    from polyclinic.simulation import write_outcome
+
+    model = federated(order.parsed(private(run / "files")))
+    model.publish(read_outcome(run, model))
+    folder = RunFolder(run)
+    write_outcome(model, [], folder)
+    last = model.history_[-1] if model.history_ else {}
+    figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
+    traffic = model.traffic_
+    folder.write_json(
+        folder.metrics,
+        {
+            **figures,
+            "engine": "flare",
+            "method": model.name,
+            "sites": list(order.sites),
+            "rounds": traffic.rounds,
+            "bytes_up": traffic.bytes_up,
+            "bytes_down": traffic.bytes_down,
+            "payload_bytes_up": traffic.payload_bytes_up,
+            "seconds": last.get("seconds"),
+            **privacy_figures(model),
+        },
+    )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from polyclinic.errors import ConfigError
 from polyclinic.study import Study
 
-__all__ = ["BUILT_IN", "find", "make"]
+__all__ = ["BUILT_IN", "federated", "find", "make"]
 
 BUILT_IN: Final = {
     "trip": "polyclinic.phenotypes.trip:TRIP",
@@ -24,6 +24,9 @@ BUILT_IN: Final = {
     "gaussianmixture": "polyclinic.mixtures.em:GaussianMixture",
     "unpsl": "polyclinic.similarity.unpsl:UnPSL",
 }
+
+# Names whose class is an estimator of its own, and the protocol that runs between sites
+PROTOCOLS: Final = {"unpsl": "polyclinic.similarity.consensus:ConsensusUnPSL"}
 
 
 def find(name: str) -> type[Any]:
@@ -44,8 +47,23 @@ def find(name: str) -> type[Any]:
 
 def make(study: Study) -> Any:
     """The method that a study names, with its parameters checked."""
+    return _made(study, find(study.chosen().name))
+
+
+def federated(study: Study) -> Any:
+    """The protocol between sites behind the method that a study names; one that needs pooled data is refused."""
+    from polyclinic.federation.protocol import Method
+
+    name = study.chosen().name
+    where = PROTOCOLS.get(name.lower())
+    cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
+    if not issubclass(cls, Method):
+        raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
+    return _made(study, cls)
+
+
+def _made(study: Study, cls: type[Any]) -> Any:
     chosen = study.chosen()
-    cls = find(chosen.name)
     values = dict(chosen.parameters)
     if "seed" in values:
         raise ConfigError("method.seed: the seed belongs in [study]", hint="move it there")

@@ -13,19 +13,18 @@ from polyclinic import __version__
 from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
 from polyclinic.engines.flare.order import COORDINATOR, Order
-from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
+from polyclinic.errors import PolicyRefusal, ProtocolMismatch
 from polyclinic.federation.protocol import Method, Sum
 from polyclinic.federation.sums import SECURE, by_name
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise, Noise, SimulatedNoise
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.owner import LedgerRule, ledger_of, outbox_of, policy_of
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
 
-__all__ = ["Admission", "admit", "describe", "doubts", "policy_of"]
+__all__ = ["Admission", "admit", "describe", "doubts"]
 
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
@@ -39,17 +38,6 @@ class Admission:
     adder: Sum
     door: Door
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
-
-
-def policy_of(folder: SiteFolder) -> Policy:
-    """The owner's rules, all faults at once."""
-    from pydantic import ValidationError
-
-    try:
-        return Policy(**folder.node.policy)
-    except ValidationError as e:
-        faults = [f"policy.{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors()]
-        raise ConfigError(f"{folder.node_path}: wrong [policy]", faults=faults) from None
 
 
 def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
@@ -123,31 +111,27 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
 
 
 def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], Door]:
-    method = registry.make(study)
-    if not isinstance(method, Method):
-        raise PolicyRefusal(f"method {method!r} sees pooled data; it cannot run between hospitals")
+    method: Method[Any, Any, Any] = registry.federated(study)
     limit = int(folder.node.keys.get("max_rounds", ROUNDS))
-    if method.params.rounds > limit:
+    if (method.params.rounds or 0) > limit:
         raise PolicyRefusal(
             f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
         )
-    home = folder.study(order.id)
+    rule = LedgerRule.model_validate(folder.node.ledger)
     noise: Noise | None = None
     if method.params.privacy is not None:
-        seed = folder.node.ledger.get("simulated_noise_seed")  # rehearsals only; the card then says "simulation"
-        noise = (
-            ExactNoise()
-            if seed is None
-            else SimulatedNoise(np.random.default_rng([int(seed), *folder.node.name.encode()]))
-        )
+        seed = rule.simulated_noise_seed  # rehearsals only; the ledger then says "simulation"
+        name = folder.node.name.encode()
+        noise = ExactNoise() if seed is None else SimulatedNoise(np.random.default_rng([seed, *name]))
     door = Door(
         folder.node.name,
-        policy=policy_of(folder),
-        ledger=Ledger(folder.ledger, site=folder.node.name),
+        policy=policy_of(folder.node),
+        ledger=ledger_of(folder.node),
         noise=noise,
         study=study.name,
-        store=home / "releases",
-        cohort=str(folder.node.ledger.get("cohort", "all")),
+        store=folder.study(order.id) / "releases",
+        outbox=outbox_of(folder.node),
+        cohort=rule.cohort,
         wait=order.deadline,
     )
     return method, door

@@ -17,7 +17,7 @@ from polyclinic.engines.flare.executor import ASK
 from polyclinic.engines.flare.folders import CoordinatorFolder, alone, append_event, write_json
 from polyclinic.engines.flare.lead import Lead
 from polyclinic.engines.flare.order import read_order
-from polyclinic.engines.flare.result import write_result
+from polyclinic.engines.flare.result import write_outcome
 from polyclinic.errors import PolyclinicError
 from polyclinic.tensors.blas import one_thread
 
@@ -78,7 +78,8 @@ class StudyController(Controller):  # type: ignore[misc]
                 write_json(run / "status.json", {**status, "state": "running"})
                 lead = Lead(order, folder.identity(), run, ask, stopped)
                 outcome = lead.run()
-                write_result(run, lead.method, outcome, order)
+                write_outcome(run, outcome)
+                (run / "state.ckpt").unlink(missing_ok=True)
                 write_json(run / "status.json", {**status, "state": "finished", "refused": lead.refused})
         except PolyclinicError as e:
             append_event(run / "events.jsonl", event="stopped", code=e.code, what=e.what, reasons=list(e.faults))

@@ -123,8 +123,12 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
     sites = folder.approved()
     if not sites:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER REQUEST")
-    method = registry.make(study)
+    method = registry.federated(study)
     by_name(method.params.aggregation)
+    if getattr(method.params, "n_starts", 1) > 1 and method.name != "mixture":
+        raise ConfigError(
+            f"n_starts = {method.params.n_starts}: between hosts one start is one study", hint="n_starts = 1"
+        )
     id = f"{re.sub(r'[^A-Za-z0-9]+', '-', study.name).strip('-').lower()[:40]}-{secrets.token_hex(4)}"
     order = make_order(study, id, {n: s["key"] for n, s in sites.items()}, folder.identity())
     run = private(folder.run(id))

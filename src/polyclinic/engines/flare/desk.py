@@ -174,6 +174,7 @@ class Desk:
             if full and self._state == "ready":
                 assert self._admission is not None
                 out["setting"] = self._admission.setting
+                out["noise"] = self._admission.door.noise.label
         return out
 
     def _begin(self, ask: Mapping[str, Any]) -> dict[str, Any]:

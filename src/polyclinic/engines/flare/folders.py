@@ -206,11 +206,6 @@ class SiteFolder:
         return self.path / "pids"
 
     @property
-    def ledger(self) -> Path:
-        """What was spent."""
-        return self.node.path(str(self.node.ledger.get("path", Path(self.node.site.folder) / "ledger.jsonl")))
-
-    @property
     def studies(self) -> Path:
         """One folder for each study: the order, checkpoints, releases."""
         return self.path / "studies"

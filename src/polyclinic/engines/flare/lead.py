@@ -24,10 +24,10 @@ from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch, SumBur
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Conductor, Outcome, Progress
-from polyclinic.federation.protocol import Exchange, Method, Roster, Setting, Step, Total
+from polyclinic.federation.protocol import Exchange, Method, Roster, Step, Total
 from polyclinic.federation.sums import SECURE, by_name
-from polyclinic.run import RunFolder
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.files import atomic
 
 __all__ = ["Lead"]
 
@@ -64,10 +64,10 @@ class Lead:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.order, self.identity, self._send, self.stopped = order, identity, ask, stopped
-        self.folder = RunFolder.create(private(folder), resume=True)
+        self.folder = private(folder)
         self.events = folder / "events.jsonl"
         study = order.parsed(private(folder / "files"))
-        self.method: Method[Any, Any, Any] = registry.make(study)
+        self.method: Method[Any, Any, Any] = registry.federated(study)
         secure = order.aggregation in SECURE
         self.adder = by_name(order.aggregation, **({"identities": {COORDINATOR: identity}} if secure else {}))
         self.secure = secure
@@ -78,6 +78,7 @@ class Lead:
         self.commits: dict[str, list[int]] = {}  # site -> the last sum that its contribution entered, and its attempt
         self.conductor: Conductor | None = None
         self._setting: dict[str, Any] = {}
+        self._noise = ""
         self._checked: set[str] = set()  # sites whose codes and shape were compared
         self._serial = 0
         self._lock = threading.Lock()
@@ -187,6 +188,8 @@ class Lead:
                 faults=[f"{s!r} has another vocabulary or shape than {next(iter(known))!r}" for s in other],
             )
         self._checked = set(sites)
+        labels = {str(self.pulse.last(s).get("noise", "")) for s in sites}
+        self._noise = labels.pop() if len(labels) == 1 else "different at different sites"
         return {"shape": first["shape"], "axes": first["axes"], "sites": list(sites)}
 
     def _fits(self, site: str) -> bool:
@@ -205,8 +208,8 @@ class Lead:
         return False
 
     def _restore(self) -> None:
-        found = self.folder.checkpoints()
-        state = wire.decode(found[-1].read_bytes(), limit=LIMIT) if found else None
+        found = self.folder / "state.ckpt"
+        state = wire.decode(found.read_bytes(), limit=LIMIT) if found.exists() else None
         if state is not None:
             self._setting = state["setting"]
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
@@ -223,7 +226,7 @@ class Lead:
 
     def _progress(self, p: Progress) -> None:
         event = {"kind": p.kind, "method": p.method, "round": p.round, "rounds": p.rounds, "figures": dict(p.figures)}
-        self.folder.append_progress({**event, "time": time.time()})
+        append_event(self.folder / "progress.jsonl", **event)
 
     def _save(self) -> None:
         assert self.conductor is not None
@@ -234,7 +237,9 @@ class Lead:
             "commits": self.commits,
             "conductor": self.conductor.state(),
         }
-        self.folder.write_checkpoint(self.number, wire.encode(value, limit=LIMIT))
+        with atomic(self.folder / "state.ckpt") as temporary:
+            temporary.write_bytes(wire.encode(value, limit=LIMIT))
+            temporary.chmod(0o600)
 
     # ---- with a coordinator: plain, masked, robust
 
@@ -540,10 +545,4 @@ class Lead:
         c = self.conductor
         assert c is not None
         seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
-        return Outcome(c.public, {}, {}, c.history, c.traffic, c.setting, tuple(c.releases), seconds)
-
-
-def setting_tree(setting: Setting) -> dict[str, Any]:
-    """The setting as it travels."""
-    axes: list[Axis] = list(setting.axes)
-    return {"shape": list(setting.shape), "axes": [a.to_json() for a in axes], "sites": list(setting.sites)}
+        return Outcome(c.public, {}, {}, c.history, c.traffic, c.setting, tuple(c.releases), seconds, self._noise)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from polyclinic.engines.flare.admission import describe, policy_of
+from polyclinic.engines.flare.admission import describe
 from polyclinic.engines.flare.coordination import coordinator_fingerprint
 from polyclinic.engines.flare.enrolment import new_key, read_request, request_of, site_name
 from polyclinic.engines.flare.folders import (
@@ -28,6 +28,7 @@ from polyclinic.engines.flare.order import read_order
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.privacy.outbox import Outbox
+from polyclinic.privacy.owner import outbox_of, policy_of
 
 __all__ = ["complete", "decide", "pending", "pin", "refusals", "request", "studies"]
 
@@ -45,7 +46,7 @@ def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]
     if faults:
         raise ConfigError("this site cannot join", faults=faults)
     site_name(folder.node.name)
-    policy_of(folder)
+    policy_of(folder.node)
     private(folder.path)
     if folder.invite.exists() and read_json(folder.invite) != invite:
         raise ConfigError(f"{folder.node.name!r} has joined another federation", hint=f"remove {folder.path} first")
@@ -135,8 +136,8 @@ def refusals(folder: SiteFolder) -> list[dict[str, Any]]:
 
 def pending(folder: SiteFolder) -> list[tuple[Outbox, Any]]:
     """Releases that wait for the owner."""
-    boxes = [Outbox(p) for p in sorted(folder.studies.glob("*/releases/outbox"))] if folder.studies.exists() else []
-    return [(b, p) for b in boxes for p in b.all() if p.state == "pending"]
+    box = Outbox(outbox_of(folder.node))
+    return [(box, p) for p in box.all() if p.state == "pending"]
 
 
 def decide(folder: SiteFolder, study: str, *, accept: bool) -> None:

@@ -1,0 +1,194 @@
+"""A real federation on loopback for the end-to-end tests: separate processes, mutual TLS, own node files and databases."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
+assert _spec is not None
+assert _spec.loader is not None
+hospitals = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hospitals)
+
+
+class Federation:
+    """A coordinator and its sites under one temporary folder."""
+
+    def __init__(self, root: Path, names: tuple[str, ...] = hospitals.NAMES, **options: Any) -> None:
+        from polyclinic.engines.flare import coordination, membership
+        from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+        from polyclinic.engines.flare.processes import free_port
+
+        os.umask(0o077)
+        self.root, self.names = root, names
+        hospitals.vocabulary(root / "studies")
+        self.coordinator = CoordinatorFolder(root / "coordinator")
+        self.port, self.admin_port = free_port(), free_port()
+        invites = coordination.found(
+            self.coordinator, list(names), host="localhost", port=self.port, admin_port=self.admin_port
+        )
+        self.sites: dict[str, Any] = {}
+        for name, invite in zip(names, invites):
+            node = hospitals.hospital(root / name, name, **options)
+            site = SiteFolder.of(node)
+            request, marks = membership.request(site, invite)
+            approval, _ = coordination.approve(self.coordinator, request, marks["site"])
+            membership.complete(site, approval)
+            self.sites[name] = site
+        roster = coordination.roster(self.coordinator)
+        for site in self.sites.values():
+            membership.pin(site, roster)
+
+    def start(self) -> None:
+        """Start everything and wait until all sites are connected."""
+        from polyclinic.engines.flare import coordinator, site
+
+        coordinator.start(self.coordinator)
+        for folder in self.sites.values():
+            site.start(folder)
+
+    def stop(self) -> None:
+        """Stop everything."""
+        from polyclinic.engines.flare import coordinator, site
+
+        for folder in self.sites.values():
+            site.stop(folder)
+        coordinator.stop(self.coordinator)
+
+    def study(self, name: str, method: str, **options: Any) -> Path:
+        """Write a study file."""
+        return Path(hospitals.study(self.root / "studies", name, method, **{"head": "deadline = 60\n", **options}))
+
+    def order(self, study: Path) -> Any:
+        """Sign a study."""
+        from polyclinic.engines.flare.coordination import sign_study
+        from polyclinic.study import Study
+
+        return sign_study(self.coordinator, Study.read(study))
+
+    def follow(self, order: Any, tell: Callable[[dict[str, Any]], None] = lambda e: None) -> dict[str, Any]:
+        """Run or resume."""
+        from polyclinic.engines.flare.coordinator import follow
+
+        return follow(self.coordinator, order, tell)
+
+    def outcome(self, order: Any) -> Any:
+        """The outcome at the coordinator."""
+        from polyclinic.engines.flare.result import read_outcome
+        from polyclinic.engines.registry import federated
+
+        run = self.coordinator.run(order.id)
+        return read_outcome(run, federated(order.parsed(run / "files")))
+
+    def in_process(self, study: Path, *, noise_seed: int | None = None) -> Any:
+        """The same study on the in-process engine, over the same node files."""
+        from polyclinic.engines.registry import federated
+        from polyclinic.federation.fold import Fold
+        from polyclinic.privacy.door import Door
+        from polyclinic.privacy.mechanism import SimulatedNoise
+        from polyclinic.study import Study
+        from polyclinic.tensors.ingest import ingest
+
+        what = Study.read(study)
+        sites = [ingest(f.node, what, self.root / "in-process" / n).site for n, f in self.sites.items()]
+        doors = None
+        if noise_seed is not None:
+            doors = {
+                s.name: Door(s.name, noise=SimulatedNoise(np.random.default_rng([noise_seed, *s.name.encode()])))
+                for s in sites
+            }
+        return Fold(federated(what), sites, doors=doors, quorum=what.study.quorum).run()
+
+    def charges(self, name: str, study: str) -> list[Any]:
+        """What a site's ledger holds about a study."""
+        from polyclinic.privacy.owner import ledger_of
+
+        ledger = ledger_of(self.sites[name].node)
+        assert not [f for f in ledger.verify() if "no such ledger" not in f]
+        return list(ledger.charges(study=study))
+
+    def events(self, order: Any) -> list[dict[str, Any]]:
+        """What the coordinator noted about a study."""
+        from polyclinic.engines.flare.folders import read_events
+
+        return read_events(self.coordinator.run(order.id) / "events.jsonl")
+
+    def processes(self) -> list[int]:
+        """Every process that has this federation's folder in its command line or environment of ours."""
+        import psutil
+
+        mine = []
+        for p in psutil.process_iter(["pid", "cmdline"]):
+            line = " ".join(p.info["cmdline"] or [])
+            if str(self.root) in line and p.pid != os.getpid():
+                mine.append(p.pid)
+        return mine
+
+    def pids(self, name: str) -> list[int]:
+        """A site's processes: worker first, then the client."""
+        from polyclinic.engines.flare.processes import recorded
+
+        folder = self.sites[name].pids
+        return [p.pid for p in (*recorded(folder, "worker-*.json"), *recorded(folder, "client.json"))]
+
+    def kill(self, *pids: int) -> None:
+        """kill -9 by number."""
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@contextmanager
+def running(federation: Federation) -> Iterator[Federation]:
+    """Started, and stopped whatever happens."""
+    try:
+        federation.start()
+        yield federation
+    finally:
+        federation.stop()
+
+
+class At:
+    """Does something once, when a run reaches a round."""
+
+    def __init__(self, round_: int, act: Callable[[], None]) -> None:
+        self.round, self.act, self.done = round_, act, threading.Event()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event.get("kind") == "round" and event["round"] >= self.round and not self.done.is_set():
+            self.done.set()
+            self.act()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two public states are the same, bit for bit."""
+    from polyclinic.federation import wire
+
+    return wire.encode(wire.pack(a), limit=2**40) == wire.encode(wire.pack(b), limit=2**40)
+
+
+def wait_until(true: Callable[[], object], seconds: float) -> bool:
+    """Wait for something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+__all__ = ["At", "Federation", "hospitals", "running", "same", "sys", "wait_until"]

@@ -1,0 +1,85 @@
+"""Studies between real processes on NVIDIA FLARE: the same models as in one process, and refusals where they belong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from flare_federation import Federation, hospitals, running, same
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+TRIP = 'name = "trip"\nrank = 4\nrounds = {}\naggregation = "{}"'
+NOISE = 11
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    made = Federation(
+        tmp_path_factory.mktemp("flare"),
+        more=f"[ledger]\nsimulated_noise_seed = {NOISE}\n",
+        policy="max_epsilon_total = 9\nallow_unproven = true",
+    )
+    with running(made):
+        yield made
+
+
+def _run(federation, study):
+    order = federation.order(study)
+    status = federation.follow(order)
+    assert status["state"] == "finished", (status, federation.events(order))
+    return order, federation.outcome(order)
+
+
+def test_plain_study_is_bit_equal_to_one_process(federation):
+    study = federation.study("trip-plain", TRIP.format(5, "plain"))
+    order, outcome = _run(federation, study)
+    reference = federation.in_process(study)
+    assert same(outcome.public, reference.public)
+    assert [h["objective"] for h in outcome.history] == [h["objective"] for h in reference.history]
+    for name, site in federation.sites.items():
+        assert len(federation.charges(name, "trip-plain")) == len(reference.releases)
+        kept = site.study(order.id)
+        assert (kept / "outcome.npz").stat().st_mode & 0o077 == 0
+        assert not (kept / "state.ckpt").exists()
+
+
+def test_masked_study_is_equal_to_one_process(federation):
+    study = federation.study("trip-masked", TRIP.format(3, "masked"))
+    _, outcome = _run(federation, study)
+    assert same(outcome.public, federation.in_process(study).public)
+
+
+def test_mixture_by_subspace_is_equal_to_one_process(federation):
+    method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 2\naggregation = "subspace"\nradius = 20.0'
+    study = federation.study("mixture", method, data=hospitals.FEATURES)
+    _, outcome = _run(federation, study)
+    assert same(outcome.public, federation.in_process(study).public)
+    assert outcome.traffic.bytes_up > 0
+
+
+def test_similarity_is_bit_equal_to_one_process(federation):
+    study = federation.study("unpsl", 'name = "unpsl"\nrounds = 3\naggregation = "plain"', data=hospitals.FEATURES)
+    _, outcome = _run(federation, study)
+    assert same(outcome.public, federation.in_process(study).public)
+
+
+def test_private_em_by_masked_sums_is_equal_to_one_process_and_paid(federation):
+    study = federation.study(
+        "dpem",
+        'name = "dpem"\nrank = 4\nrounds = 2\naggregation = "masked"',
+        tail="[privacy]\nepsilon = 4.0\ndelta = 1e-6",
+    )
+    _, outcome = _run(federation, study)
+    reference = federation.in_process(study, noise_seed=NOISE)
+    assert same(outcome.public, reference.public)
+    assert outcome.noise.startswith("simulation")  # the seed above is for this comparison only
+    for name in federation.names:
+        charges = federation.charges(name, "dpem")
+        assert len(charges) == len(reference.releases)
+        assert all(c.formal for c in charges)
