@@ -148,6 +148,11 @@ class Moments:
         shapes = {"first": (d,), "second": self.second.shape}
         return Step(0, "second-moments", shapes, bound=(2 * n) ** 2 * ROOM, counts=False)
 
+    @property
+    def last(self) -> bool:
+        """The next sum is the last one."""
+        return self.stage == ZOOMS + 1
+
     def contribute(self, X: Array) -> Contribution:
         """One site's part."""
         if self.stage == 0:
@@ -271,6 +276,7 @@ class _FromMoments(Estimator):
     Private = Nothing
     params: Any
     crossed = True
+    exact = 1e-9
     moments_: Moments
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> MomentsPublic:
@@ -283,18 +289,18 @@ class _FromMoments(Estimator):
         if public.moments.done:
             return None
         if not public.paid:
-            return public.moments.step(self.params.max_patients)
+            step = public.moments.step(self.params.max_patients)
+            return replace(step, round=1, counts=True) if public.moments.last else step  # the others only set it up
         d, privacy = len(public.moments.mean), self.params.privacy
         (multiplier,) = calibrate(privacy.epsilon, privacy.delta)
         return Step(
-            0,
+            1,
             "noisy-moments",
             {"rows": (1 + d + len(public.moments.second),)},
             bound=float(self.params.max_patients),
             sensitivity=1.0,
             multiplier=multiplier,
             grid=GRID,
-            counts=False,
         )
 
     def open(self, site: Site, public: MomentsPublic, rng: np.random.Generator) -> Nothing:

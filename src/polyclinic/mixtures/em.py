@@ -147,6 +147,7 @@ class GaussianMixture(FittedMixture):
 
     name = "mixture"
     needs = "features"
+    exact = 1e-6
     Params = MixtureParams
     Public = MixturePublic
     Private = Nothing

@@ -18,6 +18,7 @@ from polyclinic.mixtures.statistics import expect, maximise
 __all__ = ["FLAT", "directions", "fit_histogram", "lift", "side", "vote", "zoom"]
 
 FLAT = 3  # features up to which a grid is laid in all of them
+WIDE = 0.25  # added to variances, in squared cells: a group that starts too wide is narrowed by EM, one too narrow is stuck
 SIDES = {1: (64, 256), 2: (16, 64), 3: (8, 16)}  # cells per axis, coarse and fine
 
 
@@ -101,7 +102,7 @@ def fit_histogram(
     noise_sd: float,
     starts: int,
     rng: np.random.Generator,
-    sweeps: int = 60,
+    sweeps: int = 40,
 ) -> Mixture:
     """A mixture of the histogram alone; several starts cost no privacy, the most likely one is taken."""
     m = frame.shape[1]
@@ -111,15 +112,16 @@ def fit_histogram(
         mass = np.ones(len(mass))
     x, w = centres[mass > 0] / width, mass[mass > 0]  # in cells, so that groups of any shape look alike
     spread = np.maximum(np.average((x - np.average(x, axis=0, weights=w)) ** 2, weights=w, axis=0), 1.0)
-    best, bound = None, -np.inf
+    tries: list[tuple[float, Mixture]] = []
     for _ in range(starts):
         mixture = shared(plus_plus(x, w, k, rng), spread / k ** (2 / m), "full")
-        for sweep in range(sweeps):
+        for sweep in range(15):
             total = expect(x, mixture, mass=w, hard=sweep < 5)
-            mixture = maximise(total, mixture, reg_covar=0.25)  # rather too wide than too narrow: EM narrows easily
-        if np.isfinite(total.loglik) and total.loglik > bound:
-            best, bound = mixture, total.loglik
-    assert best is not None
+            mixture = maximise(total, mixture, reg_covar=WIDE)
+        tries.append((total.loglik, mixture))
+    best = max(tries, key=lambda t: t[0])[1]
+    for _ in range(sweeps):
+        best = maximise(expect(x, best, mass=w), best, reg_covar=WIDE)
     scaled = Mixture(best.weights, best.means * width, best.covariances * np.outer(width, width), "full")
     return recast(scaled, kind)
 
