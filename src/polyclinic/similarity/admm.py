@@ -161,7 +161,11 @@ def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable
     value, W = descend(augmented, s.W, inner)
     loss = value - 0.5 * rho * float(np.linalg.norm(W - target) ** 2)
     T = s.Z - s.UV
-    V = shrink_norms(T, problem.redundancy, problem.l1, problem.l2, rho) if problem.convex else row_shrink(T, problem.l1 / rho)
+    V = (
+        shrink_norms(T, problem.redundancy, problem.l1, problem.l2, rho)
+        if problem.convex
+        else row_shrink(T, problem.l1 / rho)
+    )
     Z = solver(W + V + s.UW + s.UV)
     return State(
         W,

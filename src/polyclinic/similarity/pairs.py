@@ -55,9 +55,7 @@ class LabelPairs:
     other: float
 
     @classmethod
-    def of(
-        cls, labels: ArrayLike, *, groups: ArrayLike | None = None, weighting: Weighting = "mean"
-    ) -> LabelPairs:
+    def of(cls, labels: ArrayLike, *, groups: ArrayLike | None = None, weighting: Weighting = "mean") -> LabelPairs:
         """Pairs from labels, within groups if given.
 
         >>> LabelPairs.of([0, 0, 1]).counts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,12 @@ class Redundancy:
         """From correlations (d, d), however they were summed up."""
         return cls(R * R, None)
 
+    @cached_property
+    def gram(self) -> Array:
+        """F F', which several penalties share."""
+        assert self.factor is not None
+        return np.asarray(self.factor @ self.factor.T)
+
     def times(self, W: Array) -> Array:
         """(R o R) W."""
         if self.matrix is not None:
@@ -77,8 +84,8 @@ class Redundancy:
         if self.matrix is not None:
             return Solver(cho_factor(2 * l2 / rho * self.matrix + 2 * np.eye(len(self.matrix)), lower=True), None)
         assert self.factor is not None
-        F = self.factor  # Woodbury: the system has the size of F's rows
-        return Solver(cho_factor(rho / l2 * np.eye(len(F)) + F @ F.T, lower=True), F)
+        # Woodbury: the system has the size of F's rows
+        return Solver(cho_factor(rho / l2 * np.eye(len(self.gram)) + self.gram, lower=True), self.factor)
 
 
 @dataclass(frozen=True, eq=False)

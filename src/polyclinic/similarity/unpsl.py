@@ -82,12 +82,12 @@ class UnPSL(SimilarityMetric):
 
     def __init__(
         self,
-        l1: float = 1e-3,
-        l2: float = 1e-3,
+        l1: float = 1e-2,
+        l2: float = 1e-2,
         bias: float = 1.0,
         *,
         rank: int | None = None,
-        iterations: int = 60,
+        iterations: int = 200,
         inner: int = 5,
         tol: float = 1e-4,
         penalty: float = 0.3,
@@ -166,7 +166,12 @@ class UnPSL(SimilarityMetric):
                 ("penalty", self.penalty, self.penalty > 0, "above 0"),
                 ("start_scale", self.start_scale, self.start_scale > 0, "above 0"),
                 ("n_starts", self.n_starts, self.n_starts >= 1, "at least 1"),
-                ("standardize", self.standardize, self.standardize in ("zscore", "scale", "none"), "zscore, scale or none"),
+                (
+                    "standardize",
+                    self.standardize,
+                    self.standardize in ("zscore", "scale", "none"),
+                    "zscore, scale or none",
+                ),
                 ("weighting", self.weighting, self.weighting in ("mean", "balanced", "sum"), "mean, balanced or sum"),
                 ("decorrelation", self.decorrelation, self.decorrelation in ("trace", "convex"), "trace or convex"),
                 ("variant", self.variant, self.variant in ("corrected", "paper"), "corrected or paper"),
@@ -201,7 +206,9 @@ class UnPSL(SimilarityMetric):
         starts = []
         for k in range(self.n_starts):
             if k == 0 and rank < d:
-                Q = np.linalg.svd(problem.X, full_matrices=False)[2][:rank].T  # leading directions, never a d x d matrix
+                Q = np.linalg.svd(problem.X, full_matrices=False)[2][
+                    :rank
+                ].T  # leading directions, never a d x d matrix
                 if Q.shape[1] < rank:  # more columns than the patients span
                     Q = np.linalg.qr(np.hstack([Q, rng.standard_normal((d, rank - Q.shape[1]))]))[0]
             else:
