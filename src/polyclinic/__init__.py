@@ -30,7 +30,7 @@ _WHERE = {
     "SumALS": "polyclinic.phenotypes.sumals",
     "TRIP": "polyclinic.phenotypes.trip",
     "UnPSL": "polyclinic.similarity.unpsl",
-    "UnPSLCV": "polyclinic.similarity.search",
+    "UnPSLCV": "polyclinic.similarity.selection",
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.federation.battery",
