@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,3 +209,20 @@ def test_a_failed_run_leaves_an_earlier_result_as_it_was(tmp_path: Path) -> None
     (tmp_path / "events.csv").write_text(HEAD)
     assert call(tmp_path) == 3
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_killed_run_leaves_nothing_after_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text(GOOD)
+    (tmp_path / "node.toml").write_text(NODE)
+    (tmp_path / "study.toml").write_text(STUDY)
+    script = (
+        "import os, sys; from pathlib import Path; from polyclinic.events.engine import session\n"
+        "with session(Path(sys.argv[1])) as (con, scratch):\n"
+        "    con.execute('CREATE TABLE patients AS SELECT 1 AS patient_id'); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "out")], check=False)
+    assert [p.name[:6] for p in (tmp_path / "out").iterdir()] == [".work-"]
+    assert call(tmp_path) == 0
+    names = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert names == ["events.parquet", "labels.parquet", "manifest.json", "tensor.npz"]
+    assert all(p.stat().st_mode & 0o077 == 0 for p in (tmp_path / "out").iterdir())

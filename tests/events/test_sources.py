@@ -342,3 +342,20 @@ def test_every_sql_file_explains_itself(kind: str) -> None:
     text = sql_of(kind)
     assert text.startswith("--")
     assert "AS dropped" in text
+
+
+def test_tables_in_parts_are_read_whole_and_two_copies_are_refused(tmp_path: Path) -> None:
+    rows = {"a": "1,10,4280\n", "b": "2,11,0389\n"}
+    for part, text in rows.items():
+        write(tmp_path, **{f"diagnoses_icd__{part}": "subject_id,hadm_id,icd9_code\n" + text})
+    write(
+        tmp_path,
+        admissions="subject_id,hadm_id,admittime,dischtime,hospital_expire_flag\n1,10,2150-01-01,2150-01-02,0\n2,11,2150-01-01,2150-01-02,1\n",
+        icustays="hadm_id,first_careunit,intime\n10,MICU,2150-01-01\n",
+        procedures_icd="subject_id,hadm_id,icd9_code\n1,10,3722\n2,11,3722\n",
+    )
+    source = {"kind": "mimic3", "folder": "."}
+    assert made(tmp_path, source, ["procedure", "diagnosis"]).site.counts().nnz == 2
+    write(tmp_path, copy__admissions="subject_id,hadm_id,admittime,dischtime,hospital_expire_flag\n")
+    with pytest.raises(DataError, match="several files for table admissions"):
+        made(tmp_path, source, ["procedure", "diagnosis"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import tempfile
@@ -31,7 +32,10 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
 
     made = [p for p in (inside, *inside.parents) if not p.exists()]
     inside.mkdir(parents=True, exist_ok=True)
+    _sweep(inside)
     scratch = Path(tempfile.mkdtemp(dir=inside, prefix=".work-"))  # mode 0700
+    lock = open(scratch / "alive", "w")  # noqa: SIM115 - held as long as the scratch folder lives
+    fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         with duckdb.connect(str(scratch / "work.duckdb")) as con:
             con.execute(f"SET memory_limit = {literal(memory)}")
@@ -44,9 +48,21 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
             yield con, scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        lock.close()
         for folder in made:  # nothing is left behind where nothing was before
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+def _sweep(inside: Path) -> None:
+    """Remove what a killed process left behind: a scratch folder whose lock nobody holds."""
+    for old in inside.glob(".work-*"):
+        try:
+            with open(old / "alive") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
+        except OSError:
+            continue  # alive, or being made at this moment
 
 
 @contextmanager

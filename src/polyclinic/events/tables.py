@@ -155,27 +155,39 @@ def _missing(table: Table, present: Mapping[str, str], where: str) -> list[str]:
     return [f"{where}: column{'s' if len(absent) > 1 else ''} {', '.join(absent)} missing"] if absent else []
 
 
+def _files_of(folder: Path) -> dict[str, list[Path]]:
+    """Table name -> its files: ``person.csv.gz`` anywhere below the folder, or every part in a folder ``person``."""
+    alone: dict[str, list[Path]] = {}
+    parts: dict[str, list[Path]] = {}
+    for p in sorted(folder.rglob("*")):
+        ending = next((e for e in (*CSV, *PARQUET) if p.name.lower().endswith(e)), None)
+        if ending and p.is_file() and not p.name.startswith("."):
+            alone.setdefault(p.name.lower().removesuffix(ending), []).append(p)
+            if p.parent != folder:
+                parts.setdefault(p.parent.name.lower().removesuffix(".parquet"), []).append(p)
+    return {**parts, **alone}
+
+
 def _from_folder(con: Connection, folder: Path, tables: Sequence[Table], names: Mapping[str, str]) -> _Opened:
     out = _Opened()
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="check [source] folder")
-    by_stem: dict[str, list[Path]] = {}
-    for p in sorted(folder.rglob("*")):
-        for ending in (*CSV, *PARQUET):
-            if p.is_file() and p.name.lower().endswith(ending):
-                by_stem.setdefault(p.name.lower().removesuffix(ending), []).append(p)
-            elif p.is_dir() and p.name.lower().endswith(ending):
-                break
+    files = _files_of(folder)
     for t in tables:
-        found = by_stem.get(names[t.name].lower(), [])
+        found = files.get(names[t.name].lower(), [])
         if not found:
             if t.optional:
                 _empty(con, t)
             else:
                 out.faults.append(f"{folder}: no file {names[t.name]}.csv, .csv.gz or .parquet")
             continue
-        if len({p.parent for p in found}) < len(found):
-            out.faults.append(f"{folder}: several files for table {t.name}: {', '.join(p.name for p in found)}")
+        # Files of one table in several folders are added up only where each folder is a sample (DE-SynPUF).
+        named = found[0].parent.name.lower().removesuffix(".parquet") == names[t.name].lower()
+        places = {p.parent for p in found}
+        if (not named and len(places) < len(found)) or (len(places) > 1 and "in_folder" not in t.columns):
+            out.faults.append(
+                f"{folder}: several files for table {t.name}: {', '.join(str(p.relative_to(folder)) for p in found)}"
+            )
             continue
         try:
             with reading(found[0].name):
