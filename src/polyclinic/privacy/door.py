@@ -51,6 +51,9 @@ class Door:
         The patients that pay; budgets are per cohort.
     wait
         Seconds to wait for the owner's decision before giving up; the run can be resumed.
+    run
+        A name of this one run of the study. With it, a charge whose release was never stored (the process died between
+        the two, so nothing left) is not paid twice when the run goes on.
 
     Examples
     --------
@@ -73,6 +76,7 @@ class Door:
         outbox: Path | None = None,
         cohort: str = "all",
         wait: float = 0.0,
+        run: str = "",
     ) -> None:
         self.site = site
         self.policy = policy
@@ -84,6 +88,7 @@ class Door:
         self.max_sites = 1
         self.cohort = cohort
         self.wait = wait
+        self.run = run
         self._store = store
         folder = outbox if outbox is not None else None if store is None else store / "outbox"
         self.outbox = None if folder is None else Outbox(folder)
@@ -193,7 +198,8 @@ class Door:
         self._check_grid(step, mine)
         event = _together([self._event(step, share, sd, grid), *also])
         proven = step.formal and step.adjacency == "patient" and not isinstance(event, Unbounded)
-        if self.policy is not None:
+        paid = self._paid(id, attempt, event)
+        if self.policy is not None and not paid:
             faults = self.policy.step_faults(
                 self.ledger, step, [event], study=self.study, cohort=self.cohort, proven=proven
             )
@@ -203,10 +209,20 @@ class Door:
                     faults=faults,
                     hint="ask the owner of the data, or ask for less",
                 )
-        self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id, masked=bool(also))
+        if not paid:
+            self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id, masked=bool(also))
         noisy = self._noisy(mine, math.sqrt(share) * sd, grid)
         self._keep(id, step, digest, noisy)
         return self._reviewed(id, step, noisy)
+
+    def _paid(self, id: str, attempt: int, event: Event) -> bool:
+        """Whether a crash came between this very charge and its release: then it is paid, and nothing has left for it."""
+        if not self.run or self._store is None or (self._store / f"{id}.npz").exists():
+            return False
+        return any(
+            c.details.get("release") == id and c.attempt == attempt and c.event == event
+            for c in self.ledger.charges(study=self.study)
+        )
 
     def _charge(
         self,
@@ -302,6 +318,7 @@ class Door:
 
     def _id(self, step: Step, attempt: int) -> str:
         words = f"{self.study}\0{self.method}\0{step.round}\0{step.name}\0{attempt}\0{self.site}"
+        words += f"\0{self.run}" if self.run else ""
         return f"r{step.round:04d}-{attempt}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
     def _load(self, id: str, digest: str) -> Contribution | None:
