@@ -23,10 +23,16 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Who takes part; never the noise.", min=0)] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="Noise of a real federation (extra 'exact').")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write audit.json into this (run) folder too.")] = None,
+    attacks: Annotated[
+        bool, typer.Option("--attacks", help="Known attacks on every method's messages instead of canaries.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
     from polyclinic.cli.console import console, say_json
+
+    if attacks:
+        return _attacks(seed, json_)
     from polyclinic.engines.registry import find, make
     from polyclinic.evaluation.audit import audit
     from polyclinic.privacy.budget import Privacy
@@ -52,4 +58,27 @@ def command(
     else:
         console.print(str(result))
     if not result.passed:
+        raise typer.Exit(1)
+
+
+def _attacks(seed: int, as_json: bool) -> None:
+    """Run every known attack and say whether each went as the cards claim; exit code 1 if one did not."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.evaluation.attacks import every_attack
+
+    found = list(every_attack(seed))
+    if as_json:
+        say_json({"attacks": [{**asdict(a), "as_expected": a.as_expected} for a in found]})
+    else:
+        table = Table("attack", "against", "outcome", "claim stands", "what was recovered")
+        for a in found:
+            table.add_row(
+                a.name, a.against, "succeeds" if a.succeeded else "fails", "yes" if a.as_expected else "NO", a.detail
+            )
+        console.print(table)
+    if not all(a.as_expected for a in found):
         raise typer.Exit(1)

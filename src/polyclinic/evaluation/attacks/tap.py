@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyclinic.federation.fold import Fold
-from polyclinic.federation.protocol import Message, Step
+from polyclinic.federation.protocol import Message, Step, Total
 from polyclinic.tensors.site import Site
 
 __all__ = ["Attack", "Seen", "listen"]
@@ -41,24 +41,33 @@ class Attack:
 
 @dataclass
 class Seen:
-    """One sum as the coordinator sees it: the step, the public state before it, and all messages."""
+    """One sum as the coordinator sees it: the step, the public state before it, all messages, and the total."""
 
     step: Step
     before: Any
     messages: list[Message] = field(default_factory=list)
+    total: Total | None = None
 
-    def contribution(self, site: str) -> dict[str, Any] | None:
-        """A site's arrays, if they travelled in the clear."""
+    def contribution(self, site: str) -> dict[str, Any]:
+        """A site's arrays if they travelled in the clear; else the best guess that a sum allows: its mean."""
         for m in self.messages:
             if m.sender == site and m.kind == "contribution":
                 return dict(m.body["arrays"])
-        return None
+        assert self.total is not None
+        return {k: a / self.total.members for k, a in self.total.arrays.items()}
 
 
 def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Seen]:
     """Run a method and keep what its coordinator could have kept."""
     heard: list[Seen] = []
     fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), **options)
+    combine = method.combine
+
+    def witness(step: Step, public: Any, total: Total) -> Any:
+        heard[-1].total = total
+        return combine(step, public, total)
+
+    method.combine = witness
     fold.begin()
     while (step := method.next(fold.public)) is not None:
         heard.append(Seen(step, fold.public))
