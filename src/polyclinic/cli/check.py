@@ -17,11 +17,9 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check a hospital's node file and database: all faults at once, nothing is sent."""
-    from pydantic import ValidationError
-
     from polyclinic.cli.console import console, say_json
     from polyclinic.errors import ConfigError
-    from polyclinic.privacy.policy import Policy
+    from polyclinic.privacy.owner import policy_of
     from polyclinic.study import Node, Study
     from polyclinic.tensors.checkup import check_node
 
@@ -30,9 +28,9 @@ def command(
     wrong: list[str] = []
     limit = 1
     try:
-        limit = Policy.model_validate(read.policy).min_patients
-    except ValidationError as e:
-        wrong = [f"policy.{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors()]
+        limit = policy_of(read).min_patients
+    except ConfigError as e:
+        wrong = list(e.faults)
     found = check_node(read, asked, min_patients=limit)
     faults = [*wrong, *found.faults]
     code = max(found.exit_code, ConfigError.exit_code if wrong else 0)
