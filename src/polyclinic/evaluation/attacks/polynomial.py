@@ -15,7 +15,7 @@ from polyclinic.federation.protocol import Message, seeds
 __all__ = ["codes_in", "run", "scan"]
 
 
-def codes_in(coefficients: Any, dictionary: Sequence[int], prime: int) -> set[int]:
+def codes_in(coefficients: Any, dictionary: Any, prime: int) -> set[int]:
     """Codes of the dictionary at which a polynomial is zero: the hospital's vocabulary."""
     points = np.asarray(dictionary, np.int64)
     return set(points[evaluate(coefficients, points, prime) == 0].tolist())
