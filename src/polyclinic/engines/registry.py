@@ -22,7 +22,7 @@ BUILT_IN: Final = {
     "cpsgd": "polyclinic.phenotypes.sgd:CPSGD",
     "localmodel": "polyclinic.phenotypes.local:LocalModel",
     "gaussianmixture": "polyclinic.mixtures.em:GaussianMixture",
-    "unpsl": "polyclinic.similarity.consensus:ConsensusUnPSL",
+    "unpsl": "polyclinic.similarity.unpsl:UnPSL",
 }
 
 # Names whose class is an estimator of its own, and the protocol that runs between sites
