@@ -87,7 +87,7 @@ class UnPSL(SimilarityMetric):
         bias: float = 1.0,
         *,
         rank: int | None = None,
-        iterations: int = 200,
+        iterations: int = 100,
         inner: int = 5,
         tol: float = 1e-4,
         penalty: float = 0.3,
