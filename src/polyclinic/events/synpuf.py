@@ -22,7 +22,7 @@ SYNPUF = Tabular(
     tables=(
         Table("inpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
         Table("outpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
-        *(Table(f"beneficiary_{y}", "desynpuf_id bene_death_dt", optional=True) for y in (2008, 2009, 2010)),
+        *(Table(f"beneficiary_{y}", "desynpuf_id bene_death_dt in_folder", optional=True) for y in (2008, 2009, 2010)),
     ),
     events=(),
     visits=("beneficiary_2008", "desynpuf_id"),

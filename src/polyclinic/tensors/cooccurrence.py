@@ -9,7 +9,7 @@ docs/howto/ingest.md works an example by hand.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -315,9 +315,9 @@ def _joined(rule: TensorRule, modes: int) -> str:
     return f"SELECT u0.p AS p, {cells}, {value} AS value FROM {first}{tables} GROUP BY ALL"
 
 
-def _tensor(columns: Mapping[str, Any], people: Sequence[str], vocabulary: Vocabulary) -> SparseTensor:
+def _tensor(columns: dict[str, Any], people: Sequence[str], vocabulary: Vocabulary) -> SparseTensor:
     """Lay the sorted cells out by patient; codes of an axis that is not fixed and never co-occur are left out."""
-    p = np.asarray(columns["p"])
+    p = np.asarray(columns.pop("p"))  # taken out one by one: each column is freed once it is recoded
     if not len(p):
         raise DataError(
             "nothing occurs together: the tensor would be empty",
@@ -327,10 +327,10 @@ def _tensor(columns: Mapping[str, Any], people: Sequence[str], vocabulary: Vocab
     present = p[first]
     codes, axes = [], []
     for m, (axis, fixed) in enumerate(zip(vocabulary.axes, vocabulary.fixed)):
-        c = np.asarray(columns[f"c{m}"])
+        c = np.asarray(columns.pop(f"c{m}"))
         if not fixed:
             seen = np.bincount(c, minlength=len(axis.labels or ())) > 0
-            c = (np.cumsum(seen, dtype=np.int32) - 1)[c]
+            c = (np.cumsum(seen) - 1).astype(np.uint16 if seen.sum() <= 65_535 else np.int32)[c]
             axis = axis.take(np.flatnonzero(seen).tolist())
         codes.append(c)
         axes.append(axis)
@@ -338,7 +338,7 @@ def _tensor(columns: Mapping[str, Any], people: Sequence[str], vocabulary: Vocab
         np.arange(len(present)),
         np.append(first, len(p)).astype(np.int64),
         codes,
-        np.asarray(columns["value"], np.float64),
+        np.asarray(columns.pop("value"), np.float64),
         (len(present), *(len(a.labels or ()) for a in axes)),
         (Axis("patient", tuple(people[i] for i in present)), *axes),
     )
