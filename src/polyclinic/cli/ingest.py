@@ -38,6 +38,9 @@ def command(
     for mode in made.manifest["modes"]:
         share = mode["coverage"]["unmapped_share"]
         console.print(f"{mode['mode']}: {mode['codes']:,} codes ({mode['chosen']}); {share:.1%} of rows unmapped")
+    several = made.manifest["sites"]["patients_at_several"]
+    if several:
+        console.print(f"{several:,} patients occur at several of the source's sites")
     labels = made.manifest["labels"]
     if labels:
         console.print(f"outcome {labels['outcome']}: {labels['positive']:,} of {labels['known']:,} patients")

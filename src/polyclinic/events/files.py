@@ -24,9 +24,11 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     source = node.source
     if not source.events:
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
-    unknown = [f"columns.{c}: unknown" for c in source.columns if c not in COLUMNS]
+    unknown = [f"columns.{c}: unknown" for c in source.columns if c not in (*COLUMNS, "label")]
     if unknown:
-        raise ConfigError(f"node {node.name!r}: wrong map", faults=unknown, hint=f"known: {', '.join(COLUMNS)}")
+        raise ConfigError(
+            f"node {node.name!r}: wrong map", faults=unknown, hint=f"known: {', '.join((*COLUMNS, 'label'))}"
+        )
     path = node.path(source.events)
     cheap = open_file(con, path, "raw")
     present = describe(con, "raw")
@@ -40,10 +42,13 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     if source.labels:
         open_file(con, node.path(source.labels), "raw labels")
         there = describe(con, "raw labels")
-        faults += [
-            f"{node.path(source.labels).name}: column {c} missing" for c in ("patient_id", "label") if c not in there
-        ]
-        labels = 'SELECT patient_id, label FROM "raw labels"'
+        mapped = {c: source.columns.get(c, c) for c in ("patient_id", "label")}
+        if mapped["patient_id"] not in there:
+            mapped["patient_id"] = "patient_id"  # the map may be meant for the event file only
+        place = node.path(source.labels).name
+        faults += [f"{place}: column {name} missing" for name in mapped.values() if name not in there]
+        chosen = ", ".join(f"{_quoted(name)} AS {c}" for c, name in mapped.items())
+        labels = f'SELECT {chosen} FROM "raw labels"'
     if faults:
         raise DataError(
             f"site {node.name!r}: the event files lack columns",

@@ -36,8 +36,8 @@ def read_labels(con: Connection, opened: Opened, rule: LabelRule | None, column:
     within ``days`` of, the end of a visit that the patient survived; a patient without such a visit has no label.
     """
     con.execute("CREATE OR REPLACE TABLE labels (patient_id VARCHAR, label INTEGER)")
-    if opened.labels is not None and (rule is None or rule.outcome == "label"):
-        return _given(con, opened.labels)
+    if opened.labels is not None and (rule is None or rule.outcome == "label" or opened.visits is None):
+        return _given(con, opened.labels, rule.outcome if rule else "label")
     outcome = rule.outcome if rule else column or "mortality"
     if opened.visits is None:
         if rule is None:
@@ -75,7 +75,7 @@ def read_labels(con: Connection, opened: Opened, rule: LabelRule | None, column:
     )
 
 
-def _given(con: Connection, query: str) -> Labels:
+def _given(con: Connection, query: str, outcome: str) -> Labels:
     with reading("labels"):
         con.execute(
             "CREATE OR REPLACE TEMP TABLE given AS SELECT CAST(patient_id AS VARCHAR) AS patient_id, "
@@ -101,7 +101,7 @@ def _given(con: Connection, query: str) -> Labels:
         )
     con.execute(f"INSERT INTO labels SELECT patient_id, {number} FROM given WHERE label IS NOT NULL AND label <> ''")
     return Labels(
-        "label", {"rows": rows, "rows without label": rows - _one(con, "SELECT count(*) FROM labels"), **_patients(con)}
+        outcome, {"rows": rows, "rows without label": rows - _one(con, "SELECT count(*) FROM labels"), **_patients(con)}
     )
 
 

@@ -104,6 +104,12 @@ def _events(con: Connection, table: EventTable, out: Checkup) -> None:
         span = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" if first is not None else "no times"
         out.findings.append(f"kind {kind}: {n:,} events, {patients:,} patients, {codes:,} codes, {span}")
     out.remarks += [f"{n:,} {what}" for what, n in table.notes.items() if n]
+    several = con.execute(
+        f"SELECT count(*) FROM (SELECT patient_id FROM {table.scan()} WHERE site IS NOT NULL GROUP BY 1 "
+        "HAVING count(DISTINCT site) > 1)"
+    ).fetchone()
+    if several and several[0]:
+        out.remarks.append(f"{several[0]:,} patients occur at several of the source's sites")
     counted = con.execute(f"SELECT count(DISTINCT patient_id) FROM {table.scan()}").fetchone()
     out.figures |= {
         "rows": table.rows,

@@ -1,0 +1,94 @@
+"""Plain event files: other names, other formats, constants, labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.study import Node, Study
+from polyclinic.tensors.ingest import Ingested, ingest, read_site
+
+HEAD = "patient_id,visit_id,time,kind,code\n"
+ROWS = (
+    "01,v1,2020-01-01,drug,a\n01,v1,2020-01-01,diagnosis,0389\n1,v2,2020-01-01,drug,a\n1,v2,2020-01-01,diagnosis,389\n"
+)
+
+
+def made(folder: Path, modes: tuple[str, ...] = ("drug", "diagnosis"), **source: Any) -> Ingested:
+    node = Node.parse({"site": {"name": "a"}, "source": {"kind": "files", **source}}, folder=folder)
+    study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": modes}})
+    return ingest(node, study, folder / "out")
+
+
+def test_csv_gz_parquet_folders_and_patterns_give_the_same_tensor(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS)
+    with duckdb.connect() as con:
+        con.execute(f"CREATE TABLE e AS SELECT * FROM read_csv('{tmp_path}/e.csv', all_varchar = true)")
+        con.execute(f"COPY e TO '{tmp_path}/e.csv.gz' (HEADER)")
+        con.execute(f"COPY (SELECT * REPLACE (CAST(time AS TIMESTAMP) AS time) FROM e) TO '{tmp_path}/e.parquet'")
+        (tmp_path / "parts").mkdir()
+        for k in (0, 1):
+            con.execute(
+                f"COPY (SELECT * FROM e LIMIT 2 OFFSET {2 * k}) TO '{tmp_path}/parts/{k}.csv' (HEADER, DELIMITER ';')"
+            )
+    names = ("e.csv", "e.csv.gz", "e.parquet", "parts", "parts/*.csv")
+    found = {made(tmp_path, events=name).manifest["outputs"]["tensor.npz"] for name in names}
+    assert len(found) == 1
+    site = read_site(tmp_path / "out")
+    assert site.counts().axes[0].labels == ("01", "1")  # two patients: text, not numbers
+    assert site.counts().axes[2].labels == ("0389", "389")
+
+
+def test_other_column_names_constants_and_absent_columns(tmp_path: Path) -> None:
+    (tmp_path / "drugs.csv").write_text(
+        "Person ID,stay,drug name,dead\n7,s1,aspirin,1\n7,s1,heparin,1\n8,s2,aspirin,0\n"
+    )
+    columns = {"patient_id": "Person ID", "visit_id": "stay", "time": "", "kind": "=drug", "code": "drug name"}
+    one = made(tmp_path, ("drug",), events="drugs.csv", columns=columns, label="dead")
+    assert one.site.counts().shape == (2, 2)
+    assert one.site.labels is not None
+    assert one.site.labels.tolist() == [1, 0]
+
+
+def test_the_map_holds_for_the_label_file_too(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text((HEAD + ROWS).replace("patient_id", "mrn"))
+    (tmp_path / "l.csv").write_text("mrn,died\n01,true\n1,FALSE\n")
+    one = made(tmp_path, events="e.csv", labels="l.csv", columns={"patient_id": "mrn", "label": "died"})
+    assert one.site.labels is not None
+    assert one.site.labels.tolist() == [1, 0]
+
+
+def test_labels_follow_the_patients_of_the_tensor_and_unknown_ones_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS)
+    (tmp_path / "l.csv").write_text("patient_id,label\n99,1\n1,0\n")
+    one = made(tmp_path, events="e.csv", labels="l.csv")
+    assert one.site.labels is None  # one of two patients has none
+    assert one.manifest["labels"]["unknown"] == 1
+    with duckdb.connect() as con:
+        rows = con.execute(f"SELECT patient_id, label FROM read_parquet('{tmp_path}/out/labels.parquet')").fetchall()
+    assert rows == [("01", None), ("1", 0)]
+
+
+def test_an_unknown_canonical_name_in_the_map_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS)
+    with pytest.raises(ConfigError, match=r"columns\.colour: unknown"):
+        made(tmp_path, events="e.csv", columns={"colour": "x"})
+
+
+def test_a_name_in_the_map_that_is_not_in_the_file_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS)
+    with pytest.raises(DataError, match="column icd missing") as e:
+        made(tmp_path, events="e.csv", columns={"code": "icd"})
+    assert "patient_id, visit_id" in e.value.hint
+
+
+def test_texts_that_mean_no_value_are_dropped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS + "1,v2,?,drug,?\n?,v2,2020-01-01,drug,a\n")
+    one = made(tmp_path, events="e.csv", missing=["?", ""])
+    assert one.manifest["steps"][0] == {
+        "step": "read events", "rows_in": 6, "rows_out": 4, "dropped": {"no code": 1, "no patient": 1},
+    }  # fmt: skip
