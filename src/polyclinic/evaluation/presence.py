@@ -40,7 +40,8 @@ class Presence:
     totals
         Per phenotype over all sites.
     strength
-        Per phenotype and site: root mean squared membership, relative to the strongest site; None where few have it.
+        Per phenotype and site: root mean squared membership, relative to the strongest site; None where 1 to
+        ``minimum`` - 1 patients have it (it is no count, so it may stand beside a cell that only hides another one).
     contributors
         (R,) effective number of patients who carry the phenotype; None below the minimum.
     few
@@ -88,15 +89,15 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
         has = [x >= CARRIES for x in shares]
     else:  # a mixture: everybody belongs to the most probable group
         has = [np.arange(a.shape[1]) == a.argmax(1)[:, None] for a in loadings]
-    found = _suppressed(np.array([h.sum(0) for h in has]).T, [len(a) for a in loadings], bool(factors), minimum)
-    carriers, totals, patients = found
+    counts = np.array([h.sum(0) for h in has]).T
+    carriers, totals, patients = _suppressed(counts, [len(a) for a in loadings], bool(factors), minimum)
     everybody = np.concatenate(loadings)
     crowd = effective_contributors(everybody)
     size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T
     relative = size / np.maximum(size.max(1, keepdims=True), 1e-300)
     strength = tuple(
-        tuple(None if c is None else round(float(x), 3) for x, c in zip(row, counts))
-        for row, counts in zip(relative, carriers)
+        tuple(None if 0 < c < minimum else round(float(x), 3) for x, c in zip(row, has_row))
+        for row, has_row in zip(relative, counts)
     )
     return Presence(
         minimum,

@@ -1,0 +1,166 @@
+"""Phenotype cards: what a clinician looks at first. A suggested name, its codes, who has it, and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from polyclinic.evaluation.presence import ABSENT
+from polyclinic.report.contents import RunContents
+
+__all__ = ["AtSite", "Code", "PhenotypeCard", "cards", "suggest_name"]
+
+LISTED: Final = 15  # codes of a mode that a card lists
+LEAST: Final = 0.005  # codes with a smaller share are not listed
+
+
+@dataclass(frozen=True)
+class Code:
+    """A code of a phenotype: its part of the phenotype's weight in its mode."""
+
+    label: str
+    name: str
+    weight: float
+    share: float
+
+
+@dataclass(frozen=True)
+class AtSite:
+    """A phenotype at one site: relative strength, and how many of the patients have it (None = not shown)."""
+
+    site: str
+    strength: float | None
+    carriers: int | None
+    prevalence: float | None
+
+    @property
+    def few(self) -> bool:
+        """Between one and ten patients: nothing about them is shown."""
+        return self.strength is None
+
+    @property
+    def there(self) -> bool:
+        """Whether the site has the phenotype in more than a few patients."""
+        return self.strength is not None and self.strength >= ABSENT and self.carriers != 0
+
+
+@dataclass(frozen=True)
+class PhenotypeCard:
+    """Everything a report says about one phenotype; ``number`` counts from 1."""
+
+    number: int
+    name: str
+    weight: float
+    codes: tuple[tuple[str, tuple[Code, ...]], ...]  # mode, its codes
+    suppressed: int  # codes that are not shown
+    sites: tuple[AtSite, ...] = ()
+    prevalence: float | None = None
+    carriers: int | None = None
+    contributors: float | None = None
+    effect: dict[str, Any] | None = None
+    too_few: bool = False  # it describes single patients, so its codes are not shown
+
+    @property
+    def where(self) -> Literal["shared", "site-specific", "unknown"]:
+        """Found at several sites, at one, or not known (a federation that did not release it)."""
+        here = [s for s in self.sites if s.there]
+        return "unknown" if not self.sites or not here else "site-specific" if len(here) == 1 else "shared"
+
+    @property
+    def place(self) -> str:
+        """The same in words."""
+        here = [s.site for s in self.sites if s.there]
+        if self.where == "unknown":
+            return ""
+        if len(here) == 1:
+            return f"specific to {here[0]}"
+        return (
+            "shared by all sites"
+            if len(here) == len(self.sites)
+            else f"shared by {len(here)} of {len(self.sites)} sites"
+        )
+
+
+def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
+    """One card per phenotype, heaviest first."""
+    weights = run.arrays["weights"]
+    effects = {e["phenotype"]: e for e in run.association.get("effects", ())}
+    found: list[PhenotypeCard] = []
+    taken: set[str] = set()
+    crowd = run.presence.get("contributors")
+    patients = run.presence.get("sites") or {}
+    everybody = run.patients
+    for r in range(len(weights)):
+        too_few = crowd is not None and crowd[r] is None
+        listed, hidden = [], 0
+        for axis, factor, hide in zip(run.axes, run.factors, run.hidden):
+            column, total = np.abs(factor[:, r]), float(np.abs(factor[:, r]).sum()) or 1.0
+            order = [i for i in np.argsort(-column, kind="stable")[:LISTED] if column[i] / total >= LEAST]
+            shown = [] if too_few else [i for i in order if not hide[i, r]]
+            hidden += len(order) - len(shown)
+            codes = (
+                Code(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in shown
+            )
+            listed.append((axis.name, tuple(codes)))
+        name = suggest_name(listed, avoid=taken) or f"Phenotype {r + 1}"
+        taken.add(name)
+        carriers = run.presence["totals"][r] if run.presence else None
+        found.append(
+            PhenotypeCard(
+                r + 1,
+                name,
+                float(weights[r]),
+                tuple(listed),
+                hidden,
+                tuple(
+                    AtSite(s, run.presence["strength"][r][k], c, None if c is None or not n else c / n)
+                    for k, (s, n) in enumerate(patients.items())
+                    for c in (run.presence["carriers"][r][k],)
+                ),
+                None if carriers is None or not everybody else carriers / everybody,
+                carriers,
+                crowd[r] if crowd is not None else None,
+                effects.get(r),
+                too_few,
+            )
+        )
+    return tuple(found)
+
+
+def suggest_name(modes: Sequence[tuple[str, Sequence[Code]]], *, avoid: Container[str] = ()) -> str:
+    """A name from the heaviest codes: diagnoses speak first, then what was done or given.
+
+    A second code is added where it weighs nearly as much, or where the first is the name of another phenotype already
+    (``avoid``). A clinician will choose better words (review sheet). Empty if no code may be shown.
+
+    >>> suggest_name([("drug", (Code("7", "furosemide", 1, 0.4),)),
+    ...               ("diagnosis", (Code("428.0", "congestive heart failure", 1, 0.6), Code("401.9", "hypertension", 1, 0.1)))])
+    'Congestive heart failure'
+    """
+    order = sorted(modes, key=lambda m: 0 if "diag" in m[0].lower() or "condition" in m[0].lower() else 1)
+    lists = [codes for _, codes in order if codes]
+    if not lists:
+        return ""
+    first = lists[0]
+    near = len(first) > 1 and first[1].share >= 0.7 * first[0].share
+    tries = [
+        _joined(first[:2] if near else first[:1]),
+        _joined(first[:2]),
+        *(_joined((first[0], x[0])) for x in lists[1:]),
+    ]
+    fresh = [t for t in [*tries, _joined(first[:3])] if t not in avoid]
+    return fresh[0] if fresh else ""
+
+
+def _joined(codes: Sequence[Code]) -> str:
+    text = " and ".join(dict.fromkeys(_short(c.name) for c in codes))
+    return text[:1].upper() + text[1:]
+
+
+def _short(name: str, limit: int = 48) -> str:
+    """The part of a description before its qualifications, at most ``limit`` characters."""
+    head = name.split(",")[0].split(";")[0].strip() or name.strip()
+    return head if len(head) <= limit else head[: limit - 1].rsplit(" ", 1)[0] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,185 @@
+"""What a run folder holds for a report: only what was released, or what a simulation may show. Never a patient's row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError, LedgerError
+from polyclinic.privacy.card import Card
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.run import RunFolder
+from polyclinic.tensors.axis import Axis
+
+__all__ = ["Kind", "RunContents"]
+
+Kind = Literal["phenotypes", "mixture", "similarity", "other"]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RunContents:
+    """A finished run, as a report reads it.
+
+    Attributes
+    ----------
+    study, metrics, outcome
+        ``study.json``, ``metrics.json``, ``outcome.json``.
+    arrays
+        ``outcome.npz``: the released model.
+    presence, association, few
+        Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
+        under a formal guarantee, where nobody paid for them.
+    comparison, audit
+        Other models and the privacy audit, where they were made.
+    """
+
+    path: Path
+    study: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    outcome: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+    presence: Mapping[str, Any] = field(default_factory=dict)
+    association: Mapping[str, Any] = field(default_factory=dict)
+    few: tuple[Array, ...] = ()
+    comparison: Mapping[str, Any] = field(default_factory=dict)
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    ledgers: Mapping[str, Path] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: RunFolder | Path | str) -> RunContents:
+        """Read a run folder; what the run did not write is empty, what every run writes must be there."""
+        run = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
+        outcome = run.path / "outcome.json"
+        missing = [p.name for p in (run.study, run.metrics, run.outcome, outcome) if not p.is_file()]
+        if missing:
+            raise ConfigError(
+                f"{run.path}: not a finished run",
+                faults=[f"{name} is not there" for name in missing],
+                hint="name the folder that `polyclinic demo`, `simulate` or `coordinator` wrote; has the run ended?",
+            )
+        formal = run.read_json(outcome)["privacy"]["guarantee"] == "formal"
+        few = {} if formal else _arrays(run.path / "presence.npz")
+        ledgers = {f.name.removesuffix(".jsonl"): f for f in sorted(run.ledgers.glob("*.jsonl"))}
+        return cls(
+            run.path,
+            run.read_json(run.study),
+            run.read_json(run.metrics),
+            run.read_json(outcome),
+            _arrays(run.outcome),
+            {} if formal else _optional(run.path / "presence.json"),
+            {} if formal else _optional(run.path / "association.json"),
+            tuple(few[f"few{n}"] for n in range(1, len(few) + 1)),
+            _optional(run.path / "comparison.json"),
+            _optional(run.path / "audit.json"),
+            ledgers,
+        )
+
+    @property
+    def kind(self) -> Kind:
+        """What was learned."""
+        if "factor1" in self.arrays:
+            return "phenotypes"
+        if {"means_", "weights_"} <= set(self.arrays):
+            return "mixture"
+        return "similarity" if {"components_", "scale_"} <= set(self.arrays) else "other"
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return str(self.study["study"]["study"]["name"])
+
+    @property
+    def description(self) -> str:
+        """What the study asks."""
+        return str(self.study["study"]["study"].get("description", ""))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that took part."""
+        return tuple(self.study["sites"])
+
+    @property
+    def generated(self) -> str | None:
+        """Name of the generator, if the patients are made up."""
+        data = self.study["study"].get("data")
+        return None if not data else str(data["dataset"])
+
+    @cached_property
+    def card(self) -> Card:
+        """The privacy card, with the audit beside it."""
+        card = Card.from_dict(self.outcome["privacy"])
+        return card.with_audit(self.audit["summary"]) if self.audit.get("summary") else card
+
+    @property
+    def formal(self) -> bool:
+        """Whether a theorem covers everything that left."""
+        return self.card.guarantee == "formal"
+
+    @property
+    def history(self) -> list[Mapping[str, Any]]:
+        """Figures of every round, from released sums."""
+        return list(self.outcome.get("history") or [])
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The codes of every feature mode."""
+        return tuple(Axis.from_json(a) for a in self.outcome.get("axes") or ())
+
+    @property
+    def factors(self) -> list[Array]:
+        """(I_n, R) weights of codes."""
+        return [self.arrays[f"factor{n}"] for n in range(1, len(self.axes) + 1)]
+
+    @cached_property
+    def hidden(self) -> list[Array]:
+        """Per mode (I_n, R): codes that may not be shown, for too few patients carry them or noise explains them."""
+        out = []
+        for n, f in enumerate(self.factors, start=1):
+            hide = f == 0
+            if f"shown{n}" in self.arrays:
+                hide = hide | ~self.arrays[f"shown{n}"]
+            if not self.formal and n <= len(self.few):
+                hide = hide | self.few[n - 1]
+            out.append(hide)
+        return out
+
+    @property
+    def minimum(self) -> int:
+        """Smallest count of patients that is shown."""
+        return int(self.presence.get("minimum", 11))
+
+    @property
+    def patients(self) -> int | None:
+        """Number of patients, where it may be known."""
+        sizes = list((self.presence.get("sites") or {}).values())
+        return sum(sizes) if sizes and all(n is not None for n in sizes) else None
+
+    def ledger(self, site: str) -> tuple[Ledger | None, tuple[str, ...]]:
+        """A simulated site's ledger, and what is wrong with it."""
+        if site not in self.ledgers:
+            return None, ()
+        ledger = Ledger(self.ledgers[site], site=site)
+        try:
+            faults = ledger.verify()
+        except LedgerError as e:
+            return None, (e.what,)
+        return (None, faults) if faults else (ledger, ())
+
+
+def _optional(path: Path) -> Mapping[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    if not path.is_file():
+        return {}
+    with np.load(path, allow_pickle=False) as z:
+        return {k: z[k] for k in z.files}

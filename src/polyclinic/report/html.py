@@ -1,0 +1,242 @@
+"""The report: one HTML file that opens from a mail attachment, loads nothing, and shows only what may be shown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from polyclinic import __version__
+from polyclinic.report import words
+from polyclinic.report.cards import AtSite, PhenotypeCard, cards
+from polyclinic.report.charts import interval
+from polyclinic.report.citation import bibtex
+from polyclinic.report.contents import RunContents
+from polyclinic.report.pictures import groups_of, pictures
+from polyclinic.report.spending import spending
+from polyclinic.report.tables import NAMES, tables
+from polyclinic.run import RunFolder
+from polyclinic.tensors.files import atomic
+from polyclinic.tensors.table import Table
+
+__all__ = ["render", "write_report"]
+
+HERE = Path(__file__).parent / "templates"
+MODEL = {"phenotypes": "Phenotypes", "mixture": "Groups", "similarity": "Features"}
+MERIT = ("fit", "rmse_full", "rmse_observed", "auc", "fms_to_truth", "log_likelihood")
+
+
+def write_report(folder: RunFolder, *, out: Path | None = None) -> Path:
+    """Write a run's report as one self-contained HTML file and return its path.
+
+    Parameters
+    ----------
+    folder
+        A finished run.
+    out
+        Where to; default ``report.html`` in the folder.
+    """
+    path = folder.report if out is None else out
+    text = render(RunContents.read(folder))
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def render(run: RunContents) -> str:
+    """The report's HTML."""
+    found = cards(run) if run.kind == "phenotypes" else ()
+    spent = spending(run)
+    all_tables = tables(run, found, spent)
+    merit = {k: run.metrics.get(k) for k in MERIT if run.metrics.get(k) is not None}
+    style, script = (HERE / "style.css").read_text("utf-8"), (HERE / "report.js").read_text("utf-8")
+    page = _environment().get_template("report.html.j2")
+    return str(
+        page.render(
+            run=run,
+            card=run.card,
+            cards=found,
+            spent=spent,
+            tables={name: all_tables.get(name) for name in NAMES},
+            charts=pictures(run, found, spent),
+            tabs=_tabs(run),
+            tiles=_tiles(run),
+            paragraphs=words.summary(run, found),
+            figures_merit=merit,
+            effects=_effects(run, found),
+            card_rows=[(k, v) for k, v in run.card.rows() if not k.endswith(" saw")],
+            spent_adjacency=spent[0].adjacency if spent else "",
+            own_model=run.outcome.get("class"),
+            method_words=_method(run),
+            citation=bibtex(str(run.outcome["method"])),
+            study_text=json.dumps(run.study["study"], indent=1, ensure_ascii=False),
+            version=__version__,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            **_similarity(run, all_tables),
+            groups=groups_of(run),
+        )
+    )
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.filters |= {
+        "number": words.number,
+        "count": words.count,
+        "percent": words.percent,
+        "badge": words.badge,
+        "meaning": words.meaning,
+        "exp": lambda v: math.exp(min(float(v), 700.0)),
+        "capfirst": lambda s: s[:1].upper() + s[1:],
+        "search": _search,
+        "shade": _shade,
+        "at_site": _at_site,
+    }
+    return made
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _tabs(run: RunContents) -> list[tuple[str, str]]:
+    made = [("summary", "Summary")]
+    if run.kind in MODEL:
+        made.append(("model", MODEL[run.kind]))
+    if run.kind == "phenotypes":
+        made.append(("maps", "Heat maps"))
+    if run.association:
+        made.append(("outcome", "Outcome"))
+    return [*made, ("course", "Fit and cost"), ("privacy", "Privacy"), ("method", "Method")]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure at the top of the page; ``merit``: a figure of accuracy, which never stands without its guarantee."""
+
+    value: str
+    what: str
+    merit: bool = False
+
+
+def _tiles(run: RunContents) -> list[Tile]:
+    m = run.metrics
+    made = [Tile(str(len(run.sites)), "sites" if len(run.sites) != 1 else "site")]
+    if run.patients is not None:
+        made.append(Tile(words.number(run.patients), "patients"))
+    if run.kind == "phenotypes":
+        made.append(Tile(str(len(run.arrays["weights"])), "phenotypes"))
+    if run.kind == "mixture":
+        made.append(Tile(str(len(run.arrays["weights_"])), "patient groups"))
+    if m.get("rounds"):
+        made.append(Tile(words.number(m["rounds"]), "rounds"))
+    if m.get("bytes_up"):
+        made.append(Tile(words.size(m["bytes_up"]), "sent by all sites"))
+    for key, what in (("auc", "outcome AUC, held-out patients"), ("fit", "fit: 1 is perfect, 0 is nothing")):
+        if key in m:
+            nothing = "not paid for" if run.formal else words.number(None)
+            made.append(Tile(nothing if m[key] is None else words.number(m[key]), what, merit=True))
+    return made
+
+
+def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str, Any]]:
+    effects = run.association.get("effects") or ()
+    if not effects:
+        return []
+    edge = max(0.1, sorted(max(abs(e["low"]), abs(e["high"])) for e in effects)[int(0.9 * (len(effects) - 1))])
+    made = []
+    for e in sorted(effects, key=lambda e: -e["coefficient"]):
+        c = found[e["phenotype"]]
+        ratio = "{:.2f} ({:.2f}\N{EN DASH}{:.2f})".format(
+            *(math.exp(min(e[k], 700.0)) for k in ("coefficient", "low", "high"))
+        )
+        made.append(
+            {
+                "number": c.number,
+                "name": c.name,
+                "coefficient": e["coefficient"],
+                "ratio": ratio if e["high"] < 20 else "not estimable",
+                "chart": interval(
+                    e["coefficient"],
+                    e["low"],
+                    e["high"],
+                    (-edge, edge),
+                    title=f"coefficient {e['coefficient']:.2f}, 95 % interval {e['low']:.2f} to {e['high']:.2f}",
+                ),
+                "p": _p(e["p_value"]),
+                "q": _p(e["adjusted"]),
+                "sure": e["adjusted"] < 0.05,
+                "weight": c.weight,
+                "prevalence": c.prevalence,
+            }
+        )
+    return made
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _similarity(run: RunContents, made: dict[str, Table]) -> dict[str, Any]:
+    if run.kind != "similarity":
+        return {"features": (), "selected": 0, "bias": 0, "neighbours": None}
+    rows = list(made["features"])
+    top = max((r["weight"] for r in rows), default=1.0) or 1.0
+    figures = [
+        (k, v) for k, v in run.metrics.items() if k.startswith(("accuracy", "knn", "f1", "recall")) and v is not None
+    ]
+    return {
+        "features": [{"name": r["feature"], "weight": r["weight"], "share": r["weight"] / top} for r in rows],
+        "selected": sum(bool(r["selected"]) for r in rows),
+        "bias": words.number(float(run.arrays["bias_"]) if "bias_" in run.arrays else 1.0),
+        "neighbours": Table(["figure", "value"], figures) if figures else None,
+    }
+
+
+def _method(run: RunContents) -> str:
+    how = {
+        "plain": "The coordinator added what each site sent.",
+        "masked": "Contributions were masked pairwise, so that the coordinator could read their sum only.",
+        "subspace": "Neighbouring sites reached the average among themselves behind random masks; nobody coordinated.",
+        "none": "One party saw every record.",
+    }.get(run.card.aggregation, f"Contributions were combined by {run.card.aggregation}.")
+    return f"{run.outcome['class']} ({run.outcome['method']}), seed {run.study['study']['study'].get('seed', 0)}. {how}"
+
+
+def _search(card: PhenotypeCard) -> str:
+    words_ = [card.name, *(t for _, codes in card.codes for c in codes for t in (c.label, c.name))]
+    return " ".join(words_).lower()
+
+
+def _shade(at: AtSite) -> str:
+    if at.strength is None:
+        return "few"
+    level = min(9, round(9 * math.sqrt(at.strength)))
+    return f"h{level}"
+
+
+def _at_site(at: AtSite) -> str:
+    if at.few:
+        return f"{at.site}: too few patients to show"
+    who = "" if at.prevalence is None else f", {words.percent(at.prevalence)} of its patients"
+    return f"{at.site}: strength {at.strength:.2f} of the strongest site{who}"

@@ -1,0 +1,211 @@
+"""Which charts a report has, from what a run may show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic.report.cards import PhenotypeCard
+from polyclinic.report.charts import Series, heat_map, line_chart, scatter
+from polyclinic.report.contents import RunContents
+from polyclinic.report.spending import SiteSpending
+from polyclinic.report.tables import feature_names
+
+__all__ = ["groups_of", "pictures"]
+
+TOP: Final = 3  # codes of a phenotype that enter the heat map of its mode
+ROWS: Final = 160
+CURVES: Final = (
+    (("objective",), "Objective", True),
+    (("rmse_full", "rmse_observed"), "Error of reconstruction", False),
+    (("fit",), "Fit", False),
+    (("log_likelihood", "lower_bound", "bound"), "Log-likelihood", False),
+    (
+        ("primal", "dual", "primal_residual", "dual_residual", "residual", "gap"),
+        "Disagreement between sites (residuals)",
+        True,
+    ),
+    (("noise_sd",), "Noise of each released sum (standard deviation)", False),
+)
+
+
+def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[SiteSpending]) -> dict[str, Any]:
+    """Every chart by its place in the page; empty where there is nothing to draw."""
+    a = run.association
+    made: dict[str, Any] = {
+        "convergence": _convergence(run),
+        "bytes": _bytes(run),
+        "roc": scatter(a.get("roc") or (), title="ROC curve", x="false positive rate", y="true positive rate"),
+        "calibration": scatter(a.get("calibration") or (), title="Calibration", x="predicted risk", y="observed share"),
+        "spending": _spending(spent),
+        "sites": "",
+        "codes": [],
+        "groups": "",
+        "group_sizes": "",
+        "metric": "",
+    }
+    if cards and cards[0].sites:
+        made["sites"] = heat_map(
+            [s.site for s in cards[0].sites],
+            [str(c.number) for c in cards],
+            [[c.sites[k].strength for c in cards] for k in range(len(cards[0].sites))],
+            title="Strength of every phenotype at every site",
+            hints=[f"{c.number}: {c.name}" for c in cards],
+        )
+    if cards:
+        made["codes"] = [(f"{axis.name} codes", _codes(run, cards, n)) for n, axis in enumerate(run.axes)]
+    if run.kind == "mixture":
+        made |= _mixture(run)
+    if run.kind == "similarity":
+        made["metric"] = _metric(run)
+    return made
+
+
+def _convergence(run: RunContents) -> list[tuple[str, Any]]:
+    out = []
+    for keys, title, log in CURVES:
+        lines = [
+            Series(k.replace("_", " "), [(h.get("round", n + 1), h.get(k)) for n, h in enumerate(run.history)])
+            for k in keys
+            if any(isinstance(h.get(k), int | float) for h in run.history)
+        ]
+        for group in [[s] for s in lines] if title.startswith("Error") else [lines]:
+            name = title if len(group) != 1 or not title.startswith("Error") else f"{title}: {_words(group[0].name)}"
+            chart = line_chart(group, title=f"{name} by round", x="round", y=name.split(":")[0].lower(), log=log)
+            if chart:
+                out.append((name, chart))
+    return out
+
+
+def _words(name: str) -> str:
+    return {"rmse full": "all cells", "rmse observed": "recorded cells"}.get(name, name)
+
+
+def _bytes(run: RunContents) -> Any:
+    def line(key: str, name: str) -> Series:
+        return Series(name, [(h.get("round", n + 1), h.get(key)) for n, h in enumerate(run.history)])
+
+    return line_chart(
+        [line("bytes_up", "from sites"), line("bytes_down", "to sites")],
+        title="Bytes sent and received in every round",
+        x="round",
+        y="bytes",
+        zero=True,
+    )
+
+
+def _spending(spent: Sequence[SiteSpending]) -> Any:
+    most = max((s for s in spent if s.spent), key=lambda s: s.by_round[-1].tight, default=None)
+    if most is None:
+        return ""
+    return line_chart(
+        [
+            Series("tight", [(a.round, a.tight) for a in most.by_round]),
+            Series("Renyi", [(a.round, a.renyi) for a in most.by_round]),
+        ],
+        title=f"{most.adjacency}-level epsilon after every round",
+        x="round",
+        y=f"epsilon, {most.adjacency}-level",
+        zero=True,
+        steps=True,
+    )
+
+
+def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> Any:
+    """Heaviest codes of every phenotype against all phenotypes; codes that may not be shown are empty cells."""
+    axis, factor, hide = run.axes[mode], np.abs(run.factors[mode]), run.hidden[mode]
+    secret = np.array([c.too_few for c in cards])
+    seen = np.where(hide | secret[None, :], 0.0, factor)
+    seen = seen / np.maximum(seen.max(0, keepdims=True), 1e-300)
+    order: list[int] = []
+    for r in range(seen.shape[1]):
+        order += [int(i) for i in np.argsort(-seen[:, r], kind="stable")[:TOP] if seen[i, r] > 0.05 and i not in order]
+    order = order[:ROWS]
+    if not order:
+        return ""
+    return heat_map(
+        [axis.describe(i) for i in order],
+        [str(c.number) for c in cards],
+        [[round(float(v), 3) if v >= 0.02 else 0.0 for v in seen[i]] for i in order],
+        title=f"{axis.name} codes and phenotypes",
+        hints=[f"{c.number}: {c.name}" for c in cards],
+        cell=18,
+    )
+
+
+def groups_of(run: RunContents) -> list[dict[str, Any]]:
+    """The groups of a mixture, in words: what sets each apart from everybody."""
+    if run.kind != "mixture":
+        return []
+    z = _standing(run)
+    names = feature_names(run, z.shape[1])
+    p = run.presence
+    return [
+        {
+            "number": j + 1,
+            "share": float(w),
+            "features": [{"name": names[k], "z": float(z[j, k])} for k in np.argsort(-np.abs(z[j]), kind="stable")[:6]],
+            "sites": [(s, p["carriers"][j][k]) for k, s in enumerate(p.get("sites") or ())],
+        }
+        for j, w in enumerate(run.arrays["weights_"])
+    ]
+
+
+def _standing(run: RunContents) -> Any:
+    """(k, d) centres in standard deviations from the mixture's own mean."""
+    from polyclinic.mixtures.mixture import Mixture
+
+    kind = str(run.outcome["parameters"].get("covariance_type", "full"))
+    m = Mixture(run.arrays["weights_"], run.arrays["means_"], run.arrays["covariances_"], kind)  # type: ignore[arg-type]
+    mean, covariance = m.overall()
+    return (m.means - mean) / np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+
+
+def _mixture(run: RunContents) -> dict[str, Any]:
+    z = _standing(run)
+    names = feature_names(run, z.shape[1])
+    groups = [f"group {j + 1}" for j in range(len(z))]
+    made: dict[str, Any] = {
+        "groups": heat_map(
+            names[:ROWS],
+            [str(j + 1) for j in range(len(z))],
+            [[float(np.clip(z[j, k] / 3, -1, 1)) for j in range(len(z))] for k in range(min(len(names), ROWS))],
+            title="Centres of the groups",
+            hints=groups,
+            signed=True,
+        )
+    }
+    sites = run.presence.get("sites") or {}
+    if sites:
+        counts = run.presence["carriers"]
+        made["group_sizes"] = heat_map(
+            list(sites),
+            [str(j + 1) for j in range(len(z))],
+            [
+                [None if counts[j][k] is None or not n else counts[j][k] / n for j in range(len(z))]
+                for k, n in enumerate(sites.values())
+            ],
+            title="Share of every site's patients in every group",
+            hints=groups,
+        )
+    return made
+
+
+def _metric(run: RunContents) -> Any:
+    W = run.arrays["components_"]
+    lengths = (W**2).sum(0)
+    top = [int(k) for k in np.argsort(-lengths, kind="stable")[:20] if lengths[k] > 0]
+    if not top:
+        return ""
+    M = W[:, top].T @ W[:, top]
+    names = feature_names(run, W.shape[1])
+    return heat_map(
+        [names[k] for k in top],
+        [str(n + 1) for n in range(len(top))],
+        (M / np.abs(M).max()).round(3).tolist(),
+        title="The metric between the strongest features",
+        hints=[names[k] for k in top],
+        signed=True,
+    )

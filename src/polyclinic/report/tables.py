@@ -1,0 +1,239 @@
+"""Every table of a report by its name: what the page shows beside its charts, and what is exported as CSV and Parquet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic.report.cards import PhenotypeCard
+from polyclinic.report.contents import RunContents
+from polyclinic.report.spending import SiteSpending
+from polyclinic.tensors.table import Table
+
+__all__ = ["NAMES", "feature_names", "tables"]
+
+NAMES: Final = (
+    *("figures", "phenotypes", "codes", "sites", "association", "prediction", "roc", "calibration", "groups"),
+    *("group_sizes", "features", "rounds", "traffic", "comparison", "comparison_private", "privacy", "ledger"),
+    *("spending", "parameters", "versions"),
+)
+
+MERIT = ("objective", "rmse_full", "rmse_observed", "fit", "log_likelihood", "primal", "dual", "noise_sd")
+
+
+def tables(
+    run: RunContents, cards: Sequence[PhenotypeCard] = (), spent: Sequence[SiteSpending] = ()
+) -> dict[str, Table]:
+    """All tables that have rows; small counts are not in any of them."""
+    made = {
+        "figures": _figures(run),
+        **(_phenotypes(run, cards) if run.kind == "phenotypes" else {}),
+        **(_mixture(run) if run.kind == "mixture" else {}),
+        **(_similarity(run) if run.kind == "similarity" else {}),
+        **_association(run, cards),
+        "rounds": _rounds(run),
+        "traffic": _traffic(run),
+        **_comparison(run),
+        "privacy": Table(["what", "text"], run.card.rows()),
+        **_ledger(spent),
+        "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
+        "versions": Table(["package", "version"], list(run.study.get("versions", {}).items())),
+    }
+    return {name: t for name, t in made.items() if len(t)}
+
+
+def _figures(run: RunContents) -> Table:
+    c = run.card
+    rows = [
+        (k, v, c.guarantee, c.epsilon, c.delta, c.adjacency)
+        for k, v in run.metrics.items()
+        if not isinstance(v, dict | list | str) and k not in ("epsilon", "delta", "adjacency", "guarantee")
+    ]
+    return Table(["figure", "value", "guarantee", "epsilon", "delta", "adjacency"], rows)
+
+
+def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
+    codes = [
+        (c.number, c.name, mode, code.label, code.name, code.weight, code.share)
+        for c in cards
+        for mode, listed in c.codes
+        for code in listed
+    ]
+    about = [
+        (c.number, c.name, c.weight, c.where, c.place, c.carriers, c.prevalence, c.contributors, c.suppressed)
+        for c in cards
+    ]
+    where = [(c.number, c.name, s.site, s.strength, s.carriers, s.prevalence) for c in cards for s in c.sites]
+    return {
+        "phenotypes": Table(
+            [
+                "phenotype",
+                "suggested name",
+                "weight",
+                "where",
+                "place",
+                "patients",
+                "prevalence",
+                "effective contributors",
+                "codes not shown",
+            ],
+            about,
+        ),
+        "codes": Table(["phenotype", "suggested name", "mode", "code", "description", "weight", "share"], codes),
+        "sites": Table(["phenotype", "suggested name", "site", "relative strength", "patients", "prevalence"], where),
+    }
+
+
+def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
+    a = run.association
+    if not a:
+        return {}
+    names = {c.number - 1: c.name for c in cards}
+    effects = [
+        (
+            e["phenotype"] + 1,
+            names.get(e["phenotype"], ""),
+            e["coefficient"],
+            e["low"],
+            e["high"],
+            *(_exp(e[k]) for k in ("coefficient", "low", "high")),
+            e["p_value"],
+            e["adjusted"],
+        )
+        for e in a["effects"]
+    ]
+    return {
+        "association": Table(
+            [
+                "phenotype",
+                "suggested name",
+                "coefficient per sd",
+                "coefficient low",
+                "coefficient high",
+                "odds ratio",
+                "odds ratio low",
+                "odds ratio high",
+                "p-value",
+                "adjusted p-value (Benjamini-Hochberg)",
+            ],
+            effects,
+        ),
+        "prediction": Table(
+            ["predictor", "auc", "low", "high"], [(j["name"], j["auc"], j["low"], j["high"]) for j in a["judged"]]
+        ),
+        "roc": Table(["false positive rate", "true positive rate"], a["roc"]),
+        "calibration": Table(["predicted risk", "observed share", "low", "high"], a["calibration"]),
+    }
+
+
+def _rounds(run: RunContents) -> Table:
+    known = [k for k in (*MERIT, "bytes_up", "bytes_down", "seconds") if any(k in h for h in run.history)]
+    return Table(["round", *known], [(h.get("round"), *(h.get(k) for k in known)) for h in run.history])
+
+
+def _traffic(run: RunContents) -> Table:
+    by = (run.outcome.get("traffic") or {}).get("by_site") or {}
+    return Table(["site", "bytes up", "bytes down"], [(s, t["bytes_up"], t["bytes_down"]) for s, t in by.items()])
+
+
+def _comparison(run: RunContents) -> dict[str, Table]:
+    keys = (
+        "model",
+        "sees",
+        "fit",
+        "rmse_full",
+        "rmse_observed",
+        "fms_to_truth",
+        "auc",
+        "rounds",
+        "bytes_up",
+        "seconds",
+    )
+    rows = run.comparison.get("models", ())
+    private = run.comparison.get("patient_level", ())
+    paid = ("model", "guarantee", "fms_to_truth", "auc", "seconds")
+    return {
+        "comparison": Table([*keys], [[r.get(k) for k in keys] for r in rows]),
+        "comparison_private": Table([*paid], [[r.get(k) for k in paid] for r in private]),
+    }
+
+
+def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
+    lines = [
+        (
+            s.site,
+            when,
+            c.round,
+            c.step,
+            c.attempt,
+            c.details.get("scalars"),
+            c.details.get("how"),
+            c.details.get("noise"),
+            type(c.event).__name__,
+            getattr(c.event, "multiplier", None),
+            c.adjacency,
+            c.formal,
+        )
+        for s in spent
+        for when, c in s.charges
+    ]
+    by_round = [(s.site, s.adjacency, a.round, a.tight, a.renyi) for s in spent for a in s.by_round]
+    return {
+        "ledger": Table(
+            [
+                "site",
+                "time",
+                "round",
+                "step",
+                "attempt",
+                "numbers",
+                "how",
+                "noise",
+                "event",
+                "multiplier",
+                "adjacency",
+                "proven",
+            ],
+            lines,
+        ),
+        "spending": Table(["site", "adjacency", "round", "epsilon (tight)", "epsilon (Renyi)"], by_round),
+    }
+
+
+def feature_names(run: RunContents, d: int) -> list[str]:
+    """Names of the columns of a feature matrix, where the study gives them."""
+    columns = (run.study["study"].get("features") or {}).get("columns") or ()
+    return [str(c) for c in columns] if len(columns) == d else [f"feature {k + 1}" for k in range(d)]
+
+
+def _mixture(run: RunContents) -> dict[str, Table]:
+    weights, means = run.arrays["weights_"], run.arrays["means_"]
+    names = feature_names(run, means.shape[1])
+    p = run.presence
+    sizes = [
+        (j + 1, site, p["carriers"][j][k])
+        for j in range(len(weights))
+        for k, site in enumerate(p.get("sites") or ())
+        if p.get("carriers")
+    ]
+    return {
+        "groups": Table(
+            ["group", "share", *names], [(j + 1, float(w), *map(float, means[j])) for j, w in enumerate(weights)]
+        ),
+        "group_sizes": Table(["group", "site", "patients"], sizes),
+    }
+
+
+def _similarity(run: RunContents) -> dict[str, Table]:
+    components = run.arrays["components_"]
+    lengths = np.sqrt((components**2).sum(0))
+    names = feature_names(run, components.shape[1])
+    rows = [(names[k], float(lengths[k]), bool(lengths[k] > 0)) for k in np.argsort(-lengths, kind="stable")]
+    return {"features": Table(["feature", "weight", "selected"], rows)}
+
+
+def _exp(value: Any) -> float:
+    return math.exp(min(float(value), 700.0))

@@ -1,0 +1,174 @@
+"""Numbers and findings in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polyclinic.report.cards import PhenotypeCard
+from polyclinic.report.contents import RunContents
+
+__all__ = ["badge", "count", "meaning", "number", "percent", "size", "summary"]
+
+KINDS = {
+    "phenotypes": "phenotypes",
+    "mixture": "patient groups",
+    "similarity": "a measure of similarity",
+    "other": "a model",
+}
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A figure with a few digits; a dash where there is none.
+
+    >>> number(0.828741), number(None), number(12345), number(0.00001234)
+    ('0.829', '–', '12,345', '1.23e-05')
+    """
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or (abs(value) >= 1000 and float(value).is_integer()):
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+
+
+def count(value: int | None, minimum: int = 11) -> str:
+    """A count of patients; ``None`` is not shown.
+
+    >>> count(120), count(None)
+    ('120', 'not shown')
+    """
+    return "not shown" if value is None else f"{value:,}"
+
+
+def percent(value: float | None) -> str:
+    """A share.
+
+    >>> percent(0.3333), percent(None)
+    ('33 %', '–')
+    """
+    return "\N{EN DASH}" if value is None else f"{100 * value:.0f} %"
+
+
+def size(value: float | None) -> str:
+    """Bytes in the unit people use.
+
+    >>> size(22194036), size(950), size(None)
+    ('22.2 MB', '950 bytes', '–')
+    """
+    if value is None:
+        return "\N{EN DASH}"
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:.0f} bytes"
+
+
+def badge(card: Any) -> str:
+    """What stands beside every figure of accuracy: the guarantee, never a bare epsilon."""
+    if card.guarantee == "formal":
+        return (
+            f"formal, {card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON} = {card.epsilon:.3g} at "
+            f"\N{GREEK SMALL LETTER DELTA} = {card.delta:g}"
+        )
+    if card.guarantee == "heuristic":
+        if card.epsilon is None:
+            return "heuristic noise: no bound holds"
+        return (
+            f"heuristic, {card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON} = {card.epsilon:.3g} at "
+            f"\N{GREEK SMALL LETTER DELTA} = {card.delta:g} is not proven"
+        )
+    if card.guarantee == "information-theoretic":
+        return "information-theoretic: the sums themselves are not protected"
+    return "no privacy bound"
+
+
+def meaning(card: Any) -> str:
+    """What the guarantee means for a patient, in a sentence or two."""
+    if card.guarantee == "formal":
+        return (
+            "Whatever an attacker knows already, seeing everything that left the sites changes the odds of any guess about "
+            f"one {card.adjacency} by at most a factor of e^{card.epsilon:.3g} = {2.718281828459045**card.epsilon:.3g}, except "
+            f"with probability {card.delta:g}. This is a theorem under the assumptions below."
+        )
+    if card.guarantee == "heuristic":
+        return (
+            "Noise was added, but the bound rests on assumptions that are not proven or not true. Do not quote the epsilon "
+            "as a protection of patients."
+        )
+    if card.guarantee == "information-theoretic":
+        return (
+            "Nobody can tell one site's contribution from those of its honest neighbours. What the sums themselves reveal "
+            "about patients is not bounded."
+        )
+    return (
+        "No noise was added. Records stayed at their sites, but nothing bounds what the released sums reveal about a "
+        "patient; treat the model as derived from patient data."
+    )
+
+
+def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
+    """The findings of a run, one paragraph each; only from what the report may show."""
+    m = run.metrics
+    rank = len(run.arrays["weights"]) if run.kind == "phenotypes" else len(run.arrays.get("weights_", ()))
+    what = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
+    who = f"{_spelled(len(run.sites))} sites" if len(run.sites) != 1 else "one site"
+    of = f" from {run.patients:,} patients" if run.patients else ""
+    central = run.card.aggregation == "none"
+    first = (
+        f"{who[0].upper()}{who[1:]} learned {what} together{of}; no patient\N{RIGHT SINGLE QUOTATION MARK}s record left its site."
+        if not central
+        else f"{what[0].upper()}{what[1:]} were learned{of} with every record in one place."
+    )
+    if m.get("bytes_up"):
+        first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in {m['rounds']} rounds."
+    out = [first]
+    if cards:
+        out += _where(cards)
+    out += _outcome(run.association, cards)
+    if run.formal:
+        out.append(
+            "Only what was paid for out of the privacy budget is shown: the model itself. Counts of patients, fit and "
+            "prediction were not released, so they are not here."
+        )
+    return out
+
+
+def _spelled(n: int) -> str:
+    small = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    return small[n] if n < len(small) else str(n)
+
+
+def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
+    own = [c for c in cards if c.where == "site-specific"]
+    shared = [c for c in cards if c.where == "shared"]
+    if not own and not shared:
+        return []
+    names = ", ".join(f"{c.name} ({c.place.removeprefix('specific to ')})" for c in own[:4])
+    text = f"{len(shared)} of {len(cards)} are found at more than one site"
+    return [text + (f"; {len(own)} at one site only: {names}{' and others' if len(own) > 4 else ''}." if own else ".")]
+
+
+def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[str]:
+    if not a:
+        return []
+    j = a["judged"]
+    text = f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks the outcome of unseen patients with an AUC of {j[0]['auc']:.2f} "
+    text += (
+        f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
+    )
+    text += f"random factors {j[2]['auc']:.2f}."
+    sure = [e for e in a["effects"] if e["adjusted"] < 0.05]
+    if sure and cards:
+        worst = max(sure, key=lambda e: e["coefficient"])
+        text += f" {len(sure)} of {len(a['effects'])} phenotypes go with the outcome (false-discovery rate 5 %)"
+        if worst["coefficient"] > 0:
+            import math
+
+            text += (
+                f"; the strongest risk is {cards[worst['phenotype']].name} (odds ratio "
+                f"{math.exp(worst['coefficient']):.2f} per standard deviation)"
+            )
+        text += "."
+    return [text]
