@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+from polyclinic.privacy.owner import LedgerRule
+from polyclinic.privacy.policy import Policy
 from polyclinic.study import Node, Study
 from polyclinic.study import _section_in as section_in
 
 PAGE = Path(__file__).with_suffix(".md")
+OWNERS = {"policy": Policy, "ledger": LedgerRule}  # kept as written by the node; their own models check them
+KEYS = {  # read by the engine between hospitals, which has no model for two keys
+    "studies": (
+        "`ask`: every study waits until the owner accepts it; `policy`: what the policy allows runs.",
+        '`"ask"`',
+    ),
+    "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
+}
+HEAD = ["| key | meaning | default |", "|---|---|---|"]
 
 
 def reference() -> str:
@@ -23,30 +35,24 @@ def reference() -> str:
     for model in (Study, Node):
         lines += ["", f"## {model.__name__.lower()}.toml"]
         for name, info in model.model_fields.items():
-            section = section_in(info.annotation)
+            section = OWNERS.get(name, section_in(info.annotation)) if model is Node else section_in(info.annotation)
             if section is None:
-                lines += ["", f"### `[{name}]`", "", "Kept as written; docs/explanation/privacy.md lists its keys."]
+                lines += ["", f"### `[{name}]`", "", "Membership in a federation between hospitals.", "", *HEAD]
+                lines += [f"| `{key}` | {meaning} | {default} |" for key, (meaning, default) in KEYS.items()]
                 continue
             many = {"site": "[[site]]", "codes": "[codes.KIND]"}
             title = many.get(name, f"[{name}]") if model is Study else f"[{name}]"
             doc = re.sub(r"^``[^`]*``(, [^:]*)?: ", "", (section.__doc__ or "").strip().splitlines()[0])
-            lines += [
-                "",
-                f"### `{title}`",
-                "",
-                doc[0].upper() + doc[1:],
-                "",
-                "| key | meaning | default |",
-                "|---|---|---|",
-            ]
-            for key, f in section.model_fields.items():
-                default = (
-                    "required"
-                    if f.is_required()
-                    else f"`{json.dumps(f.get_default(call_default_factory=True))}`".replace("`null`", "none")
-                )
-                lines.append(f"| `{f.alias or key}` | {f.description} | {default} |")
+            lines += ["", f"### `{title}`", "", doc[0].upper() + doc[1:], "", *HEAD]
+            lines += [_row(key, f) for key, f in section.model_fields.items()]
     return "\n".join(lines) + "\n"
+
+
+def _row(key: str, field: Any) -> str:
+    default = "required"
+    if not field.is_required():
+        default = f"`{json.dumps(field.get_default(call_default_factory=True))}`".replace("`null`", "none")
+    return f"| `{field.alias or key}` | {field.description} | {default} |"
 
 
 if __name__ == "__main__":

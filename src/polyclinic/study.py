@@ -183,6 +183,9 @@ class Source(_Section):
     systems: dict[str, str] = Field(default_factory=dict, description="files: kind -> code system, e.g. icd9cm.")
     kinds: dict[str, str] = Field(default_factory=dict, description="meds: first part of a code -> kind.")
     missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value'.")
+    time_format: str | None = Field(
+        None, description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y."
+    )
     folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
     database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
     url: str | None = Field(None, description="omop: postgresql://..., or env:NAME.")

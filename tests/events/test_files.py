@@ -92,3 +92,31 @@ def test_texts_that_mean_no_value_are_dropped_and_counted(tmp_path: Path) -> Non
     assert one.manifest["steps"][0] == {
         "step": "read events", "rows_in": 6, "rows_out": 4, "dropped": {"no code": 1, "no patient": 1},
     }  # fmt: skip
+
+
+def test_a_time_format_reads_other_dates_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS.replace("2020-01-01", "31.12.2020"))
+    with pytest.raises(DataError, match="4 texts in column time"):
+        made(tmp_path, events="e.csv")
+    made(tmp_path, events="e.csv", time_format="%d.%m.%Y")
+    with duckdb.connect() as con:
+        times = con.execute(
+            f"SELECT DISTINCT CAST(time AS VARCHAR) FROM read_parquet('{tmp_path}/out/events.parquet')"
+        ).fetchall()
+    assert times == [("2020-12-31 00:00:00",)]
+    with pytest.raises(DataError, match="4 texts in column time"):
+        made(tmp_path, events="e.csv", time_format="%Y/%m/%d")
+
+
+def test_a_file_that_is_not_utf8_is_refused_without_quoting_a_patient(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_bytes((HEAD + "Meier,v,2020-01-01,drug,Aspirín\n").encode("latin-1"))
+    with pytest.raises(DataError, match=r"e\.csv: cannot be read") as e:
+        made(tmp_path, events="e.csv")
+    assert "Meier" not in str(e.value)
+
+
+def test_codes_may_hold_anything_a_text_can(tmp_path: Path) -> None:
+    rows = 'é1,v,2020-01-01,drug,"a, ""b""\nc"\r\né1,v,2020-01-01,diagnosis,NULL\r\n'
+    (tmp_path / "e.csv").write_bytes(("\ufeff" + HEAD.replace("\n", "\r\n") + rows).encode())
+    axes = made(tmp_path, events="e.csv").site.counts().axes
+    assert [a.labels for a in axes] == [("é1",), ('a, "b"\nc',), ("NULL",)]

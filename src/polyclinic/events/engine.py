@@ -81,8 +81,9 @@ def reading(what: str) -> Iterator[None]:
 
 
 def _first(e: Exception) -> str:
-    lines = [x.strip() for x in str(e).splitlines() if x.strip()]
-    return " ".join(lines[:2])[:400]
+    # The engine quotes the line it stumbled over; a patient's line has no place in a message.
+    lines = [x.strip() for x in str(e).splitlines() if x.strip() and not x.startswith("Original Line")]
+    return " ".join(lines[:3])[:400]
 
 
 def identifier(name: str) -> str:

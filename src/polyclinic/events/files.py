@@ -89,7 +89,11 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
         ):
             faults.append(f"{node.path(source.events or '').name}: column {mapped} missing")
         return "CAST(NULL AS VARCHAR)"
-    return _cell(mapped, present, source.missing)
+    cell = _cell(mapped, present, source.missing)
+    if name == "time" and source.time_format and present[mapped] == "VARCHAR":
+        # What does not fit the format stays as it is, and is counted as unreadable later.
+        return f"coalesce(CAST(try_strptime({cell}, {literal(source.time_format)}) AS VARCHAR), {cell} || ' ?')"
+    return cell
 
 
 def _cell(column: str, present: Mapping[str, str], missing: tuple[str, ...]) -> str:
