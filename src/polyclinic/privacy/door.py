@@ -52,8 +52,10 @@ class Door:
     wait
         Seconds to wait for the owner's decision before giving up; the run can be resumed.
     run
-        A name of this one run of the study. With it, a charge whose release was never stored (the process died between
-        the two, so nothing left) is not paid twice when the run goes on.
+        A name of this one run of the study.
+    resumed
+        The run goes on after an interruption, with its store intact. Then a LAST charge whose release was never stored
+        (the process died between the two, so nothing left) is not paid twice.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class Door:
         cohort: str = "all",
         wait: float = 0.0,
         run: str = "",
+        resumed: bool = False,
     ) -> None:
         self.site = site
         self.policy = policy
@@ -88,7 +91,7 @@ class Door:
         self.max_sites = 1
         self.cohort = cohort
         self.wait = wait
-        self.run = run
+        self.run, self.resumed = run, resumed
         self._store = store
         folder = outbox if outbox is not None else None if store is None else store / "outbox"
         self.outbox = None if folder is None else Outbox(folder)
@@ -217,12 +220,10 @@ class Door:
 
     def _paid(self, id: str, attempt: int, event: Event) -> bool:
         """Whether a crash came between this very charge and its release: then it is paid, and nothing has left for it."""
-        if not self.run or self._store is None or (self._store / f"{id}.npz").exists():
+        if not (self.run and self.resumed) or self._store is None or (self._store / f"{id}.npz").exists():
             return False
-        return any(
-            c.details.get("release") == id and c.attempt == attempt and c.event == event
-            for c in self.ledger.charges(study=self.study)
-        )
+        last = self.ledger.charges(study=self.study)[-1:]
+        return any(c.details.get("release") == id and c.attempt == attempt and c.event == event for c in last)
 
     def _charge(
         self,

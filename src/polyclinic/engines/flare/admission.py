@@ -133,6 +133,8 @@ def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, A
         outbox=outbox_of(folder.node),
         cohort=rule.cohort,
         wait=order.deadline,
+        run=order.id,
+        resumed=(folder.study(order.id) / "state.ckpt").exists(),
     )
     return method, door
 

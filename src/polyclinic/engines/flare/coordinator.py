@@ -30,6 +30,7 @@ __all__ = ["follow", "order_of", "prune", "revoke", "start", "status", "stop"]
 
 ENDED: Final = ("finished", "stopped", "failed")
 LEGS: Final = 20
+AWAY: Final = 25.0  # seconds after which a site that is connected, but not in this leg, is worth a new leg
 
 
 def environment(folder: CoordinatorFolder) -> dict[str, str]:
@@ -196,6 +197,11 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
                     break
                 if time.monotonic() - quiet_since > 3.0:
                     quiet_since = time.monotonic()
+                    if not alive(Recorded.read(folder.pids / "server.json")):
+                        raise PeerLost(
+                            f"study {order.id!r}: the coordinator's server is gone",
+                            hint="polyclinic coordinator start, then: polyclinic coordinator resume",
+                        )
                     again, dead = _watch(api, run, order, job, started, now)
                     if again:
                         (run / "stop").touch(mode=0o600)
@@ -244,8 +250,12 @@ def _watch(api: Any, run: Path, order: Order, job: str, started: float, now: dic
     except Exception:
         return False, False
     old = time.monotonic() - started
-    away = [s for s, (state, when) in states.items() if state in ("absent", "lost") and _age(when) > 9.0 and s in here]
-    if now["state"] == "running" and away and old > 15.0:
+    # FLARE lists a dead site for a while; only a fresh heartbeat counts. A restarted site needs some seconds to rejoin by itself.
+    fresh = {s for s, last in here.items() if time.time() - last < 6.0}
+    away = [
+        s for s, (state, when) in states.items() if state in ("absent", "lost") and _age(when) > AWAY and s in fresh
+    ]
+    if now["state"] == "running" and away and old > AWAY:
         append_event(run / "events.jsonl", event="a site is back, but not in this leg", sites=away)
         return True, False
     dead = said.startswith("FINISHED") or "EXCEPTION" in said or "FAILED" in said or "ABORTED" in said

@@ -202,6 +202,8 @@ class Desk:
 
     def _sum(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         assert self._party is not None
+        if (self.home / "closed.ckpt").exists():
+            raise MessageRefused(f"study {self.order.id!r} is closed at {self.me!r}: nothing is released any more")
         key: Key = (int(ask["number"]), int(ask["attempt"]))
         sites = tuple(str(s) for s in ask["sites"])
         if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < self.order.quorum:
@@ -221,6 +223,7 @@ class Desk:
         else:
             step = wire.unpack(Step, ask["step"])
             public = wire.unpack(self._party.method.Public, ask["public"])
+        self._save()  # from here on a crash can be told from a first start
         if self._party.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
         mine: Contribution = self._party.contribute(step, public, roster)
@@ -371,6 +374,9 @@ class Desk:
         import numpy as np
 
         assert self._party is not None
+        done = self.home / "closed.ckpt"
+        if done.exists():  # asked again after a crash of the coordinator
+            return dict(wire.decode(done.read_bytes(), limit=STATE_LIMIT))
         self._settle({**ask, "what": "commit"})
         out: dict[str, Any] = {"state": "done"}
         if self._conductor is not None:
@@ -383,7 +389,10 @@ class Desk:
             with open(temporary, "wb") as f:
                 np.savez(f, **dict(kept))  # type: ignore[arg-type]
             temporary.chmod(0o600)
-        (self.home / "state.ckpt").unlink(missing_ok=True)
+        with atomic(done) as temporary:
+            temporary.write_bytes(wire.encode(out, limit=STATE_LIMIT))
+            temporary.chmod(0o600)
+        self._file.unlink(missing_ok=True)
         for old in (self.home / "releases").glob("*.npz"):
             old.unlink()
         append_event(self.folder.events, event="finished", study=self.order.id)
