@@ -95,13 +95,13 @@ def als(name: str, tensor: SparseTensor, rank: int, threads: int, peers: Sequenc
 
     works = {"ours long": ours(long), "ours short": ours(short)}
     works |= {"hals long": ours(long, True), "hals short": ours(short, True)}
-    repeats = dict.fromkeys(works, 5)
+    repeats = dict.fromkeys(works, 12)
     for peer, make in (("genten", Genten), ("pyttb", Pyttb)):
         if peer in peers:
             side = make(tensor)
             works[f"{peer} long"] = lambda side=side: side.als(factors, long)  # type: ignore[misc]
             works[f"{peer} short"] = lambda side=side: side.als(factors, short)  # type: ignore[misc]
-            repeats[f"{peer} long"] = repeats[f"{peer} short"] = 3 if peer == "genten" else 1
+            repeats[f"{peer} long"] = repeats[f"{peer} short"] = 4 if peer == "genten" else 1
     ours(1)(), ours(1, True)()
     best = interleaved(works, repeats)
     one = {k: (best[f"{k} long"] - best[f"{k} short"]) / (long - short) for k in ("ours", "hals", *peers)}

@@ -180,7 +180,8 @@ class CPALS(Central):
                 safe = np.where(length > 0, length, 1.0)
                 new, grams[n], scale = new / safe, grams[n] / np.outer(safe, safe), scale * length
             factors[n] = new
-        factors[0] *= scale
+        if p.nonnegative:  # exact least squares starts from nothing, and `fit` solves the memberships anew
+            factors[0] *= scale
         objective = 0.5 * sse
         for overlap, u in zip(grams[1:], unit):
             objective += 0.5 * p.distinct * u * float(np.square(np.eye(p.rank) - overlap).sum())

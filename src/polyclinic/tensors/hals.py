@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.tensors.compiled import kernel
-from polyclinic.tensors.simd import WIDTH, axpy, lanes, load, ramp, store
+from polyclinic.tensors.simd import WIDTH, aligned, axpy, lanes, load, ramp, store
 
 __all__ = ["hals"]
 
@@ -99,7 +99,7 @@ def hals(
         return _shrinking(start, g, inverse, target, sweeps, nonnegative, l21)
     rank = start.shape[1]
     out = np.empty_like(start) if out is None else out
-    buffers = np.zeros((rank, ROWS)), np.zeros((rank, ROWS))
+    buffers = aligned(rank, ROWS), aligned(rank, ROWS)
     _sweeps(lanes(ROWS // WIDTH), start, g, inverse, target, sweeps, nonnegative, *buffers, out)
     return out
 

@@ -23,6 +23,7 @@ from polyclinic.tensors.compiled import kernel
 from polyclinic.tensors.simd import (
     LARGEST,
     WIDTH,
+    aligned,
     blocks,
     dot,
     gather,
@@ -195,7 +196,7 @@ def mttkrp(
         def scatter(
             s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
         ) -> Matrix:
-            own = np.zeros((size, len(shape) * WIDTH))
+            own = aligned(size, len(shape) * WIDTH)
             _codes(shape, batch[s], target[s], tensor.indptr, code, codes, tensor.values, a, rights, own, first, rank)
             return own
 

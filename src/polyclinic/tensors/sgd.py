@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.tensors.compiled import kernel
-from polyclinic.tensors.simd import blocks, descend, lanes, padded, prefetch
+from polyclinic.tensors.descent import descend, prefetch
+from polyclinic.tensors.simd import blocks, lanes, padded
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Entries", "epoch", "sgd_epoch", "shuffle"]
