@@ -36,7 +36,7 @@ def test_at_patient_level_epsilon_4_the_attack_fails():
         network(0, 600),
         HONEST,
         seed=0,
-        starts=6,
+        starts=3,
         n_components=3,
         radius=10.0,
         aggregation="masked",

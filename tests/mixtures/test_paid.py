@@ -142,3 +142,12 @@ def test_public_starts_cost_nothing(how):
     fold = Fold(method, network(records(7, 2000)))
     fold.run()
     assert {s.name for s, _ in fold.releases} == {"statistics"}
+
+
+def test_consensus_without_a_coordinator_is_formal_too():
+    sites = network(records(8, 1500), 5)
+    m = pc.GaussianMixture(
+        n_components=3, radius=10.0, paid_rounds=2, aggregation="subspace", privacy=pc.Privacy(epsilon=2.0)
+    ).fit(sites)
+    assert m.privacy_.guarantee == "formal"
+    assert m.privacy_.epsilon <= 2.0 * (1 + 1e-3)  # the masks' leak is charged as well

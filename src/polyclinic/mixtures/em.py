@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
+from scipy.special import logsumexp
 
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.moments import (
@@ -218,7 +219,13 @@ class GaussianMixture(FittedMixture):
 
     def figures(self, public: MixturePublic) -> Mapping[str, float | None]:
         bound, gain, number = public.told
-        return {"lower_bound": bound, "gain": gain, "start": number, "reseeded": public.reseeded}
+        return {
+            "objective": None if bound is None else -bound,
+            "lower_bound": bound,
+            "gain": gain,
+            "start": number,
+            "reseeded": public.reseeded,
+        }
 
     # ---- hospital k
 
@@ -382,7 +389,7 @@ class GaussianMixture(FittedMixture):
         reach = second.sum(0).max() if m.kind == "tied" else second.max()
         n = max(moments.n, 1.0)
         bound = n * max(1.0, float(reach)) * ROOM
-        # log p >= log(share of j) + log(density of j), for every j; and never above the largest constant
+        # log p >= log(share of j) + log(density of j), for every j; and it is largest if a record sat on all centres
         factors = m.precisions_cholesky()
         with np.errstate(divide="ignore"):
             constants = m.log_constants(factors)
@@ -395,7 +402,8 @@ class GaussianMixture(FittedMixture):
             traces.append(
                 float(np.einsum("pq,pr,qr->", around, f, f)) if f.ndim == 2 else float((np.diag(around) * f**2).sum())
             )
-        largest = n * (float(np.abs(constants[known]).max()) + 0.5 * min(traces))
+        top = max(abs(float(logsumexp(constants[known]))), float(np.abs(constants[known]).max()))
+        largest = n * (top + 0.5 * min(traces)) * ROOM
         return bound, max(largest / n, 1.0)
 
     # ---- the paid way: noisy covariance (above 3 features), coarse and fine histogram, then EM

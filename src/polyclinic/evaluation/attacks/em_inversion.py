@@ -140,9 +140,9 @@ def distance(truth: Array, guess: Array) -> float:
 
 
 def run(
-    sites: Sequence[Site], honest: Collection[str], *, rounds: int = 2, seed: int = 0, starts: int = 40, **params: Any
+    sites: Sequence[Site], honest: Collection[str], *, watched: int = 1, seed: int = 0, starts: int = 40, **params: Any
 ) -> Inversion:
-    """The whole attack: fit, watch ``rounds`` rounds, subtract, solve, and compare with the truth.
+    """The whole attack: fit, watch ``watched`` rounds, subtract, solve, and compare with the truth.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def run(
         All sites.
     honest
         Names of the sites under attack; all others collude.
-    rounds
+    watched
         How many rounds the colluders use.
     **params
         Of :class:`~polyclinic.mixtures.em.GaussianMixture`.
@@ -158,7 +158,7 @@ def run(
     rng = np.random.default_rng(seed)
     views = watch(sites, honest, seed=seed, **params)
     truth = np.concatenate([s.matrix() for s in sites if s.name in set(honest)])
-    used = views[:rounds] if params.get("privacy") is None else views[-rounds:]  # later rounds carry less noise
+    used = views[:watched] if params.get("privacy") is None else views[-watched:]  # later rounds carry less noise
     found, residual = invert(used, len(truth), rng, starts=starts)
     drawn = used[-1].mixture.sample(len(truth), rng)[0]
     if params.get("privacy") is not None:
