@@ -110,3 +110,8 @@ def test_the_coverage_report_names_the_most_frequent_unmapped_codes(tmp_path: Pa
     report = made.manifest["modes"][1]["coverage"]
     assert report == {"rows": 6, "unmapped": 3, "unmapped_share": 0.5, "top_unmapped": [["ZZ", 2], ["QQ", 1]]}
     assert made.manifest["steps"][1]["dropped"] == {"diagnosis: code has no group": 3}
+
+
+def test_codes_that_exist_in_both_versions_prove_nothing() -> None:
+    shortened = (Code("250.83"), Code("E878"), Code("V57"), Code("428"))  # as in the UCI diabetes table
+    assert [label for label, _ in mapped("normal", *shortened)] == ["250.83", "E878", "V57", "428"]

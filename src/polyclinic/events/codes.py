@@ -111,7 +111,8 @@ def versions(codes: Iterable[Code], kind: str) -> set[int]:
     for c in codes:
         if c.system is not None:
             found |= {ICD[c.system]} if c.system in ICD else set()
-        elif kind in ("diagnosis", "procedure"):
+        elif kind in ("diagnosis", "procedure") and not c.code.strip().upper().startswith(("E", "V")):
+            # E878 and V570 exist in both: an undotted code that starts with E or V proves nothing.
             nine, ten = ("icd9cm", "icd10cm") if kind == "diagnosis" else ("icd9proc", "icd10pcs")
             in9, in10 = normal(c.code, nine) in _names(nine), normal(c.code, ten) in _names(ten)
             if in9 != in10:
