@@ -82,6 +82,11 @@ class Identity(_Section):
     description: str = Field("", description="What the study asks, in words a data owner understands.")
     quorum: int | None = Field(None, ge=1, description="Sites that must answer a round; default: all.")
     deadline: float = Field(600.0, gt=0, description="Seconds a round waits for a site.")
+    staleness: int | None = Field(
+        None,
+        ge=0,
+        description="Asynchronous (dpfact, localtf; plain): rounds a contribution may be old; needs a quorum.",
+    )
 
 
 class TensorRule(_Section):

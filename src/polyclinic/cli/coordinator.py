@@ -228,6 +228,8 @@ def _run(home: Any, order: Any, json_: bool) -> None:
 
 def _publish(run: Path, order: Any) -> None:
     """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here."""
+    from dataclasses import replace
+
     from polyclinic.engines.flare.folders import private
     from polyclinic.engines.flare.result import read_outcome
     from polyclinic.engines.registry import federated
@@ -237,6 +239,11 @@ def _publish(run: Path, order: Any) -> None:
 
     model = federated(order.parsed(private(run / "files")))
     model.publish(read_outcome(run, model))
+    if order.staleness is not None:
+        text = (
+            f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not repeatable"
+        )
+        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
     folder = RunFolder(run)
     write_outcome(model, [], folder)
     last = model.history_[-1] if model.history_ else {}

@@ -117,6 +117,12 @@ def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, A
         raise PolicyRefusal(
             f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
         )
+    policy = policy_of(folder.node)
+    if order.staleness is not None and order.quorum < policy.min_sites:
+        raise PolicyRefusal(
+            f"study {order.id!r} adds as soon as {order.quorum} sites have answered",
+            faults=[f"this site asks for sums over at least {policy.min_sites}"],
+        )
     rule = LedgerRule.model_validate(folder.node.ledger)
     noise: Noise | None = None
     if method.params.privacy is not None:
@@ -125,7 +131,7 @@ def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, A
         noise = ExactNoise() if seed is None else SimulatedNoise(np.random.default_rng([seed, *name]))
     door = Door(
         folder.node.name,
-        policy=policy_of(folder.node),
+        policy=policy,
         ledger=ledger_of(folder.node),
         noise=noise,
         study=study.name,

@@ -7,6 +7,7 @@ a plain sum is asked again (sites send the stored bytes), a secure sum is a new 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Conductor, Outcome, Progress
 from polyclinic.federation.protocol import Exchange, Method, Roster, Step, Total
 from polyclinic.federation.sums import SECURE, by_name
+from polyclinic.federation.sums.plain import Plain, contribution_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
 
@@ -82,6 +84,7 @@ class Lead:
         self._checked: set[str] = set()  # sites whose codes and shape were compared
         self._serial = 0
         self._lock = threading.Lock()
+        self._air: dict[Future[Any], tuple[str, dict[str, Any], Step]] = {}  # asynchronous: asks under way
         self._pool = ThreadPoolExecutor(4 * len(order.sites) + 4, thread_name_prefix="ask")
         self.pulse = Pulse(order.sites, self._hello, self._changed)
 
@@ -248,10 +251,11 @@ class Lead:
         assert c is not None
         while (step := c.step()) is not None:
             self._check_stop()
-            total, members, attempt = self._take(step)
+            late = self.order.staleness is not None and step.counts
+            total, entered = self._take_as_they_come(step) if late else self._take(step)
             c.commit(step, total)
-            for site in members:
-                self.commits[site] = [self.number, attempt]
+            for site, key in entered.items():
+                self.commits[site] = key
                 if step.counts:
                     c.traffic.payload(site, c.payload(step))
             self.number, self.attempt = self.number + 1, 0
@@ -259,7 +263,7 @@ class Lead:
         self._finish({"public": wire.pack(c.public)})
         return self._outcome()
 
-    def _take(self, step: Step) -> tuple[Total, tuple[str, ...], int]:
+    def _take(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
         """One sum, in as many attempts as it needs."""
         for _ in range(ATTEMPTS):
             sites = self._roster_now()
@@ -273,12 +277,67 @@ class Lead:
             result = side.result()
             if isinstance(result, Total):
                 members = tuple(getattr(side, "members", None) or getattr(side, "_alive", None) or roster.sites)
-                return result, members, attempt
+                return result, {s: [self.number, attempt] for s in members}
             append_event(self.events, event="burnt", number=self.number, attempt=attempt, step=step.name)
             if not self.secure:
                 raise self._lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
             self.attempt += 1
         raise SumBurnt(f"round {step.round}, step {step.name!r}: {ATTEMPTS} attempts were burnt")
+
+    def _take_as_they_come(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
+        """Asynchronous: add as soon as the quorum of contributions is there, each at most ``staleness`` rounds old.
+
+        Slow sites stay in flight over several rounds and do not stop the others; what comes too late is dropped and the
+        site is asked anew. The order of arrival decides, so the model is not the same twice.
+        """
+        c, bound = self.conductor, self.order.staleness or 0
+        assert c is not None
+        assert isinstance(self.adder, Plain)
+        roster = self.order.roster(self.order.sites, 0)
+        parts: dict[str, Any] = {}
+        entered: dict[str, list[int]] = {}
+        begin = time.monotonic()
+        while len(parts) < self._least:
+            self._check_stop()
+            if time.monotonic() - begin > self.order.deadline:
+                raise self._lost(f"round {step.round}: {len(parts)} sites answered in time")
+            flying = {site for site, _, _ in self._air.values()}
+            for site in self._ready():
+                if site not in flying and site not in parts and self._fits(site):
+                    ask = {
+                        "what": "step",
+                        "number": self.number,
+                        "attempt": 0,
+                        "round": step.round,
+                        "id": self._next_id(),
+                    }
+                    ask |= {"sites": list(roster.sites), "step": wire.pack(step), "public": wire.pack(c.public)}
+                    ask["commit"] = self.commits.get(site)
+                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step)
+            done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
+            for f in done:
+                site, ask, asked = self._air.pop(f)
+                answer = f.result()
+                state = "none" if answer is None else answer["state"]
+                if state == "working":
+                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, asked)
+                elif state == "refused" and answer is not None:
+                    self._changed(site, "refused", [str(r) for r in answer.get("reasons", [])])
+                elif state == "done" and answer is not None:
+                    if self.number - int(ask["number"]) > bound:
+                        append_event(self.events, event="stale", site=site, number=ask["number"], now=self.number)
+                        continue
+                    try:
+                        letter = wire.decode_message(bytes(answer["mail"][0]), self._protocol)
+                        parts[site] = contribution_of(letter, asked)
+                        entered[site] = [int(ask["number"]), 0]
+                    except (MessageRefused, ProtocolMismatch, IndexError) as e:
+                        append_event(self.events, event="message refused", site=site, what=str(e)[:200])
+            for f, (site, _, _) in list(self._air.items()):
+                if self.pulse.state(site) == "lost":
+                    del self._air[f]
+        arrays, weight = self.adder.add(step, parts)
+        return Total(arrays, weight, len(parts), step.noise_sd * math.sqrt(len(parts))), entered
 
     def _roster_now(self) -> tuple[str, ...]:
         """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum."""

@@ -22,6 +22,7 @@ __all__ = ["COORDINATOR", "Order", "make_order", "read_order"]
 
 COORDINATOR: Final = "coordinator"
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
+ASYNCHRONOUS: Final = ("dpfact", "localtf")
 LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
 
 
@@ -125,7 +126,12 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
     quorum = study.study.quorum or len(names)
     if quorum > len(names):
         raise ConfigError(f"quorum {quorum} of {len(names)} sites", hint="lower [study] quorum, or approve more sites")
-    staleness = getattr(study.study, "staleness", None)
+    staleness = study.study.staleness
+    if staleness is not None and (adder != "plain" or study.chosen().name.lower() not in ASYNCHRONOUS):
+        raise ConfigError(
+            f"study {study.name!r}: staleness is for {' and '.join(ASYNCHRONOUS)} with aggregation = 'plain' only",
+            hint="a secure sum needs everybody at the same round",
+        )
     order = Order(
         id,
         values,
