@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
 from polyclinic.federation.sums import SECURE
@@ -39,7 +38,7 @@ Factors = tuple[Array, ...]
 BOUND: Final = 2.0**31  # patients at one site, at most; public
 FLOOR: Final = 0.02  # share of the marginals in every column: no code is ever impossible
 FREE_FLOOR: Final = 1e-3  # the same without noise
-LOOSE, TIGHT, COOLING = 1.0, 0.05, 8  # prior counts per phenotype: first round, later rounds, rounds between them
+LOOSE, TIGHT, COOLING = 1.0, 0.05, 5  # prior counts per phenotype: first round, later rounds, rounds between them
 STEPS, LAST_STEPS = 8, 50  # EM steps that place a patient: within a round, at the end
 PIECES: Final = 0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.3 to 0.7, others below 0.1)
 REGROUP: Final = (2, 4)  # after these rounds pieces are joined and heavy phenotypes split
@@ -60,6 +59,17 @@ class DPEMParams(FactorParams):
     regroup: bool = Field(True, description="After rounds 2 and 4 join pieces and split heavy phenotypes (no cost).")
     prune: bool = Field(True, description="Drop phenotypes that the noise explains, join those found in pieces.")
     fdr: float = Field(0.01, gt=0, lt=1, description="False-discovery rate of the codes that are shown.")
+
+    @model_validator(mode="after")
+    def _payable(self) -> Self:
+        if self.privacy is not None and self.n_starts > 1:
+            raise ValueError(
+                f"n_starts = {self.n_starts} with privacy: every start and their comparison would have to be paid for; "
+                "use n_starts = 1 and a rank above what you expect"
+            )
+        if self.privacy is not None and self.privacy.level != "patient":
+            raise ValueError(f"DPEM protects patients; level {self.privacy.level!r} belongs to DPFact and LocalTF")
+        return self
 
 
 @dataclass(frozen=True)
@@ -120,11 +130,6 @@ class DPEM(FederatedFactorization):
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> DPEMPublic:
         p = self.params
-        if p.privacy is not None and p.n_starts > 1:
-            raise ConfigError(
-                f"n_starts = {p.n_starts} with privacy: every start would have to be paid for, and their comparison",
-                hint="use n_starts=1 and a rank above what you expect",
-            )
         plan = plan_for(
             p.privacy,
             setting.shape,
@@ -173,7 +178,7 @@ class DPEM(FederatedFactorization):
         now = replace(public, factors=factors, mixture=mixture, released=sums, noise_sd=sd, objective=objective)
         if step.round >= public.plan.rounds or self._settled(public, now):
             return self._finish(now)
-        if self.params.regroup and step.round in REGROUP:
+        if self.params.regroup and step.round in REGROUP and public.plan.rounds - step.round >= 2:
             now = self._regrouped(now)
         return replace(now, round=step.round + 1)
 
@@ -268,9 +273,8 @@ class DPEM(FederatedFactorization):
         else:
             w, prior = self._stacked(public), _prior(public.mixture, step.round)
         whole, likelihood = em_kernels.unit_statistics(site.counts(), w, prior, steps=STEPS)
-        arrays: dict[str, Array] = {
-            "sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)
-        }  # exact: whole numbers below 2^53
+        # Whole numbers below 2^53 times a power of two: exact in float64.
+        arrays: dict[str, Array] = {"sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)}
         if "objective" in step.shapes:
             arrays["objective"] = np.array([np.rint(likelihood / em_kernels.GRID) * em_kernels.GRID])
         return private, Contribution(arrays)

@@ -15,7 +15,8 @@ def stands_out(released: Float, expected: Float, noise_sd: float, *, fdr: float 
     """Codes whose released sum exceeds ``expected`` by more than noise of known size would, at a false-discovery rate.
 
     One-sided z-tests over all codes of all phenotypes together, Benjamini and Hochberg 1995. Post-processing: it costs
-    no privacy. Without noise every excess counts.
+    no privacy. Without noise every excess counts. The test answers the noise only: EM also divides data that hold no
+    phenotypes, and such a division is really in the sums.
 
     Examples
     --------

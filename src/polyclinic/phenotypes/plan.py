@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
-from polyclinic.errors import ConfigError
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
 
@@ -62,10 +61,6 @@ def plan_for(
     """
     if privacy is None:
         return Plan(rank or RANK, rounds or FREE_ROUNDS, 0.0)
-    if privacy.level != "patient":
-        raise ConfigError(
-            f"DPEM protects patients, level {privacy.level!r} was asked for", hint='use pc.Privacy(level="patient")'
-        )
     # One release with everything, as the coordinator would see it.
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
     seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)

@@ -1,0 +1,71 @@
+"""The parts of DPEM that only see released values: shrinkage, evidence, regrouping, the plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyclinic.phenotypes.evidence import stands_out
+from polyclinic.phenotypes.plan import plan_for
+from polyclinic.phenotypes.regroup import alike, groups, split
+from polyclinic.phenotypes.shrinkage import posterior_mean
+from polyclinic.privacy import accountant
+from polyclinic.privacy.budget import Privacy
+
+
+def test_empirical_bayes_is_nearer_to_the_truth_than_the_release_and_than_a_threshold() -> None:
+    rng = np.random.default_rng(0)
+    base = np.full(4000, 3.0)
+    truth = base * np.where(rng.random(4000) < 0.05, rng.gamma(5.0, 5.0, 4000), 0.02)
+    noisy = truth + 8.0 * rng.standard_normal(4000)
+    error = {
+        "release": np.square(noisy - truth).mean(),
+        "threshold": np.square(np.where(noisy > 1.5 * 8, noisy, 0) - truth).mean(),
+        "bayes": np.square(posterior_mean(noisy, base, 8.0) - truth).mean(),
+    }
+    assert error["bayes"] < 0.6 * error["threshold"] < error["release"]
+
+
+def test_without_noise_the_release_is_the_estimate() -> None:
+    y = np.array([[1.0, 0.0], [2.0, 7.0]])
+    assert np.array_equal(posterior_mean(y, np.ones((2, 2)), 0.0), y)
+
+
+def test_the_false_discovery_rate_is_kept_under_pure_noise() -> None:
+    rng = np.random.default_rng(1)
+    runs = [stands_out(rng.standard_normal(5000), np.zeros(5000), 1.0, fdr=0.01).any() for _ in range(300)]
+    assert np.mean(runs) <= 0.03
+
+
+def test_alike_ignores_what_everybody_has() -> None:
+    marginals = [np.array([0.9, 0.04, 0.03, 0.03])]
+    f = np.array([[0.9, 0.9, 0.9], [0.1, 0.1, 0.0], [0.0, 0.0, 0.1], [0.0, 0.0, 0.0]])
+    likeness = alike([f], marginals)
+    assert likeness[0, 1] == pytest.approx(1.0)
+    assert likeness[0, 2] == 0.0  # their cosine is 0.99
+
+
+def test_splitting_keeps_mass_and_simplex() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.dirichlet(np.ones(8), 3).T
+    new, mass = split([f, f], np.array([0.5, 0.3, 0.2]), 5, rng)
+    assert new[0].shape == (8, 5)
+    assert np.allclose(new[0].sum(0), 1)
+    assert mass.sum() == pytest.approx(1.0)
+    assert groups(np.eye(5), mass, 0.5) == [[k] for k in np.argsort(-mass, kind="stable")]
+
+
+@pytest.mark.parametrize(("size", "epsilon"), [(20_000, 1.0), (100_000, 0.5), (5_000, 4.0), (1_000_000, 2.0)])
+def test_a_plan_spends_the_budget_exactly(size: int, epsilon: float) -> None:
+    plan = plan_for(Privacy(epsilon, 1e-6), (200, 300), planning_size=size)
+    assert 20 <= plan.rank <= 30
+    assert len(plan.multipliers) == plan.rounds + 1
+    events = [accountant.Gaussian(m) for m in plan.multipliers]
+    assert accountant.epsilon(events, 1e-6) == pytest.approx(epsilon, abs=1e-6)
+    assert list(plan.multipliers[1:]) == sorted(plan.multipliers[1:], reverse=True)  # rising shares
+
+
+def test_a_plan_needs_no_data_and_without_a_planning_size_is_fixed() -> None:
+    plan = plan_for(Privacy(1.0), (200, 300))
+    assert (plan.rank, plan.rounds) == (30, 8)
+    assert plan_for(Privacy(1.0), (200, 300), planning_size=2000, noisy_sites=100).rank == 0
