@@ -191,6 +191,7 @@ class Source(_Section):
     time_format: str | None = Field(
         None, description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y."
     )
+    path: str | None = Field(None, description="Any kind: stands for events, features, folder, database or url.")
     folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
     database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
     url: str | None = Field(None, description="omop: postgresql://..., or env:NAME.")
@@ -204,6 +205,22 @@ class Source(_Section):
     positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_stands_for(cls, values: Any) -> Any:
+        """``path`` means what the kind needs; the place it stands for is filled in."""
+        if not isinstance(values, dict) or not isinstance(values.get("path"), str):
+            return values
+        path, kind = values["path"], values.get("kind")
+        place = {"files": "events", "meds": "events", "matrix": "features"}.get(str(kind), "folder")
+        if place == "folder" and path.startswith(("postgresql://", "postgres://", "env:")):
+            place = "url"
+        elif place == "folder" and path.lower().endswith((".db", ".sqlite", ".sqlite3", ".duckdb")):
+            place = "database"
+        if values.get(place) not in (None, path):
+            raise ValueError(f"path and {place} are both given")
+        return {**{k: v for k, v in values.items() if k != "path"}, place: path}
 
 
 class SiteEntry(_Section):

@@ -146,3 +146,21 @@ def test_faults_between_sections_are_found_beside_faults_within() -> None:
     with pytest.raises(ConfigError) as e:
         Study.parse(wrong)
     assert len(e.value.faults) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "place"),
+    [
+        ("files", "e.csv", "events"),
+        ("meds", "data", "events"),
+        ("matrix", "x.csv", "features"),
+        ("mimic3", "tables", "folder"),
+        ("omop", "cdm.duckdb", "database"),
+        ("omop", "postgresql://u@h/db", "url"),
+    ],
+)
+def test_path_stands_for_what_the_kind_needs(kind: str, path: str, place: str) -> None:
+    source = Node.parse({"site": {"name": "a"}, "source": {"kind": kind, "path": path}}).source
+    assert getattr(source, place) == path
+    with pytest.raises(ConfigError, match="both given"):
+        Node.parse({"site": {"name": "a"}, "source": {"kind": kind, "path": path, place: "other"}})
