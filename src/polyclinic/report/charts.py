@@ -221,18 +221,17 @@ class _Box:
 
 def _frame(box: _Box, *, x: str, y: str, log: bool = False) -> Markup:
     parts = []
-    marks = ticks(box.low, box.high, 4)
+    marks = ticks(box.low, box.high, 6)
     if log:
         marks = [float(k) for k in range(math.ceil(box.low), math.floor(box.high) + 1)] or marks
     for v in marks:
-        u, w = box.at(box.left, v)
+        w = box.at(box.left, v)[1]
         parts.append(
             Markup(
                 '<line class="rule" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/><text class="tick" x="{3}" y="{4:.1f}" '
                 'text-anchor="end">{5}</text>'
             ).format(LEFT, box.width - RIGHT, w, LEFT - 7, w + 4, _number(10**v if log else v))
         )
-        del u
     for v in ticks(box.left, box.right, 5):
         u = box.at(v, box.low)[0]
         parts.append(

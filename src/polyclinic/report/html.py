@@ -31,7 +31,25 @@ __all__ = ["render", "write_report"]
 
 HERE = Path(__file__).parent / "templates"
 MODEL = {"phenotypes": "Phenotypes", "mixture": "Groups", "similarity": "Features"}
-MERIT = ("fit", "rmse_full", "rmse_observed", "auc", "fms_to_truth", "log_likelihood")
+MERIT = {
+    "fit": "fit: 1 - |data - model| / |data|",
+    "rmse_full": "root mean squared error over all cells",
+    "rmse_observed": "root mean squared error over recorded cells",
+    "auc": "outcome AUC of held-out patients",
+    "auc_random_factors": "the same with frozen random factors",
+    "fms_to_truth": "factor match score to the planted phenotypes",
+    "log_likelihood": "log-likelihood",
+    "bic": "BIC (smaller is better)",
+    "aic": "AIC (smaller is better)",
+}
+ASIDE = ("epsilon", "delta", "adjacency", "guarantee", "simulation_only")
+COST = {
+    "rounds": "rounds",
+    "bytes_up": "bytes from sites",
+    "bytes_down": "bytes to sites",
+    "payload_bytes_up": "of these, numbers of the model",
+    "seconds_at_15_MB_per_s": "seconds at 15 MB/s (the papers' unit)",
+}
 
 
 def write_report(folder: RunFolder, *, out: Path | None = None) -> Path:
@@ -71,6 +89,7 @@ def render(run: RunContents) -> str:
             tiles=_tiles(run),
             paragraphs=words.summary(run, found),
             figures_merit=merit,
+            figures=_figures(run),
             effects=_effects(run, found),
             card_rows=[(k, v) for k, v in run.card.rows() if not k.endswith(" saw")],
             spent_adjacency=spent[0].adjacency if spent else "",
@@ -157,6 +176,17 @@ def _tiles(run: RunContents) -> list[Tile]:
             nothing = "not paid for" if run.formal else words.number(None)
             made.append(Tile(nothing if m[key] is None else words.number(m[key]), what, merit=True))
     return made
+
+
+def _figures(run: RunContents) -> list[Tile]:
+    nothing = "not paid for" if run.formal else words.number(None)
+    rest = {k: k.replace("_", " ") for k in run.metrics if k not in {*MERIT, *COST, *ASIDE}}
+    found = [
+        Tile(nothing if run.metrics[k] is None else words.number(run.metrics[k]), what, merit=k not in COST)
+        for k, what in (*MERIT.items(), *rest.items(), *COST.items())
+        if k in run.metrics and isinstance(run.metrics[k], int | float | None)
+    ]
+    return found
 
 
 def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str, Any]]:

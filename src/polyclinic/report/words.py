@@ -67,18 +67,19 @@ def size(value: float | None) -> str:
 
 def badge(card: Any) -> str:
     """What stands beside every figure of accuracy: the guarantee, never a bare epsilon."""
-    if card.guarantee == "formal":
-        return (
-            f"formal, {card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON} = {card.epsilon:.3g} at "
-            f"\N{GREEK SMALL LETTER DELTA} = {card.delta:g}"
+    bound = ""
+    if card.epsilon is not None:
+        space = "\N{NO-BREAK SPACE}"
+        bound = (
+            f"{card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON}{space}={space}{card.epsilon:.3g} at "
+            f"\N{GREEK SMALL LETTER DELTA}{space}={space}{card.delta:g}"
         )
+    if card.guarantee == "formal":
+        return f"formal, {bound}"
     if card.guarantee == "heuristic":
         if card.epsilon is None:
             return "heuristic noise: no bound holds"
-        return (
-            f"heuristic, {card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON} = {card.epsilon:.3g} at "
-            f"\N{GREEK SMALL LETTER DELTA} = {card.delta:g} is not proven"
-        )
+        return f"heuristic, {bound} is not proven"
     if card.guarantee == "information-theoretic":
         return "information-theoretic: the sums themselves are not protected"
     return "no privacy bound"

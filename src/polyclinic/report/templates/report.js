@@ -22,11 +22,12 @@
       });
       if (focus) tabs[n].focus({ preventScroll: true });
       const bar = tabs[n].parentElement;
+      if (focus !== undefined || location.hash) history.replaceState(null, "", "#" + panels[n].id.slice(6));
       bar.scrollLeft = tabs[n].offsetLeft - bar.offsetLeft - (bar.clientWidth - tabs[n].offsetWidth) / 2;
     };
     const top = () => document.querySelector("header.top").offsetHeight;
     tabs.forEach((t, n) => {
-      t.addEventListener("click", () => { show(n); window.scrollTo(0, Math.min(window.scrollY, top())); });
+      t.addEventListener("click", () => { show(n, false); window.scrollTo(0, Math.min(window.scrollY, top())); });
       t.addEventListener("keydown", (e) => {
         const to = { ArrowRight: n + 1, ArrowLeft: n - 1, Home: 0, End: tabs.length - 1 }[e.key];
         if (to === undefined) return;
@@ -34,13 +35,12 @@
         show((to + tabs.length) % tabs.length, true);
       });
     });
-    const at = panels.findIndex((p) => "#" + p.id === location.hash);
+    const at = panels.findIndex((p) => "#" + p.id.slice(6) === location.hash);
     document.querySelector("nav.tabs").hidden = false;
     show(Math.max(at, 0));
-    if (at >= 0) requestAnimationFrame(() => window.scrollTo(0, 0));
     document.querySelectorAll("[data-go]").forEach((b) => b.addEventListener("click", (e) => {
       e.preventDefault();
-      show(panels.findIndex((p) => p.id === b.dataset.go), true);
+      show(panels.findIndex((p) => p.id === "panel-" + b.dataset.go), true);
       window.scrollTo(0, top());
     }));
 
