@@ -10,7 +10,7 @@ from typing import Any
 from polyclinic.privacy.owner import LedgerRule
 from polyclinic.privacy.policy import Policy
 from polyclinic.study import Node, Study
-from polyclinic.study import _section_in as section_in
+from polyclinic.study.toml import section_in
 
 PAGE = Path(__file__).with_suffix(".md")
 OWNERS = {"policy": Policy, "ledger": LedgerRule}  # kept as written by the node; their own models check them

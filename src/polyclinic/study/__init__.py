@@ -1,0 +1,25 @@
+"""The two files of a study: ``study.toml`` (what, identical everywhere) and ``node.toml`` (where, never leaves).
+
+This is the only room that reads TOML.
+"""
+
+from polyclinic.study.node import Node, secret
+from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, Method, PrivacyAsked, TensorRule, hours
+from polyclinic.study.source import Source, SourceKind
+from polyclinic.study.study import Generated, Study
+
+__all__ = [
+    "CodeRule",
+    "FeatureRule",
+    "Generated",
+    "LabelRule",
+    "Method",
+    "Node",
+    "PrivacyAsked",
+    "Source",
+    "SourceKind",
+    "Study",
+    "TensorRule",
+    "hours",
+    "secret",
+]

@@ -1,0 +1,135 @@
+"""The sections of ``study.toml``: identity, tensor, codes, labels, features, method, privacy."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from polyclinic.study.toml import NAME, Section
+
+__all__ = ["CodeRule", "FeatureRule", "Identity", "LabelRule", "Method", "PrivacyAsked", "TensorRule", "hours"]
+
+
+def hours(window: str) -> float | None:
+    """The width of a time window in hours, or None for ``visit`` and ``day``.
+
+    Examples
+    --------
+    >>> hours("6h"), hours("30d"), hours("visit")
+    (6.0, 720.0, None)
+    """
+    if window in ("visit", "day"):
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([hd])", window)
+    if not found or float(found[1]) <= 0:
+        raise ValueError("not a window: use 'visit', 'day', hours like '6h' or days like '30d'")
+    return float(found[1]) * (24 if found[2] == "d" else 1)
+
+
+def _window(value: str) -> str:
+    hours(value)
+    return value
+
+
+def _per_kind(value: dict[str, int]) -> dict[str, int]:
+    bad = [f"{k} = {v}" for k, v in value.items() if v < 1]
+    if bad:
+        raise ValueError(f"not a positive number of codes: {', '.join(bad)}")
+    return value
+
+
+class Identity(Section):
+    """``[study]``: its name, and how long it waits for whom."""
+
+    name: str = Field(pattern=NAME, description="Name of the study.")
+    seed: int = Field(0, ge=0, description="Seed of every random choice but privacy noise.")
+    description: str = Field("", description="What the study asks, in words a data owner understands.")
+    quorum: int | None = Field(None, ge=1, description="Sites that must answer a round; default: all.")
+    deadline: float = Field(600.0, gt=0, description="Seconds a round waits for a site.")
+    staleness: int | None = Field(
+        None,
+        ge=0,
+        description="Asynchronous (dpfact, localtf; plain): rounds a contribution may be old; needs a quorum.",
+    )
+
+
+class TensorRule(Section):
+    """``[tensor]``: which codes count as occurring together (docs/howto/ingest.md states the rule exactly)."""
+
+    modes: tuple[str, ...] = Field(min_length=1, max_length=7, description="Kind of event of every feature mode.")
+    window: Annotated[str, AfterValidator(_window)] = Field("visit", description="visit, day, or e.g. 6h, 30d.")
+    top: Annotated[dict[str, int], AfterValidator(_per_kind)] = Field(
+        default_factory=dict, description="Codes kept per kind, most frequent first."
+    )
+    top_by: Literal["patients", "visits"] = Field("patients", description="Frequency of a code: of patients or visits.")
+    minimum_patients: int = Field(1, ge=1, description="A code of fewer patients is dropped.")
+    cap: float | None = Field(None, gt=0, description="Largest value of a cell (TRIP: 3).")
+    vocabulary: dict[str, str] = Field(
+        default_factory=dict, description="Per kind a public list of codes: CSV with columns code and (optional) name."
+    )
+    ranges: str | None = Field(None, description="CSV code, low, high: results outside are abnormal labs.")
+
+    @model_validator(mode="after")
+    def _kinds_are_modes(self) -> Self:
+        faults = [f"mode {m!r} is listed twice" for m in sorted({m for m in self.modes if self.modes.count(m) > 1})]
+        for key in ("top", "vocabulary"):
+            faults += [f"{key}.{k} is not one of the modes" for k in getattr(self, key) if k not in self.modes]
+        faults += [f"top.{k} and vocabulary.{k}: choose one" for k in self.top if k in self.vocabulary]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @property
+    def hours(self) -> float | None:
+        """Width of the window, None for ``visit`` and ``day``."""
+        return hours(self.window)
+
+
+class CodeRule(Section):
+    """``[codes.KIND]``: how codes of one kind are grouped."""
+
+    to: str = Field(
+        "normal", description="as-is, normal, rubric, ccs, ccsr, chapter, block, or a CSV file code,group[,name]."
+    )
+    unmapped: Literal["drop", "keep"] = Field("drop", description="What happens to a code that has no group.")
+    mixed: bool = Field(False, description="Allow ICD-9 and ICD-10 codes side by side in one mode.")
+
+
+class LabelRule(Section):
+    """``[labels]``: the outcome of a patient."""
+
+    outcome: str = Field(description="mortality, readmission, or the name of a boolean column of the source.")
+    days: int = Field(30, ge=1, description="Readmission: within so many days of a discharge.")
+
+
+class FeatureRule(Section):
+    """``[features]``: columns of a feature matrix (similarity, mixtures)."""
+
+    columns: tuple[str, ...] = Field((), description="Which columns, in this order; empty: every number column.")
+    label: str | None = Field(None, description="Column of the class.")
+
+
+class Method(BaseModel):
+    """``[method]``: its name; every other key is a parameter that the method itself checks."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = Field(min_length=1, description="trip, dpfact, localtf, dpem, cpals, cpsgd, unpsl, gaussianmixture ...")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The free parameters, as written."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class PrivacyAsked(Section):
+    """``[privacy]``: the guarantee the study asks for (docs/explanation/privacy)."""
+
+    level: Literal["patient", "entry"] = Field("patient", description="Neighbouring data differ by a patient or entry.")
+    epsilon: float = Field(gt=0, description="Bound on the privacy loss over the whole study.")
+    delta: float = Field(1e-6, gt=0, lt=1, description="Probability with which the bound may fail.")
+    max_sites_per_patient: int | None = Field(None, ge=1, description="At how many sites one patient may appear.")
+    clip: float | None = Field(None, gt=0, description="Gradient bound of the papers' mechanism.")
+    count_cap: float | None = Field(None, gt=0, description="Largest count (level entry).")

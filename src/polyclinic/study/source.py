@@ -1,0 +1,67 @@
+"""``[source]`` of a node: where the records are."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import ConfigDict, Field, model_validator
+
+from polyclinic.study.toml import Section
+
+__all__ = ["Source", "SourceKind", "WideKind"]
+
+SourceKind = Literal["files", "omop", "mimic3", "mimic4", "eicu", "synpuf", "fhir", "meds", "matrix"]
+
+
+class WideKind(Section):
+    """``[source.wide.KIND]``: one kind of event spread over several columns of a row."""
+
+    columns: tuple[str, ...] = Field(min_length=1, description="The columns.")
+    code: Literal["value", "column"] = Field("value", description="The code is the cell's value or the column's name.")
+    without: tuple[str, ...] = Field((), description="Values that mean 'did not happen', e.g. No.")
+
+
+class Source(Section):
+    """``[source]``: where the records are. Which keys apply depends on ``kind`` (docs/howto/ingest.md)."""
+
+    kind: SourceKind = Field(description=f"One of {', '.join(get_args(SourceKind))}.")
+    events: str | None = Field(None, description="files, meds: event table (CSV, Parquet; a folder or pattern).")
+    labels: str | None = Field(None, description="files: table of patient_id, label.")
+    columns: dict[str, str] = Field(default_factory=dict, description="files: canonical name -> name in the file.")
+    wide: dict[str, WideKind] = Field(default_factory=dict, description="files: kinds spread over several columns.")
+    systems: dict[str, str] = Field(default_factory=dict, description="files: kind -> code system, e.g. icd9cm.")
+    kinds: dict[str, str] = Field(default_factory=dict, description="meds: first part of a code -> kind.")
+    missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value'.")
+    time_format: str | None = Field(
+        None, description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y."
+    )
+    path: str | None = Field(None, description="Any kind: stands for events, features, folder, database or url.")
+    folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
+    database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
+    url: str | None = Field(None, description="omop: postgresql://..., or env:NAME.")
+    password: str | None = Field(None, description="omop: env:NAME or file:PATH.")
+    db_schema: str | None = Field(None, alias="schema", description="omop: schema of the tables.")
+    tables: dict[str, str] = Field(default_factory=dict, description="Standard table name -> name here.")
+    codes: Literal["standard", "source"] = Field("standard", description="omop: standard concepts or source codes.")
+    split: str | None = Field(None, description="Column that divides the patients into sites (simulation).")
+    features: str | None = Field(None, description="matrix: CSV or Parquet, one row a patient.")
+    label: str | None = Field(None, description="files, matrix: column of the outcome or class.")
+    positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_stands_for(cls, values: Any) -> Any:
+        """``path`` means what the kind needs; the place it stands for is filled in."""
+        if not isinstance(values, dict) or not isinstance(values.get("path"), str):
+            return values
+        path, kind = values["path"], values.get("kind")
+        place = {"files": "events", "meds": "events", "matrix": "features"}.get(str(kind), "folder")
+        if place == "folder" and path.startswith(("postgresql://", "postgres://", "env:")):
+            place = "url"
+        elif place == "folder" and path.lower().endswith((".db", ".sqlite", ".sqlite3", ".duckdb")):
+            place = "database"
+        if values.get(place) not in (None, path):
+            raise ValueError(f"path and {place} are both given")
+        return {**{k: v for k, v in values.items() if k != "path"}, place: path}

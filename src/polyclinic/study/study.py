@@ -1,0 +1,149 @@
+"""``study.toml``: what is asked, identical at every site; for a simulation also over which sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from polyclinic.errors import ConfigError
+from polyclinic.study.node import Node
+from polyclinic.study.rules import CodeRule, FeatureRule, Identity, LabelRule, Method, PrivacyAsked, TensorRule
+from polyclinic.study.source import Source
+from polyclinic.study.toml import NAME, Section, TomlFile
+
+__all__ = ["Generated", "SiteEntry", "Split", "Study"]
+
+CENTRAL: Final = frozenset({"cpals", "cpsgd"})  # methods that see the union: nothing is aggregated
+
+
+class SiteEntry(Section):
+    """``[[site]]``: one hospital of a simulation, by its node file."""
+
+    node: str = Field(description="Path of its node.toml.")
+    name: str | None = Field(None, pattern=NAME, description="Another name than the node's own.")
+
+
+class Split(Section):
+    """``[sites]``: hospitals of a simulation, by their node files or by splitting one source."""
+
+    nodes: tuple[str, ...] = Field((), description="Paths of node.toml files.")
+    source: Source | None = Field(None, description="A source given in place, as in [source] of a node file.")
+    split: bool = Field(False, description="Split a node's patients by the source's site column.")
+
+
+class Generated(BaseModel):
+    """``[data]``: a generated network for simulation; other keys go to the generator."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    dataset: str = Field(min_length=1, description="Name of a generator, e.g. icu_network.")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The generator's own keys."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Study(TomlFile):
+    """What is asked: identical at every site.
+
+    Examples
+    --------
+    >>> s = Study.parse({"study": {"name": "icu"}, "tensor": {"modes": ["drug", "diagnosis"], "window": "6h"},
+    ...                  "method": {"name": "trip", "rank": 10, "aggregation": "masked"}})
+    >>> s.name, s.tensor.hours, s.chosen().parameters
+    ('icu', 6.0, {'rank': 10, 'aggregation': 'masked'})
+    >>> Study.parse({"study": {"name": "icu", "sead": 1}})
+    Traceback (most recent call last):
+    polyclinic.errors.ConfigError: [PC200] study: wrong study file
+      - study.sead: unknown key; known: deadline, description, name, quorum, seed, staleness
+      what to do: correct every line above; docs/reference/files.md lists all keys
+    """
+
+    study: Identity
+    tensor: TensorRule | None = None
+    features: FeatureRule | None = None
+    codes: dict[str, CodeRule] = Field(default_factory=dict)
+    labels: LabelRule | None = None
+    method: Method | None = None
+    privacy: PrivacyAsked | None = None
+    site: tuple[SiteEntry, ...] = ()
+    sites: Split | None = None
+    data: Generated | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_means_absent(cls, values: Any) -> Any:
+        # `[privacy]` with nothing under it is how the documented example leaves privacy off.
+        return (
+            {k: v for k, v in values.items() if not (k == "privacy" and v == {})}
+            if isinstance(values, dict)
+            else values
+        )
+
+    @classmethod
+    def _together(cls, values: Mapping[str, Any]) -> list[str]:
+        def section(name: str) -> dict[str, Any]:
+            found = values.get(name)
+            return found if isinstance(found, dict) else {}
+
+        faults = []
+        method, tensor, sites = section("method"), section("tensor"), section("sites")
+        federated = bool(method) and str(method.get("name", "")).lower() not in CENTRAL
+        if federated and "aggregation" not in method:
+            faults.append("method.aggregation is missing: a study must name it (plain, masked, subspace, ...)")
+        given = [k for k in ("site", "data") if values.get(k)]
+        given += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
+        if len(given) > 1:
+            faults.append(f"{' and '.join(given)}: choose one way to name the sites of a simulation")
+        modes = tensor.get("modes")
+        if isinstance(modes, list | tuple):
+            faults += [f"codes.{k} is not one of tensor.modes" for k in section("codes") if k not in modes]
+        return faults
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.study.name
+
+    @property
+    def seed(self) -> int:
+        """Seed of every random choice but privacy noise."""
+        return self.study.seed
+
+    def rule(self) -> TensorRule:
+        """The ``[tensor]`` section, or an error that says that it is needed."""
+        if self.tensor is None:
+            raise ConfigError(f"study {self.name!r} has no [tensor] section", hint='add [tensor] modes = ["drug", ...]')
+        return self.tensor
+
+    def chosen(self) -> Method:
+        """The ``[method]`` section, or an error that says that it is needed."""
+        if self.method is None:
+            raise ConfigError(f"study {self.name!r} has no [method] section", hint='add [method] name = "trip" ...')
+        return self.method
+
+    def inline(self) -> Node | None:
+        """The source given in place by ``[sites] source``, for a simulation without a node file."""
+        if self.sites is None or self.sites.source is None:
+            return None
+        source = self.sites.source.model_dump(by_alias=True, exclude_none=True)
+        return Node.parse({"site": {"name": self.name}, "source": source}, folder=self.folder)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The hospitals named for a simulation, read from their node files; none for a generated network."""
+        entries = [*self.site, *(SiteEntry(node=n) for n in (self.sites.nodes if self.sites else ()))]
+        found, faults = [], []
+        for entry in entries:
+            try:
+                node = Node.read(self.path(entry.node))
+                found.append(node if entry.name is None else node.named(entry.name))
+            except ConfigError as e:
+                faults += [e.what, *e.faults]
+        names = [n.name for n in found]
+        faults += [f"two sites are called {n!r}" for n in sorted({n for n in names if names.count(n) > 1})]
+        if faults:
+            raise ConfigError(f"study {self.name!r}: its sites cannot be read", faults=faults)
+        return tuple(found)
