@@ -258,7 +258,7 @@ class Conductor:
 
     def _tell(self, kind: str, number: int, figures: Figures) -> None:
         if self.progress is not None:
-            self.progress(Progress(kind, self.method.name, number, self.method.params.rounds, figures))
+            self.progress(Progress(kind, self.method.name, number, self.method.params.rounds or 0, figures))
 
     # ---- the checkpoint: the public state is a plain value
 

@@ -1,0 +1,56 @@
+"""DPEM's figures, in full; the same commands print them (benchmarks/dpem_planted.py, benchmarks/dpem_real.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import polyclinic as pc
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "least"), [(0.5, 0.88), (1.0, 0.95), (2.0, 0.97)])
+def test_planted_phenotypes_are_found_at_the_promised_likeness(epsilon: float, least: float) -> None:
+    row = command("dpem_planted").row(20_000, epsilon, 3)
+    assert row["fms"] >= least
+    assert row["seconds"] < 30
+    if epsilon == 1.0:
+        assert row["auc"] >= row["auc_planted"] - 0.01
+        assert row["auc_random"] < row["auc"]
+        assert row["ghosts"] <= 0.12
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_patients_at_half_the_epsilon() -> None:
+    assert command("dpem_planted").row(100_000, 0.5, 1)["fms"] >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "folder", "epsilon", "least"),
+    [("load_diabetes130", "diabetes130", "1", 0.80), ("load_synpuf", "cms_desynpuf", "2", 0.60)],
+)
+def test_real_structure_is_kept_and_never_below_the_marginals(
+    name: str, folder: str, epsilon: str, least: float, data_path: Callable[[str], Path]
+) -> None:
+    sites = getattr(pc.datasets, name)(data_path(folder))
+    rows = {r["epsilon"]: r for r in command("dpem_real").table(folder, sites, rank=20, repeats=3)}
+    assert rows[epsilon]["kept"] >= least
+    for label in ("0.5", "1", "2", "8"):
+        assert rows[label]["kept_worst"] > 0
+        assert rows[label]["completion_worst"] > 0
