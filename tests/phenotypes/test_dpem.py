@@ -296,9 +296,3 @@ def test_a_resumed_run_is_the_same_run(net: Sites) -> None:
     while whole.advance():
         assert half.advance()
     assert np.array_equal(whole.public.factors[0], half.public.factors[0])
-
-
-@pytest.mark.protocol
-@pytest.mark.parametrize("privacy", [None, pc.Privacy(2.0, 1e-5)])
-def test_dpem_passes_the_contract_battery(privacy: pc.Privacy | None) -> None:
-    assert pc.check_protocol(pc.DPEM(rank=3, rounds=3, privacy=privacy)).passed
