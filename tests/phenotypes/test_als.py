@@ -161,6 +161,13 @@ def test_four_modes_two_modes_and_degenerate_data_work() -> None:
         assert all(np.isfinite(f).all() for f in m.factors_)
 
 
+def test_progress_is_an_event_stream() -> None:
+    events = []
+    m = pc.CPALS(rank=2, rounds=4, tol=0).fit(counts(), progress=events.append)
+    assert [(e.kind, e.round) for e in events] == [("begin", 0), *(("round", k) for k in (1, 2, 3, 4)), ("end", 4)]
+    assert [e.figures["objective"] for e in events[1:-1]] == [h["objective"] for h in m.history_]
+
+
 def test_wrong_use_is_refused_by_name() -> None:
     t = counts()
     with pytest.raises(ConfigError, match="private"):

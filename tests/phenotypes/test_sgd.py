@@ -43,8 +43,8 @@ def test_a_column_short_of_the_noise_is_turned_off_by_l21() -> None:
     t = pc.SparseTensor(coords, x[tuple(coords.T)], x.shape)
     features = [f / np.linalg.norm(f, axis=0) for f in (b, c)]
     patients = np.zeros((120, 3))
-    off = local_pass(t, patients, features, number=11, seed=0, sparsity=4.0).patients
-    on = local_pass(t, patients, features, number=11, seed=0).patients
+    off = local_pass(t, patients, features, number=40, seed=0, sparsity=4.0).patients
+    on = local_pass(t, patients, features, number=40, seed=0).patients
     norms = np.linalg.norm(off, axis=0)
     assert norms[2] < 0.01 * norms.max()
     assert norms[:2].min() > 0.5 * norms.max()

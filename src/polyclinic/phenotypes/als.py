@@ -134,7 +134,7 @@ class CPALS(Central):
                 }
             if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge") and not gradient:
                 break
-        return Run(seed, factors, clock.history[-1]["objective"], clock.history)
+        return Run(seed, factors, clock.history[-1]["objective"], clock.end())
 
     def _observed(
         self,
@@ -174,7 +174,8 @@ class CPALS(Central):
                 new = cp.least_squares(g, m, ridge, out=None if n else factors[0])
             grams[n] = new.T @ new
             if n == tensor.ndim - 1:  # <O, X> from the last MTTKRP: zeros are never touched
-                sse = max(0.0, norm - 2 * float(np.vdot(new, m)) + float(np.vdot(grams[n], g)))
+                inner = float(np.einsum("ir,ir->", new, m))
+                sse = max(0.0, norm - 2 * inner + float((grams[n] * g).sum()))
             if n:
                 length = np.sqrt(np.diagonal(grams[n]))
                 safe = np.where(length > 0, length, 1.0)

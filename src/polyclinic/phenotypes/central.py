@@ -85,6 +85,16 @@ class Clock:
         self.method, self.rounds, self.tol, self.progress = method, rounds, tol, progress
         self.history: list[dict[str, Any]] = []
         self._start = time.perf_counter()
+        self._tell("begin", 0, {})
+
+    def _tell(self, kind: str, number: int, figures: dict[str, float]) -> None:
+        if self.progress is not None:
+            self.progress(Progress(kind, self.method, number, self.rounds, figures))
+
+    def end(self) -> list[dict[str, Any]]:
+        """No more rounds: the history."""
+        self._tell("end", len(self.history), {})
+        return self.history
 
     def tick(self, figures: dict[str, float], remedy: str) -> bool:
         """Note a finished round; True when the objective changed by less than ``tol`` (relative)."""
@@ -92,8 +102,7 @@ class Clock:
             raise Divergence(f"{self.method}, round {len(self.history) + 1}: left the finite numbers", hint=remedy)
         number = len(self.history) + 1
         self.history.append({"round": number, "seconds": time.perf_counter() - self._start, **figures})
-        if self.progress is not None:
-            self.progress(Progress("round", self.method, number, self.rounds, figures))
+        self._tell("round", number, figures)
         if number < 2 or self.tol == 0:
             return False
         before, now = self.history[-2]["objective"], figures["objective"]

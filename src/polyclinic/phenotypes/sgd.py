@@ -124,4 +124,4 @@ class CPSGD(Central):
                 figures["rmse_full"] = float(np.sqrt(passed.squared_error / max(cells, 1.0)))
             if clock.tick(figures, f"learning_rate is {rate:g}: try {rate / 10:g}"):
                 break
-        return Run(seed, [patients, *features], clock.history[-1]["objective"], clock.history)
+        return Run(seed, [patients, *features], clock.history[-1]["objective"], clock.end())
