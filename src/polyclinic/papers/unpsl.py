@@ -173,8 +173,12 @@ def table2(
         pairs, judged = data.pairs(train)
         held, truth = data.pairs(test)
         X, Z = data.features[train], data.features[test]
-        models = _methods(seed + r, scoring="pairs", standardizes=("scale",), start_scales=(2.0, 3.0), l2s=(1e-4,),
-                          penalty=0.2, iterations=30, cv=4, repeats=1)  # fmt: skip
+        # as printed: accuracy is the point; corrected: the redundant block has to go, which takes sparsity and a long path
+        grid: dict[str, Any] = {"l2s": (1e-4,), "start_scales": (2.0, 3.0), "penalty": 0.2, "iterations": 30}
+        if variant == "corrected":
+            grid = {"l1s": (3e-3,), "l2s": (1e-3,), "start_scales": (1.0,), "penalty": 0.3, "iterations": 60,
+                    "decorrelation": "convex"}  # fmt: skip
+        models = _methods(seed + r, scoring="pairs", standardizes=("scale",), cv=4, repeats=1, **grid)
         for name, model in models.items():
             if name == "LMNN" or (methods is not None and name not in methods):
                 continue

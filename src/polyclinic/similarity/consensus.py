@@ -44,6 +44,7 @@ __all__ = ["ConsensusUnPSL", "learn_between"]
 Array = NDArray[np.float64]
 ROOM = 1 + 1e-9  # rounding of float64 sums, granted above a mathematical bound
 WIDE, THIN = 500, 50  # above so many features W must be thin (the message is d x rank)
+SHARED = ("l1", "l2", "bias", "rank", "start_scale", "standardize", "weighting", "decorrelation", "variant", "seed")
 PACE, BAND = 1.5, 3.0  # rho changes by this factor when one residual exceeds the other by that
 
 
@@ -355,12 +356,25 @@ def learn_between(
     pairs: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     **options: Any,
 ) -> UnPSL:
-    """Run the consensus with a central estimator's parameters, and put what it learned into that estimator."""
-    shared = ("l1", "l2", "bias", "rank", "start_scale", "standardize", "weighting", "decorrelation", "variant", "seed")
-    known = ConsensusUnPSL.Params.model_fields
-    settings = {**{k: getattr(model, k) for k in shared}, **{k: v for k, v in options.items() if k in known}}
-    method = ConsensusUnPSL(**settings)
-    method.judged = dict(pairs or {})
+    """Run the consensus with a central estimator's parameters, and put what it learned into that estimator.
+
+    With ``privacy`` it runs :class:`~polyclinic.similarity.private.PrivateUnPSL` instead, which leaves the redundancy
+    penalty out (correlations would have to be paid for) and needs ``patients`` and ``radius``, both public.
+    """
+    method: Any
+    if options.get("privacy") is not None:
+        from polyclinic.similarity.private import PrivateUnPSL
+
+        if pairs:
+            raise ConfigError("judged pairs have no bound per patient: with privacy, pairs come from labels")
+        known, shared = PrivateUnPSL.Params.model_fields, ("bias", "seed")
+        chosen = {k: v for k, v in options.items() if k in known}
+        method = PrivateUnPSL(**{**{k: getattr(model, k) for k in shared}, **chosen})
+    else:
+        known = ConsensusUnPSL.Params.model_fields
+        chosen = {k: v for k, v in options.items() if k in known}
+        method = ConsensusUnPSL(**{**{k: getattr(model, k) for k in SHARED}, **chosen})
+        method.judged = dict(pairs or {})
     method.fit(sites, **{k: v for k, v in options.items() if k not in known})
     for key in ("mean_", "scale_", "components_", "n_features_in_", "bias_", "objective_", "n_iter_", "embedding_"):
         setattr(model, key, getattr(method, key))

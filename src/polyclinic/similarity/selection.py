@@ -122,7 +122,7 @@ class UnPSLCV(UnPSL):
                 return float(np.mean(knn_predict(A, codes[train], B, k=min(self.k, len(train))) == codes[test]))
             agree = codes[test][:, None] == codes[test][None, :]
             upper = np.triu_indices(len(test), 1)
-            return float(np.mean(((B @ B.T >= self.bias) == agree)[upper]))
+            return float(np.mean(((self.bias <= B @ B.T) == agree)[upper]))
 
         return self._select(patients, part, score, self._folds(who, codes))
 

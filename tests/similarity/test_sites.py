@@ -1,0 +1,207 @@
+"""UnPSL between hospitals: equals the centre, says what it sends, refuses, searches, pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyclinic.datasets import load_parkinsons, unpsl_synthetic
+from polyclinic.errors import ConfigError, DataError, PolicyRefusal
+from polyclinic.federation.fold import Fold
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.policy import Policy
+from polyclinic.similarity.consensus import ConsensusUnPSL
+from polyclinic.similarity.private import PrivateUnPSL, buckets
+from polyclinic.similarity.search import search
+from polyclinic.similarity.unpsl import UnPSL
+from polyclinic.tensors.site import Site
+
+
+def hospitals(n: int = 90, d: int = 5, seed: int = 0) -> list[Site]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    X = rng.normal(size=(n, d))
+    X[:, 0] += 2 * y
+    return [Site(f"h{k}", features=X[k::3], labels=y[k::3]) for k in range(3)]
+
+
+def gap(A: np.ndarray, B: np.ndarray) -> float:
+    return float(np.linalg.norm(A - B) / np.linalg.norm(B))
+
+
+@pytest.mark.protocol
+def test_three_hospitals_equal_the_centre_on_parkinsons(data_path: Callable[[str], Path]) -> None:
+    X, y, _, _ = load_parkinsons(data_path("parkinsons"))
+    where = np.random.default_rng(0).permutation(len(X)) % 3
+    sites = [Site("abc"[k], features=X[where == k], labels=y[where == k]) for k in range(3)]
+    centre = UnPSL(iterations=1500, inner=20, tol=1e-5, penalty=3.0).fit(X, y, groups=where)
+    assert gap(UnPSL().fit_sites(sites, rounds=60).metric_, centre.metric_) < 1e-3
+
+
+@pytest.mark.protocol
+@pytest.mark.slow
+def test_three_hospitals_equal_the_centre_on_synthetic_data() -> None:
+    from polyclinic.papers.unpsl import figure3
+
+    assert figure3("synthetic")["gap"][-1] < 1e-3
+
+
+@pytest.mark.protocol
+def test_judged_pairs_at_the_hospitals_give_the_centre() -> None:
+    planted = unpsl_synthetic(3, 90, 0)
+    rows = {f"h{k}": np.arange(k, 90, 3) for k in range(3)}
+    judged = {s: planted.pairs(r) for s, r in rows.items()}
+    index = np.concatenate([rows[s][p] for s, (p, _) in judged.items()])
+    sign = np.concatenate([v for _, v in judged.values()])
+    centre = UnPSL(iterations=1500, inner=20, tol=1e-6, penalty=0.5).fit_pairs(planted.features, index, sign)
+    sites = [Site(s, features=planted.features[r]) for s, r in rows.items()]
+    assert gap(UnPSL().fit_sites(sites, pairs=judged).metric_, centre.metric_) < 1e-3
+
+
+@pytest.mark.protocol
+def test_masked_and_subspace_sums_give_the_plain_model() -> None:
+    sites = hospitals()
+    plain = UnPSL().fit_sites(sites, rounds=10)
+    masked = UnPSL().fit_sites(sites, rounds=10, aggregation="masked")
+    assert gap(masked.metric_, plain.metric_) < 1e-6
+    subspace = UnPSL().fit_sites(sites, rounds=3, aggregation="subspace")
+    assert gap(subspace.metric_, UnPSL().fit_sites(sites, rounds=3).metric_) < 1e-4
+
+
+@pytest.mark.protocol
+def test_the_order_of_the_list_does_not_matter() -> None:
+    sites = hospitals()
+    a = UnPSL().fit_sites(sites, rounds=4).metric_
+    np.testing.assert_array_equal(a, UnPSL().fit_sites(sites[::-1], rounds=4).metric_)
+
+
+@pytest.mark.protocol
+def test_only_one_matrix_of_the_size_of_w_leaves_in_a_round() -> None:
+    u = UnPSL().fit_sites(hospitals(d=5), rounds=4)
+    assert u.traffic_.payload_bytes_up == 3 * 4 * 8 * 5 * 5
+    assert u.privacy_.epsilon is None
+    assert u.privacy_.guarantee == "none"
+    assert {"objective", "primal_residual", "dual_residual"} <= set(u.history_[-1])
+
+
+@pytest.mark.protocol
+def test_a_checkpoint_goes_on_to_the_same_model() -> None:
+    sites = hospitals()
+    whole = Fold(ConsensusUnPSL(rounds=5), sites)
+    whole.run()
+    part = Fold(ConsensusUnPSL(rounds=5), sites)
+    for _ in range(9):
+        part.advance()
+    rest = Fold(ConsensusUnPSL(rounds=5), sites)
+    rest.restore(part.state())
+    rest.run()
+    np.testing.assert_array_equal(rest.public.W, whole.public.W)
+
+
+def test_a_hospital_of_one_patient_takes_part_and_adds_no_pair() -> None:
+    sites = hospitals()
+    lone = Site("zz", features=sites[0].matrix()[:1], labels=np.asarray(sites[0].labels)[:1])
+    assert np.isfinite(UnPSL().fit_sites([*sites, lone], rounds=3).metric_).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"labels": None}, "no labels"),
+        ({"labels": np.zeros(30, int), "all": True}, "dissimilar"),
+        ({"nan": True}, "missing"),
+    ],
+)
+def test_unusable_hospitals_are_refused_before_round_one(change: dict[str, object], word: str) -> None:
+    sites = hospitals()
+    if change.get("all"):
+        sites = [Site(s.name, features=s.matrix(), labels=np.zeros(s.patients, int)) for s in sites]
+    elif change.get("nan"):
+        X = sites[0].matrix().copy()
+        X[0, 0] = np.nan
+        sites[0] = Site("h0", features=X, labels=sites[0].labels)
+    else:
+        sites[0] = Site("h0", features=sites[0].matrix())
+    with pytest.raises(DataError, match=word):
+        UnPSL().fit_sites(sites, rounds=2)
+
+
+def test_wide_data_get_a_thin_w_and_too_large_messages_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    wide = [Site(f"h{k}", features=rng.normal(size=(8, 501)), labels=np.arange(8) % 2) for k in range(3)]
+    with pytest.raises(ConfigError, match="at most 50"):
+        UnPSL(rank=60).fit_sites(wide)
+    assert UnPSL(rank=2).fit_sites(wide, rounds=1, inner=2).components_.shape == (2, 501)
+    huge = [Site(f"h{k}", features=np.zeros((2, 6000)), labels=[0, 1]) for k in range(3)]
+    with pytest.raises(ConfigError, match="too large"):
+        UnPSL().fit_sites(huge)
+
+
+def test_search_answers_counts_above_the_smallest_cell_only() -> None:
+    sites = hospitals(300)
+    u = UnPSL(iterations=20).fit(np.concatenate([s.matrix() for s in sites]), np.concatenate([s.labels for s in sites]))
+    prototype = [2.0, 0.0, 0.0, 0.0, 0.0]
+    answers = search(u, sites, prototype, threshold=0.0)
+    true = {s.name: int((u.similarity([prototype], s.matrix())[0] >= 0).sum()) for s in sites}
+    assert all(a.similar == true[a.site] for a in answers)
+    few = search(u, [s.take(np.arange(12)) for s in sites], prototype, threshold=0.0)
+    assert all(a.similar is None and a.outcome_share is None for a in few)
+
+
+def test_a_patients_row_is_no_query_unless_both_sides_allow_it() -> None:
+    sites = hospitals(300)
+    u = UnPSL(iterations=5).fit(sites[0].matrix(), sites[0].labels)
+    row = sites[1].matrix()[0]
+    yes, no = Policy(allow_gather=True), Policy()
+    everybody = {s.name: yes for s in sites}
+    for consent, rules in ((False, everybody), (True, None), (True, {**everybody, "h1": no})):
+        with pytest.raises(PolicyRefusal, match="patient"):
+            search(u, sites, row, kind="patient", allow_patient_query=consent, policies=rules)
+    assert len(search(u, sites, row, kind="patient", allow_patient_query=True, policies=everybody)) == 3
+    with pytest.raises(PolicyRefusal, match="gather"):
+        search(u, sites, row, policies={"h1": no})
+
+
+def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
+    sites = hospitals(300, seed=4)
+    method = PrivateUnPSL(privacy=Privacy(50.0), patients=300, radius=6.0, rounds=2, rank=2)
+    fold = Fold(method, sites)
+    for _ in range(2):
+        step = method.next(fold.public) if fold.public is not None else None
+        if step is None:
+            fold.begin()
+            step = method.next(fold.public)
+        assert step is not None
+        private = fold.parties["h0"].private
+        rng = np.random.default_rng(0)
+        whole = method.contribute(step, sites[0], private, fold.public, rng)[1].arrays
+        for i in range(0, 100, 7):
+            less = sites[0].take(np.delete(np.arange(100), i))
+            part = method.contribute(step, less, private, fold.public, rng)[1].arrays
+            moved = np.sqrt(sum(float(((whole[k] - part[k]) ** 2).sum()) for k in whole))
+            assert moved <= 1.0
+        fold.advance()
+
+
+def test_a_private_run_is_formal_and_pays_what_was_asked() -> None:
+    u = UnPSL().fit_sites(hospitals(3000), privacy=Privacy(2.0), patients=3000, radius=6.0, aggregation="masked")
+    assert u.privacy_.guarantee == "formal"
+    assert u.privacy_.adjacency == "patient"
+    assert u.privacy_.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert u.feature_weights_.argmax() == 0
+    assert u.history_[-1]["objective"] is None
+
+
+def test_too_many_features_for_the_patients_are_refused() -> None:
+    with pytest.raises(ConfigError, match="too many"):
+        UnPSL().fit_sites(hospitals(60, d=40), privacy=Privacy(1.0), patients=60, radius=6.0)
+
+
+def test_the_bucket_of_a_patient_depends_on_nobody_else() -> None:
+    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    every = buckets(X, y, key="k", round=3, count=9)
+    np.testing.assert_array_equal(every[5:], buckets(X[5:], y[5:], key="k", round=3, count=9))
+    assert (every != buckets(X, y, key="k", round=4, count=9)).any()

@@ -1,0 +1,171 @@
+"""UnPSL, central: estimator, selection, degenerate input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import check_estimator
+
+from polyclinic.datasets import load_leukemia, unpsl_synthetic
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.similarity.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
+from polyclinic.similarity.selection import UnPSLCV
+from polyclinic.similarity.unpsl import UnPSL
+
+
+def two_groups(n: int = 60, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    X = rng.normal(size=(n, d))
+    X[:, 0] += 3 * y
+    return X, y
+
+
+@pytest.mark.parametrize("model", [UnPSL(iterations=5), Euclidean(), GMML()], ids=lambda m: type(m).__name__)
+def test_it_is_a_scikit_learn_estimator(model: object) -> None:
+    failed = [r for r in check_estimator(model, on_fail=None) if r["status"] == "failed"]
+    assert not failed, [(r["check_name"], str(r["exception"])[:200]) for r in failed]
+
+
+def test_the_metric_is_positive_semidefinite_and_agrees_with_similarity_and_transform() -> None:
+    X, y = two_groups()
+    u = UnPSL(iterations=20).fit(X, y)
+    assert np.linalg.eigvalsh(u.metric_).min() > -1e-10
+    Z = (X - u.mean_) / u.scale_
+    np.testing.assert_allclose(u.similarity(X), Z @ u.metric_ @ Z.T, atol=1e-10)
+    np.testing.assert_allclose(u.transform(X) @ u.transform(X).T, u.similarity(X), atol=1e-10)
+    np.testing.assert_allclose(u.components_ @ u.components_.T, u.metric_, atol=1e-10)  # square: the symmetric root
+    p = u.predict_proba_pairs(X[:3], X[3:6])
+    np.testing.assert_allclose(p.sum(1), 1.0)
+    assert ((p[:, 1] >= 0.5) == (u.predict_pairs(X[:3], X[3:6]) == 1)).all()
+    assert 0 <= u.score_pairs(X[:3], X[3:6], [1, -1, 1]) <= 1
+
+
+def test_the_informative_feature_is_found_and_the_others_dropped() -> None:
+    X, y = two_groups(80, 6)
+    u = UnPSL(l1=0.03, l2=0.01, penalty=3.0, iterations=300).fit(X, y)
+    assert u.feature_weights_.argmax() == 0
+    assert 0 in u.selected_features_
+    assert len(u.selected_features_) < 6
+    assert u.history_[-1]["primal_residual"] < 1e-2 * u.history_[0]["primal_residual"] + 1e-3
+
+
+def test_iterations_lower_the_objective_and_more_starts_never_raise_it() -> None:
+    X, y = two_groups()
+    one = UnPSL(iterations=30, tol=0).fit(X, y)
+    assert one.history_[-1]["objective"] < one.history_[0]["objective"]
+    assert UnPSL(iterations=30, tol=0, n_starts=3).fit(X, y).objective_ <= one.objective_
+
+
+def test_the_loss_does_not_scale_with_the_number_of_patients() -> None:
+    X, y = two_groups(40)
+    once = UnPSL(iterations=40).fit(X, y).feature_weights_
+    twice = UnPSL(iterations=40).fit(np.vstack([X, X]), np.concatenate([y, y])).feature_weights_
+    assert np.linalg.norm(once - twice) < 0.25 * np.linalg.norm(once)
+
+
+def test_redundant_features_get_at_most_a_tenth_of_the_weight() -> None:
+    data = unpsl_synthetic(20, 400, 0)
+    rows = np.arange(200)
+    pairs, y = data.pairs(rows)
+    u = UnPSL(l1=3e-3, l2=1e-3, decorrelation="convex", standardize="scale", iterations=40)
+    u.fit_pairs(data.features[rows], pairs, y)
+    w = u.feature_weights_
+    assert w[data.redundant].sum() <= 0.1 * w.sum()
+
+
+@pytest.mark.paper
+def test_synthetic_pairs_are_called_better_than_in_the_paper() -> None:
+    data = unpsl_synthetic(20, 400, 3, variant="paper")
+    train, test = np.arange(200), np.arange(200, 400)
+    pairs, y = data.pairs(train)
+    held, truth = data.pairs(test)
+    u = UnPSL(l1=1e-4, l2=1e-4, start_scale=3.0, penalty=0.2, iterations=20, tol=0, standardize="scale")
+    u.fit_pairs(data.features[train], pairs, y)
+    X = data.features[test]
+    assert u.score_pairs(X[held[:, 0]], X[held[:, 1]], truth) > 0.9464
+
+
+def test_the_printed_variant_is_kept() -> None:
+    X, y = two_groups(30, 3)
+    u = UnPSL(variant="paper", iterations=10).fit(X, y)
+    assert u.metric_.shape == (3, 3)
+    with pytest.raises(ConfigError, match="square"):
+        UnPSL(variant="paper", rank=2).fit(X, y)
+
+
+def test_thousands_of_genes_fit_without_a_square_matrix(data_path: Callable[[str], Path]) -> None:
+    X, y, _, _ = load_leukemia(data_path("leukemia_golub1999"), split="train")
+    u = UnPSL(iterations=5).fit(X, y)
+    assert u.components_.shape == (37, X.shape[1])
+    assert u.transform(X).shape == (38, 37)
+
+
+def test_constant_features_never_count_and_duplicates_are_fine() -> None:
+    X, y = two_groups(20, 3)
+    X[:, 1] = 7.0
+    u = UnPSL(iterations=10).fit(np.vstack([X, X]), np.concatenate([y, y]))
+    assert np.isfinite(u.similarity(X)).all()
+    far = X.copy()
+    far[:, 1] = 1e6
+    np.testing.assert_allclose(u.similarity(far), u.similarity(X))
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "word"),
+    [
+        ([[1.0], [2.0]], [1, 1], "two classes"),
+        ([[1.0], [np.nan]], [0, 1], "NaN"),
+        ([[1.0]], [0], "minimum of 2"),
+        ([[1.0], [2.0]], [0, 1], "class of its own"),
+    ],
+)
+def test_unusable_patients_are_refused_with_the_reason(X: list[list[float]], y: list[int], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        UnPSL().fit(X, y)
+
+
+def test_all_wrong_parameters_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as e:
+        UnPSL(l1=-1, penalty=0, weighting="x").fit([[0.0], [1.0], [2.0]], [0, 1, 1])  # type: ignore[arg-type]
+    assert len(e.value.faults) == 3
+
+
+def test_pairs_judged_all_alike_are_refused() -> None:
+    with pytest.raises(DataError, match="alike"):
+        UnPSL().fit_pairs(np.eye(3), [[0, 1], [1, 2]], [1, 1])
+
+
+def test_cross_validation_holds_persons_out_together() -> None:
+    X, y = two_groups(60)
+    who = np.arange(60) // 6
+    m = UnPSLCV(l2s=(1e-3,), iterations=4, cv=3, repeats=1)
+    for train, test in m._folds(who, y):
+        assert not set(who[train]) & set(who[test])
+    assert m.fit(X, y, groups=who).best_params_["iterations"] <= 4
+    assert len(m.cv_results_) == 2
+
+
+@pytest.mark.parametrize("model", [Euclidean(), Cosine(), GMML(), LowRank(), LMNN(), ITML(constraints=100)])
+def test_baselines_share_the_interface(model: object) -> None:
+    pytest.importorskip("metric_learn")
+    X, y = two_groups(40, 3)
+    model.fit(X, y)  # type: ignore[attr-defined]
+    s = model.similarity(X)  # type: ignore[attr-defined]
+    assert s.shape == (40, 40)
+    same = (y[:, None] == y[None, :])[np.triu_indices(40, 1)]
+    assert np.mean((s >= model.bias_)[np.triu_indices(40, 1)] == same) >= max(same.mean(), 1 - same.mean())  # type: ignore[attr-defined]
+
+
+def test_explanations_add_up_and_name_the_feature() -> None:
+    X, y = two_groups()
+    u = UnPSL(iterations=20).fit(X, y)
+    e = u.explain(X[1], X[3])
+    assert e.contributions.sum() == pytest.approx(u.similarity(X[1:2], X[3:4])[0, 0])
+    assert e.table(1)[0]["feature"] == f"x{np.abs(e.contributions).argmax()}"
+    bars = [v["contribution"] for v in e.chart(2)["data"]["values"]]
+    assert sum(bars) == pytest.approx(e.similarity)
+    np.testing.assert_allclose(u.explain(X[3], X[1]).contributions, e.contributions)
