@@ -33,7 +33,7 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     space: dict[str, object] = {"__name__": "docs"}
     for kind, code in blocks(page):
         if kind == "python":
-            exec(compile(code, str(page), "exec"), space)
+            exec(compile(code, str(page), "exec", dont_inherit=True), space)
         elif all(line.startswith("make ") for line in code.strip().splitlines()):
             for line in code.strip().splitlines():  # the set-up commands themselves: their targets exist
                 subprocess.run(["make", "-n", *line.split()[1:]], cwd=ROOT, check=True, capture_output=True)
