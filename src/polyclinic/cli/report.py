@@ -1,9 +1,9 @@
-"""``polyclinic report DIR``: what a run found, as one HTML file for people; tables and citations beside it on request."""
+"""``polyclinic report DIR``: what a run found, as one HTML file for people; tables, review sheets and cohorts on request."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,15 +13,73 @@ __all__ = ["command"]
 def command(
     folder: Annotated[Path, typer.Argument(help="A run folder, as demo, simulate or coordinator write it.")],
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write; default: report.html there.")] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Also every table as CSV and Parquet, the model, citation.bib: exports/.")
+    ] = False,
+    sheet: Annotated[
+        list[str] | None, typer.Option("--sheet", help="A blinded review sheet for this reviewer: review/NAME.csv.")
+    ] = None,
+    reviewed: Annotated[
+        list[Path] | None, typer.Option("--reviewed", help="Filled-in sheets: print how far reviewers agree.")
+    ] = None,
+    cohort: Annotated[
+        str | None, typer.Option("--cohort", help="Local only: OMOP cohort rows of this site's patients.")
+    ] = None,
+    tensor: Annotated[Path | None, typer.Option("--tensor", help="With --cohort: the site's tensor.npz.")] = None,
+    events: Annotated[Path | None, typer.Option("--events", help="With --cohort: the site's events.parquet.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write the report of a run folder as one HTML file."""
+    from dataclasses import asdict
+
     from polyclinic.cli.console import console, say_json
+    from polyclinic.errors import ConfigError
     from polyclinic.report.html import write_report
     from polyclinic.run import RunFolder
 
-    path = write_report(RunFolder(folder), out=out)
+    run = RunFolder(folder)
+    faults = []
+    if cohort is not None and tensor is None:
+        faults.append("--cohort needs --tensor: the patients' identifiers are at the site, not in the run folder")
+    faults += [f"--sheet {name!r} is not a file name" for name in sheet or () if not name or Path(name).name != name]
+    if faults:
+        raise ConfigError("report: wrong options", faults=faults)
+    made: dict[str, Any] = {}
+    if reviewed:
+        from polyclinic.report.review import agreement
+
+        made["agreement"] = asdict(agreement(reviewed))
+        run.write_json(run.path / "review.json", made["agreement"])
+    path = write_report(run, out=out)
+    made |= {"report": str(path), "bytes": path.stat().st_size}
+    if export:
+        from polyclinic.report.export import export as write_exports
+
+        made["exports"] = [str(p) for p in write_exports(run)]
+    if sheet:
+        from polyclinic.report.cards import cards
+        from polyclinic.report.contents import RunContents
+        from polyclinic.report.review import write_sheet
+
+        contents = RunContents.read(run)
+        found = cards(contents) if contents.kind == "phenotypes" else ()
+        made["sheets"] = [str(write_sheet(found, run.path / "review" / f"{r}.csv", reviewer=r)) for r in sheet]
+    if cohort is not None:
+        from polyclinic.report.cohort import write_cohort
+
+        assert tensor is not None
+        target = run.path / "sites" / cohort / "cohort"
+        made["cohort"] = [str(p) for p in write_cohort(run, cohort, tensor, events=events, out=target)]
     if as_json:
-        say_json({"report": str(path), "bytes": path.stat().st_size})
-    else:
-        console.print(f"report: {path}", soft_wrap=True)
+        say_json(made)
+        return
+    console.print(f"report:    {path}", soft_wrap=True)
+    for name in ("exports", "sheets", "cohort"):
+        if name in made:
+            console.print(f"{name + ':':<10} {len(made[name])} files in {Path(made[name][0]).parent}", soft_wrap=True)
+    if "agreement" in made:
+        a = made["agreement"]
+        kappa = "" if a["kappa"] is None else f", Fleiss' kappa {a['kappa']:.2f}"
+        console.print(
+            f"review:    {a['reviewers']} sheets, {a['phenotypes']} phenotypes, {a['meaningful']:.0%} meaningful{kappa}"
+        )

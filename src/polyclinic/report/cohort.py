@@ -1,0 +1,106 @@
+"""OMOP ``cohort`` rows for "patients in phenotype r": written at the site, for the site; never part of a report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.evaluation.presence import CARRIES
+from polyclinic.report.cards import cards
+from polyclinic.report.contents import RunContents
+from polyclinic.report.export import write_parquet
+from polyclinic.run import RunFolder
+from polyclinic.tensors.files import atomic
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.table import Table
+
+__all__ = ["write_cohort"]
+
+
+def write_cohort(folder: RunFolder, site: str, tensor: Path, *, events: Path | None = None, out: Path) -> list[Path]:
+    """Write ``cohort`` and ``cohort_definition`` of one site's own patients, readable by their owner only.
+
+    Parameters
+    ----------
+    folder
+        A finished run of phenotypes.
+    site
+        Whose patients; their memberships must be in the folder (they are, at the site or in a simulation).
+    tensor
+        The site's ``tensor.npz`` as ``polyclinic ingest`` wrote it: its patient axis names the subjects.
+    events
+        ``events.parquet`` of the same site: start and end are a patient's first and last event; without it both are
+        empty (NULL), to be filled in by the site.
+    out
+        Folder to write into.
+
+    Returns
+    -------
+    list of Path
+        The CSV and Parquet files.
+    """
+    run = RunContents.read(folder)
+    kept = folder.path / "sites" / site / "memberships.npz"
+    faults = [] if run.kind == "phenotypes" else [f"the run learned {run.kind}, not phenotypes"]
+    faults += [] if kept.is_file() else [f"{kept}: not there"]
+    if faults:
+        raise ConfigError(f"no cohort of site {site!r} can be written", faults=faults)
+    with np.load(kept, allow_pickle=False) as z:
+        memberships = np.abs(z["memberships"])
+    subjects = SparseTensor.load(tensor).axes[0].labels
+    if subjects is None or len(subjects) != len(memberships):
+        raise DataError(
+            f"{tensor}: {0 if subjects is None else len(subjects)} named patients, the run has {len(memberships)}",
+            hint="give the tensor.npz that this site ran the study on",
+        )
+    when = _periods(events) if events is not None else {}
+    mass = np.prod([np.abs(f).sum(0) for f in run.factors], axis=0)
+    share = memberships * mass / np.maximum((memberships * mass).sum(1, keepdims=True), 1e-300)
+    found = cards(run)
+    rows = [
+        (r + 1, subjects[i], *when.get(subjects[i], (None, None)))
+        for r in range(len(found))
+        for i in np.flatnonzero(share[:, r] >= CARRIES)
+    ]
+    definitions = [
+        (
+            c.number,
+            c.name,
+            f"at least {CARRIES:.0%} of recorded activity explained by phenotype {c.number} of {run.name}",
+        )
+        for c in found
+    ]
+    made = {
+        "cohort": Table(["cohort_definition_id", "subject_id", "cohort_start_date", "cohort_end_date"], rows),
+        "cohort_definition": Table(
+            ["cohort_definition_id", "cohort_definition_name", "cohort_definition_description"], definitions
+        ),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    os.chmod(out, 0o700)
+    written = []
+    for name, table in made.items():
+        path = out / f"{name}.csv"
+        with atomic(path) as temporary:
+            temporary.write_text(table.to_csv(), encoding="utf-8")
+        written += [path, write_parquet(table, out / f"{name}.parquet")]
+    for path in written:
+        os.chmod(path, 0o600)
+    return written
+
+
+def _periods(events: Path) -> dict[str, tuple[Any, Any]]:
+    """First and last day of every patient, as ISO dates."""
+    import duckdb
+
+    with duckdb.connect() as con:
+        found = con.execute(
+            "SELECT CAST(patient_id AS VARCHAR), CAST(CAST(min(time) AS DATE) AS VARCHAR), "
+            "CAST(CAST(max(time) AS DATE) AS VARCHAR) FROM read_parquet(?) GROUP BY 1",
+            [str(events)],
+        ).fetchall()
+    return {p: (a, b) for p, a, b in found}

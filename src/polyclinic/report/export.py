@@ -1,0 +1,102 @@
+"""Exports of a run: every table as CSV and Parquet, the model as arrays and JSON, and how to cite it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyclinic.report.cards import cards
+from polyclinic.report.citation import bibtex
+from polyclinic.report.contents import RunContents
+from polyclinic.report.spending import spending
+from polyclinic.report.tables import tables
+from polyclinic.run import RunFolder
+from polyclinic.tensors.files import atomic
+from polyclinic.tensors.table import Table
+
+__all__ = ["export", "shareable_arrays", "write_parquet"]
+
+
+def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
+    """Write every table of a run, its model and its citation into ``exports/``; returns what was written.
+
+    Nothing here counts 1 to 10 patients, and codes that too few patients carry have weight 0.
+
+    Parameters
+    ----------
+    folder
+        A finished run.
+    out
+        Where to; default ``exports`` in the folder.
+    """
+    run = RunContents.read(folder)
+    place = folder.path / "exports" if out is None else out
+    place.mkdir(parents=True, exist_ok=True)
+    found = cards(run) if run.kind == "phenotypes" else ()
+    written = []
+    for name, table in tables(run, found, spending(run)).items():
+        path = place / f"{name}.csv"
+        with atomic(path) as temporary:
+            temporary.write_text(table.to_csv(), encoding="utf-8")
+        written += [path, write_parquet(table, place / f"{name}.parquet")]
+    model = place / "outcome.npz"
+    folder.write_arrays(model, shareable_arrays(run, [c.too_few for c in found]))
+    described = place / "outcome.json"
+    folder.write_json(described, {k: v for k, v in run.outcome.items() if k != "history"})
+    bib = place / "citation.bib"
+    with atomic(bib) as temporary:
+        temporary.write_text(bibtex(str(run.outcome["method"])), encoding="utf-8")
+    return [*written, model, described, bib]
+
+
+def shareable_arrays(run: RunContents, too_few: list[bool]) -> dict[str, Any]:
+    """The model without what describes single patients: such codes, and whole phenotypes, are set to 0."""
+    arrays = dict(run.arrays)
+    for n, (factor, hide) in enumerate(zip(run.factors, run.hidden), start=1):
+        if not run.formal:
+            arrays[f"factor{n}"] = np.where(hide | np.asarray(too_few, bool)[None, :], 0.0, factor)
+    return arrays
+
+
+def write_parquet(table: Table, path: Path) -> Path:
+    """Write a table as Parquet; a column of mixed values becomes text."""
+    import duckdb
+
+    names = [f"c{n}" for n in range(len(table.columns))]
+    kinds = [_kind([r[n] for r in table.rows]) for n in range(len(names))]
+    with atomic(path) as temporary, duckdb.connect() as con:
+        con.execute(f"CREATE TABLE t ({', '.join(f'{n} {k}' for n, k in zip(names, kinds))})")
+        rows = [[_value(v, k) for v, k in zip(r, kinds)] for r in table.rows]
+        if rows:
+            con.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(names))})", rows)
+        columns = ", ".join(f"{n} AS {_quoted(c)}" for n, c in zip(names, table.columns))
+        con.execute(
+            f"COPY (SELECT {columns} FROM t) TO '{str(temporary).replace(chr(39), chr(39) * 2)}' (FORMAT parquet)"
+        )
+    return path
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _kind(values: list[Any]) -> str:
+    known = [v for v in values if v is not None]
+    if known and all(isinstance(v, bool | np.bool_) for v in known):
+        return "BOOLEAN"
+    if known and all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in known):
+        return "BIGINT"
+    if known and all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in known):
+        return "DOUBLE"
+    return "VARCHAR"
+
+
+def _value(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "VARCHAR":
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value.item() if isinstance(value, np.generic) else value
