@@ -10,6 +10,7 @@ from polyclinic.datasets.samples import Samples, gene_filter, load_colon, load_l
 from polyclinic.datasets.split import split
 from polyclinic.datasets.truth import Truth, expected_auc
 from polyclinic.datasets.unpsl import PlantedSimilarity, unpsl_synthetic
+from polyclinic.datasets.workload import skewed_counts
 
 __all__ = [
     "PlantedSimilarity",
@@ -29,6 +30,7 @@ __all__ = [
     "open_data",
     "planted_counts",
     "planted_four_mode",
+    "skewed_counts",
     "split",
     "unpsl_synthetic",
 ]

@@ -1,0 +1,71 @@
+"""All experiments, by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from polyclinic.errors import ConfigError
+from polyclinic.papers.experiment import Experiment, Lab, Result
+
+__all__ = ["CATALOGUE", "find"]
+
+_TABLE: Final = {  # name: (paper, title, module, function, data)
+    "dpfact-rmse": ("DPFact", "Figure 2: RMSE over epochs", "dpfact", "rmse", "generated"),
+    "dpfact-cost": ("DPFact", "Table 3: communication cost", "dpfact", "cost", "generated"),
+    "dpfact-sites": ("DPFact", "Tables 2, 8: cost by number of sites", "dpfact", "sites", "generated"),
+    "dpfact-auc": ("DPFact", "Table 4: mortality AUC by rank", "dpfact", "auc", "generated"),
+    "dpfact-nicu": ("DPFact", "Figure 3 (a): AUC of NICU patients", "dpfact", "nicu", "generated"),
+    "dpfact-fms": ("DPFact", "Figure 3 (b): FMS against the budget", "dpfact", "fms", "generated"),
+    "dpfact-phenotypes": ("DPFact", "Tables 5-7: representative phenotypes", "dpfact", "phenotypes", "generated"),
+    "dpfact-mu": ("DPFact", "Figure 4: mu against column norms", "dpfact", "mu", "generated"),
+    "dpfact-grid": ("DPFact", "Section 5.4: grid over gamma and mu", "dpfact", "grid", "generated"),
+    "localtf-rmse": ("LocalTF", "Sections 4.5.1, 4.5.3: RMSE and AUC", "localtf", "rmse", "generated"),
+    "localtf-cost": ("LocalTF", "Section 4.5.2: communication", "localtf", "cost", "generated"),
+    "localtf-passes": ("LocalTF", "grid over b", "localtf", "passes", "generated"),
+    "localtf-four-mode": ("LocalTF", "future work: four modes", "localtf", "four_mode", "generated"),
+    "trip-size": ("TRIP", "Figures 4 (a), (b): RMSE and time against nonzeros", "trip", "size", "generated"),
+    "trip-hospitals": ("TRIP", "Figure 5 (a): number of hospitals", "trip", "hospitals", "generated"),
+    "trip-skew": ("TRIP", "Figure 5 (b): skewness", "trip", "skew", "generated"),
+    "trip-iterations": ("TRIP", "Figures 4 (c), (d): RMSE over iterations", "trip", "iterations", "generated"),
+    "trip-distinct": ("TRIP", "grid over lambda", "trip", "distinct", "generated"),
+    "trip-discovery": ("TRIP", "Section 5.2: phenotype discovery", "trip", "discovery", "generated"),
+    "trip-alignment": ("TRIP", "alignment time", "trip", "alignment", "generated"),
+    "unpsl-table1": ("UnPSL", "Table 1: real data", "similarity", "table1", "parkinsons"),
+    "unpsl-table2": ("UnPSL", "Table 2: synthetic data", "similarity", "table2", "generated"),
+    "unpsl-figures": ("UnPSL", "Figures 1-3", "similarity", "figures", "parkinsons"),
+    "em-figure2": ("private EM", "Figure 2: log-likelihood", "similarity", "em_figure2", "parkinsons"),
+    "em-figure3": ("private EM", "Figure 3: leaked information", "similarity", "em_figure3", "generated"),
+    "beyond-epsilon": ("beyond", "DPEM against epsilon and cohort size", "beyond", "epsilon", "generated"),
+    "beyond-sums": ("beyond", "the price of no secure aggregation", "beyond", "sums", "generated"),
+    "beyond-real": ("beyond", "DPEM on real open data", "beyond", "real", "cms_desynpuf"),
+}
+
+
+def _lazy(module: str, function: str) -> object:
+    def run(lab: Lab) -> Result:
+        return getattr(import_module(f"polyclinic.papers.{module}"), function)(lab)  # type: ignore[no-any-return]
+
+    return run
+
+
+CATALOGUE: Final = {
+    name: Experiment(name, paper, title, _lazy(module, function), data)  # type: ignore[arg-type]
+    for name, (paper, title, module, function, data) in _TABLE.items()
+}
+
+
+def find(name: str) -> list[Experiment]:
+    """One experiment, all of a paper (``dpfact``), or ``all``.
+
+    >>> [e.name for e in find("em")]
+    ['em-figure2', 'em-figure3']
+    """
+    if name == "all":
+        return list(CATALOGUE.values())
+    found = [e for n, e in CATALOGUE.items() if n == name or n.split("-")[0] == name]
+    if not found:
+        raise ConfigError(
+            f"no experiment {name!r}", faults=[f"known: {', '.join(CATALOGUE)}"], hint="polyclinic papers list"
+        )
+    return found
