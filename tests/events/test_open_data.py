@@ -152,6 +152,17 @@ def test_synpuf_drops_diagnoses_in_procedure_columns_and_counts_them(data_path: 
     assert all(len(c) <= 4 and c.isdigit() for c in made.site.counts().axes[1].labels or ())
 
 
+def test_synpuf_outpatient_claims_by_hcpcs_and_what_the_difference_is(data_path: Find, tmp_path: Path) -> None:
+    absent = {t: f"no_{t}" for t in ("inpatient_claims", *(f"beneficiary_{y}" for y in (2008, 2009, 2010)))}
+    tables = {"outpatient_claims": "outpatient_claims_partial_s01", **absent}
+    source = node(kind="synpuf", folder=str(data_path("cms_desynpuf")), tables=tables)
+    made = ingest(source, study(["hcpcs", "diagnosis"]), tmp_path / "out")
+    # SOURCE.md counts 1,870 x 4,570 and 135,959: it takes the text 'OTHER' (54 cells) for a diagnosis.
+    assert (made.site.counts().shape, made.site.counts().nnz) == ((1189, 1868, 4569), 135931)
+    assert made.manifest["steps"][0]["dropped"]["diagnosis column holds no ICD-9 diagnosis (by shape)"] == 54
+    assert_every_row_is_accounted_for(made)
+
+
 def test_synpuf_one_sample_is_one_site_and_samples_are_disjoint(data_path: Find, tmp_path: Path) -> None:
     source = node(kind="synpuf", folder=str(data_path("cms_desynpuf")))
     made = ingest(source, study(["procedure", "diagnosis"]), tmp_path / "out")
