@@ -73,7 +73,7 @@ def test_noise_never_breaks_a_covariance(kind):
 def fitted(seed: int, **params: object) -> tuple[float, pc.GaussianMixture]:
     x, held_out = records(seed, 20_000), records(seed + 100, 20_000)
     sites = network(x)
-    reference = pc.GaussianMixture(n_components=3, seed=0).fit(sites).score(held_out)
+    reference = pc.GaussianMixture(n_components=3, seed=0, n_starts=3).fit(sites).score(held_out)
     paid = pc.GaussianMixture(
         n_components=3, seed=seed, aggregation="masked", privacy=pc.Privacy(epsilon=2.0, delta=1e-6), **params
     ).fit(sites)
@@ -82,7 +82,7 @@ def fitted(seed: int, **params: object) -> tuple[float, pc.GaussianMixture]:
 
 def test_epsilon_2_is_within_a_tenth_of_a_nat_of_no_privacy():
     gap, m = fitted(0, radius=10.0)
-    assert gap < 0.1
+    assert abs(gap) < 0.1  # a reference that is worse would be a bad start of ours
     assert m.privacy_.guarantee == "formal"
     assert m.privacy_.adjacency == "patient"
     assert m.privacy_.epsilon <= 2.0
@@ -97,7 +97,7 @@ def test_epsilon_2_is_within_a_tenth_of_a_nat_of_no_privacy():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("radius", [10.0, 50.0, 200.0])
 def test_epsilon_2_for_three_seeds_and_generous_radii(seed, radius):
-    assert fitted(seed, radius=radius)[0] < 0.1
+    assert abs(fitted(seed, radius=radius)[0]) < 0.1
 
 
 def test_every_release_has_its_price():

@@ -297,8 +297,10 @@ class GaussianMixture(FittedMixture):
             mixture = start.box(mean, covariance, p.n_components, p.covariance_type, rng)
         else:
             sd = self._sd(public)
-            centres = start.plus_plus(self._points(public) / sd, public.votes, p.n_components, rng) * sd
-            mixture = start.shared(centres, sd**2, p.covariance_type)
+            draw = start.centres if public.start == 0 else start.plus_plus  # the best guess first, then other ones
+            mixture = start.shared(
+                draw(self._points(public) / sd, public.votes, p.n_components, rng) * sd, sd**2, p.covariance_type
+            )
         stage: Literal["lloyd", "em"] = "em" if p.start == "box" else "lloyd"
         number = max(public.round, 1) if public.start == 0 else public.round
         return replace(public, stage=stage, round=number, iteration=0, mixture=mixture, bound=None, converged=False)

@@ -11,12 +11,12 @@ import numpy as np
 
 from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks
 
-__all__ = ["box", "plus_plus", "points", "shared", "vote"]
+__all__ = ["box", "centres", "plus_plus", "points", "shared", "vote"]
 
 
 def points(mean: Array, covariance: Array, k: int, rng: np.random.Generator) -> Array:
     """(m, d) public points around the public mean; m grows with the number of groups."""
-    m = int(np.clip(16 * k, 64, 256))
+    m = int(np.clip(24 * k, 128, 512))
     # Cholesky and not eigenvectors: these flip their signs on a rounding error, and all ways to add must start alike
     ridge = 1e-9 * max(float(np.trace(covariance)) / len(mean), 1e-300)
     scale = np.linalg.cholesky(covariance + ridge * np.eye(len(mean)))
@@ -46,6 +46,24 @@ def plus_plus(candidates: Array, mass: Array, k: int, rng: np.random.Generator) 
         chosen.append(int(rng.choice(len(candidates), p=p)))
         far = np.minimum(far, ((candidates - candidates[chosen[-1]]) ** 2).sum(1))
     return candidates[chosen]
+
+
+def centres(candidates: Array, mass: Array, k: int, rng: np.random.Generator, *, tries: int = 10) -> Array:
+    """(k, d) the best of several k-means runs on the public points with their votes; it asks nobody again."""
+    best, least = candidates[:k], np.inf
+    for _ in range(tries):
+        found = plus_plus(candidates, mass, k, rng)
+        for _ in range(10):
+            far = ((candidates[:, None] - found) ** 2).sum(2)
+            near = far.argmin(1)
+            for j in range(k):
+                held = np.where(near == j, np.maximum(mass, 0.0), 0.0)
+                if held.sum() > 0:
+                    found[j] = held @ candidates / held.sum()
+        cost = float(np.maximum(mass, 0.0) @ ((candidates[:, None] - found) ** 2).sum(2).min(1))
+        if cost < least:
+            best, least = found, cost
+    return best
 
 
 def shared(means: Array, variances: Array, kind: CovarianceType) -> Mixture:
