@@ -17,14 +17,7 @@ from flare_federation import At, Federation, running, same, wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 TRIP = 'name = "trip"\nrank = 4\nrounds = {}\naggregation = "{}"'
-ROUNDS = 60
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    made = Federation(tmp_path_factory.mktemp("faults"))
-    with running(made):
-        yield made
+ROUNDS = 40
 
 
 def _restart(federation, *names, after=0.5):

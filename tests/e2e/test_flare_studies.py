@@ -10,23 +10,12 @@ import pytest
 pytest.importorskip("nvflare")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import Federation, hospitals, running, same
+from flare_federation import hospitals, same
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TRIP = 'name = "trip"\nrank = 4\nrounds = {}\naggregation = "{}"'
-NOISE = 11
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    made = Federation(
-        tmp_path_factory.mktemp("flare"),
-        more=f"[ledger]\nsimulated_noise_seed = {NOISE}\n",
-        policy="max_epsilon_total = 9\nallow_unproven = true",
-    )
-    with running(made):
-        yield made
+NOISE = 11  # as in conftest.py
 
 
 def _run(federation, study):
@@ -49,6 +38,7 @@ def test_plain_study_is_bit_equal_to_one_process(federation):
         assert not (kept / "state.ckpt").exists()
 
 
+@pytest.mark.slow
 def test_masked_study_is_equal_to_one_process(federation):
     study = federation.study("trip-masked", TRIP.format(3, "masked"))
     _, outcome = _run(federation, study)
@@ -63,6 +53,7 @@ def test_mixture_by_subspace_is_equal_to_one_process(federation):
     assert outcome.traffic.bytes_up > 0
 
 
+@pytest.mark.slow
 def test_similarity_is_bit_equal_to_one_process(federation):
     study = federation.study("unpsl", 'name = "unpsl"\nrounds = 3\naggregation = "plain"', data=hospitals.FEATURES)
     _, outcome = _run(federation, study)

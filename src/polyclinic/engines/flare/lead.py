@@ -304,7 +304,7 @@ class Lead:
             flying = {site for site, _, _ in self._air.values()}
             for site in self._ready():
                 if site not in flying and site not in parts and self._fits(site):
-                    ask = {
+                    ask: dict[str, Any] = {
                         "what": "step",
                         "number": self.number,
                         "attempt": 0,
@@ -315,6 +315,8 @@ class Lead:
                     ask["commit"] = self.commits.get(site)
                     self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step)
             done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
+            if not self._air:
+                time.sleep(0.05)
             for f in done:
                 site, ask, asked = self._air.pop(f)
                 answer = f.result()

@@ -1,0 +1,277 @@
+"""Both halves of a study between hosts, without FLARE: what a site answers, what it refuses, how a run goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyclinic.engines.flare import coordination, membership
+from polyclinic.engines.flare.desk import Desk
+from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events
+from polyclinic.engines.flare.lead import Lead
+from polyclinic.engines.flare.letter import open_ask, seal_ask
+from polyclinic.engines.flare.order import make_order, read_order
+from polyclinic.engines.registry import federated
+from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolicyRefusal
+from polyclinic.federation import wire
+from polyclinic.federation.envelope import Identity
+from polyclinic.federation.fold import Fold
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import ingest
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
+hospitals = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hospitals)
+
+TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
+
+
+class World:
+    """Three enrolled sites and a coordinator whose wire is a function call."""
+
+    def __init__(self, root: Path) -> None:
+        os.umask(0o077)
+        self.root = root
+        hospitals.vocabulary(root / "studies")
+        self.coordinator = CoordinatorFolder(root / "coordinator")
+        invites = coordination.found(
+            self.coordinator, list(hospitals.NAMES), host="localhost", port=9001, admin_port=9002
+        )
+        self.sites = {}
+        for name, invite in zip(hospitals.NAMES, invites):
+            site = SiteFolder.of(hospitals.hospital(root / name, name, patients=25))
+            request, marks = membership.request(site, invite)
+            approval, _ = coordination.approve(self.coordinator, request, marks["site"])
+            membership.complete(site, approval)
+            self.sites[name] = site
+        self.roster = coordination.roster(self.coordinator)
+        for site in self.sites.values():
+            membership.pin(site, self.roster)
+        self.desks: dict[str, Desk] = {}
+        self.silent: set[str] = set()
+        self.slow: dict[str, float] = {}
+
+    def study(self, name: str, method: str, head: str = "deadline = 30\n", **options) -> Path:
+        return hospitals.study(self.root / "studies", name, method, head=head, **options)
+
+    def order(self, path: Path):
+        return coordination.sign_study(self.coordinator, Study.read(path))
+
+    def open(self, order) -> None:
+        self.desks = {n: Desk(order, s, self._post) for n, s in self.sites.items()}
+
+    def _post(self, to: str, data: bytes) -> None:
+        threading.Thread(target=lambda: self.desks[to].put(data)).start()
+
+    def ask(self, site: str, data: bytes, timeout: float) -> bytes | None:
+        if site in self.silent:
+            time.sleep(0.05)
+            return None
+        time.sleep(self.slow.get(site, 0.0) if len(data) > 400 else 0.0)
+        return self.desks[site].answer(data)
+
+    def lead(self, order, stopped=lambda: False) -> Lead:
+        return Lead(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
+
+    def reference(self, path: Path):
+        study = Study.read(path)
+        sites = [ingest(s.node, study, self.root / "in-process" / n).site for n, s in self.sites.items()]
+        return Fold(federated(study), sites).run()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("halves"))
+
+
+def _same(a, b) -> bool:
+    return wire.encode(wire.pack(a)) == wire.encode(wire.pack(b))
+
+
+@pytest.mark.parametrize("adder", ["plain", "masked", "subspace"])
+def test_every_sum_gives_the_model_of_one_process(world, adder):
+    path = world.study(f"trip-{adder}", TRIP.format(2, adder))
+    order = world.order(path)
+    world.open(order)
+    assert _same(world.lead(order).run().public, world.reference(path).public)
+
+
+@pytest.mark.parametrize("adder", ["plain", "masked", "subspace"])
+def test_stopped_run_resumes_to_the_same_model(world, adder):
+    path = world.study(f"stop-{adder}", TRIP.format(3, adder))
+    order = world.order(path)
+    world.open(order)
+    calls = []
+
+    def stopped() -> bool:
+        calls.append(1)
+        return len(calls) > 40
+
+    with pytest.raises(PeerLost, match="stopped"):
+        world.lead(order, stopped).run()
+    world.open(order)  # the sites' processes are new, too: only files remain
+    assert _same(world.lead(order).run().public, world.reference(path).public)
+
+
+def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world):
+    order = world.order(world.study("pins", TRIP.format(1, "plain"), head="deadline = 2\n"))
+    site = world.sites["north"]
+    kept = site.pins.read_text()
+    site.pins.unlink()
+    try:
+        world.open(order)
+        with pytest.raises(PeerLost):
+            world.lead(order).run()
+        world.desks["north"]._load.result(20)  # the site gives up on its own clock
+        assert any(s["study"] == order.id and s["state"] == "refused" for s in membership.refusals(site))
+        assert any("not known here" in r for e in read_events(site.events) for r in e.get("reasons", []))
+    finally:
+        site.pins.write_text(kept)
+
+
+def test_order_of_another_coordinator_is_refused(world):
+    path = world.study("forged", TRIP.format(1, "plain"))
+    order = world.order(path)
+    keys = {n: order.keys[n] for n in order.sites}
+    forged = make_order(Study.read(path), order.id, keys, Identity.generate("coordinator"))
+    pinned = world.coordinator.identity().public
+    assert read_order(order.encode(), pinned) == order
+    with pytest.raises(PolicyRefusal, match="not signed"):
+        read_order(forged.encode(), pinned)
+
+
+def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world):
+    order = world.order(world.study("asks", TRIP.format(1, "plain")))
+    good = seal_ask(world.coordinator.identity(), order.id, "north", {"what": "hello"})
+    assert open_ask(good, order, "north") == {"what": "hello"}
+    for data, to in ((good, "south"), (good[:-1], "north"), (b"", "north"), (bytes(64) + good[64:], "north")):
+        with pytest.raises(MessageRefused):
+            open_ask(data, order, to)
+    rogue = seal_ask(world.sites["south"].identity(), order.id, "north", {"what": "hello"})
+    with pytest.raises(MessageRefused):
+        open_ask(rogue, order, "north")
+
+
+def test_secure_sum_is_entered_once_per_attempt(world):
+    """Otherwise the same contribution could be summed with two sets of sites, and subtracted."""
+    order = world.order(world.study("once", TRIP.format(1, "masked")))
+    world.open(order)
+    desk = world.desks["north"]
+    desk._load.result(60)
+    method = federated(order.parsed(world.root / "studies"))
+    from polyclinic.engines.flare.desk import setting_from
+    from polyclinic.federation.fold import Conductor
+
+    setting = setting_from({**desk._admission.setting, "sites": list(order.sites)})
+    c = Conductor(method, setting, desk._party.adder, order.roster(order.sites, 0))
+    step = c.step()
+
+    def ask(id: str, sites, attempt: int = 0):
+        value = {"what": "step", "id": id, "number": 0, "attempt": attempt, "sites": sites, "commit": None}
+        value |= {"step": wire.pack(step), "public": wire.pack(c.public)}
+        data = seal_ask(world.coordinator.identity(), order.id, "north", value)
+        return wire.decode(desk.answer(data))
+
+    first = ask("a", list(order.sites))
+    assert first["state"] == "done"
+    assert ask("a", list(order.sites)) == first  # a duplicate gets the same answer
+    assert ask("b", list(order.sites))["state"] == "bad"
+    assert ask("c", list(order.sites)[:2])["state"] == "bad"  # fewer than the quorum
+    assert ask("d", list(order.sites), attempt=1)["state"] == "done"
+
+
+def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world):
+    site = world.sites["south"]
+    text = site.node_path.read_text()
+    site.node_path.write_text(text.replace("min_sites = 3", 'min_sites = 3\nmethods = ["dpem"]'))
+    try:
+        order = world.order(world.study("policy", TRIP.format(1, "plain"), head="deadline = 30\nquorum = 2\n"))
+        world.sites["south"] = SiteFolder.of(site.node_path)
+        world.open(order)
+        lead = world.lead(order)
+        lead.run()
+        assert set(lead.refused) == {"south"}
+        assert any(e["event"] == "refused" and e.get("site") == "south" for e in read_events(lead.events))
+        assert [s["study"] for s in membership.refusals(site)][-1:] == [order.id]
+    finally:
+        site.node_path.write_text(text)
+        world.sites["south"] = SiteFolder.of(site.node_path)
+
+
+def test_silent_site_with_quorum_costs_no_deadline(world):
+    order = world.order(world.study("silent", TRIP.format(2, "plain"), head="deadline = 300\nquorum = 2\n"))
+    world.open(order)
+    world.silent = {"east"}
+    try:
+        begin = time.monotonic()
+        assert world.lead(order).run().public.stage == "end"
+        assert time.monotonic() - begin < 60
+    finally:
+        world.silent = set()
+
+
+def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world):
+    method = 'name = "localtf"\nrank = 3\nrounds = 12\naggregation = "plain"'
+    head = "deadline = 60\nquorum = 2\nstaleness = 2\n"
+    for site in world.sites.values():
+        site.node_path.write_text(site.node_path.read_text().replace("min_sites = 3", "min_sites = 2"))
+    world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
+    try:
+        order = world.order(world.study("async", method, head=head))
+        world.open(order)
+        world.slow = {"south": 1.0}
+        outcome = world.lead(order).run()
+        assert outcome.traffic.rounds == 12
+        assert all(np.isfinite(f).all() for f in outcome.public.factors)
+        up = outcome.traffic.by_site
+        assert up["south"]["payload_bytes_up"] < up["north"]["payload_bytes_up"]
+    finally:
+        world.slow = {}
+        for site in world.sites.values():
+            site.node_path.write_text(site.node_path.read_text().replace("min_sites = 2", "min_sites = 3"))
+        world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
+
+
+def test_asynchronous_excludes_secure_sums_and_other_methods(world):
+    with pytest.raises(ConfigError, match="staleness"):
+        world.order(world.study("bad-async", TRIP.format(1, "plain"), head="staleness = 1\n"))
+    method = 'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "masked"'
+    with pytest.raises(ConfigError, match="staleness"):
+        world.order(world.study("bad-async-2", method, head="staleness = 1\n"))
+
+
+def test_study_without_public_codes_is_refused_before_it_is_signed(world):
+    data = '[tensor]\nmodes = ["drug", "diagnosis"]\nwindow = "visit"\n'
+    with pytest.raises(ConfigError, match="no public vocabulary"):
+        world.order(world.study("codes", TRIP.format(1, "plain"), data=data))
+
+
+def test_no_key_of_a_site_is_on_the_coordinators_disk(world):
+    secrets = []
+    for site in world.sites.values():
+        secrets += [(site.path / "identity.key").read_bytes(), (site.path / "identity.key").read_bytes().hex().encode()]
+        pem = (site.path / "tls.key").read_bytes()
+        secrets.append(b"".join(pem.splitlines()[1:-1])[:200])
+        assert (site.path / "tls.key").stat().st_mode & 0o077 == 0
+    for file in world.coordinator.path.rglob("*"):
+        if file.is_file():
+            data = b"".join(file.read_bytes().split())
+            assert not any(s in data for s in secrets), file
+
+
+def test_request_with_another_fingerprint_or_key_is_not_approved(world, tmp_path):
+    site = world.sites["north"]
+    request = site.path / "north.request.json"
+    with pytest.raises(ConfigError, match="fingerprint"):
+        coordination.approve(world.coordinator, request, "0000-0000")
+    twin = SiteFolder.of(hospitals.hospital(tmp_path / "twin", "north", patients=5))
+    other, _ = membership.request(twin, world.coordinator.path / "invites" / "north.invite.json")
+    with pytest.raises(ConfigError, match="other keys"):
+        coordination.approve(world.coordinator, other, None)
