@@ -99,3 +99,11 @@ def test_match_finds_a_permutation_and_is_optimal_not_greedy() -> None:
 def test_match_refuses_models_over_different_codes() -> None:
     with pytest.raises(DataError, match="different modes"):
         matching.match([np.eye(3)], [np.eye(4)])
+
+
+def test_completion_takes_code_columns_of_mixed_width() -> None:
+    t = small(shape=(6, 70_000, 4), entries=60)
+    f = [np.ones((d, 1)) for d in t.shape]
+    solved = completion.solve_mode(t, f, 0, kernels.mttkrp(t, f, 0))
+    means = [t.values[t.coords[:, 0] == i].mean() for i in t.rows]
+    np.testing.assert_allclose(solved[t.rows, 0], means)

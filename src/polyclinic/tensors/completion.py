@@ -25,19 +25,19 @@ BLOCK: Final = 8_000_000  # numbers in one block of systems: 64 MB
 def _systems(rows, indptr, codes, factors, mode, first, last, systems, f):  # type: ignore[no-untyped-def]
     """systems[i - first] += f f' for every entry whose row i in ``mode`` is in first .. last-1."""
     rank = len(f)
-    modes = codes.shape[0] + 1
+    modes = len(codes) + 1
     for p in range(len(rows)):
         if mode == 0 and not (first <= rows[p] < last):
             continue
         for e in range(indptr[p], indptr[p + 1]):
-            i = rows[p] if mode == 0 else np.int64(codes[mode - 1, e])
+            i = rows[p] if mode == 0 else np.int64(codes[mode - 1][e])
             if i < first or i >= last:
                 continue
             for r in range(rank):
                 f[r] = 1.0 if mode == 0 else factors[0][rows[p], r]
             for n in range(1, modes):
                 if n != mode:
-                    j = codes[n - 1, e]
+                    j = codes[n - 1][e]
                     for r in range(rank):
                         f[r] *= factors[n][j, r]
             h = systems[i - first]
@@ -110,7 +110,9 @@ def solve_mode(
     """
     out = np.array(factors[mode], np.float64)
     rank = out.shape[1]
-    codes = np.stack([np.asarray(c, np.int32) for c in tensor.codes])
+    codes = tensor.codes
+    if len({c.dtype for c in codes}) > 1:  # a tuple of one type can be indexed by the loop
+        codes = tuple(np.array(c, np.int32) for c in codes)
     plain = tuple(np.ascontiguousarray(f, np.float64) for f in factors)
     step = max(1, BLOCK // (rank * rank))
     for first in range(0, len(out), step):
