@@ -1,0 +1,61 @@
+"""``polyclinic web DIR``: a live page of a run, of past runs, and of releases that wait for the owner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="A run folder, a folder of runs, or a site's folder.")],
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; a token is asked for beyond this machine.")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.", min=0, max=65535)] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", envvar="POLYCLINIC_WEB_TOKEN", help="Token to ask for; default beyond 127.0.0.1: a new one."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """A live page of a run; ends with Ctrl-C."""
+    import secrets
+    import socket
+
+    import uvicorn
+
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.errors import ConfigError
+    from polyclinic.web.server import create_app, is_local
+
+    faults = []
+    if not folder.is_dir():
+        faults.append(f"{folder}: no such folder")
+    if token is not None and len(token) < 16:
+        faults.append("--token is shorter than 16 characters")
+    if faults:
+        raise ConfigError("the page cannot be served", faults=faults)
+    if token is None and not is_local(host):
+        token = secrets.token_urlsafe(24)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as e:
+        raise ConfigError(f"cannot listen on {host}, port {port}: {e.strerror}", hint="choose another --port") from None
+    address = f"http://{host}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    if as_json:
+        say_json({"address": address})
+    else:
+        console.print(f"live page: {address}   (Ctrl-C ends it)", soft_wrap=True)
+    import sys
+
+    sys.stdout.flush()
+    app = create_app(folder, token=token)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)).run(sockets=[listening])

@@ -1,0 +1,188 @@
+"""The live page's server: one static page, JSON, server-sent events. On this machine only unless a token guards it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterable, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
+
+from polyclinic import __version__
+from polyclinic.errors import PolyclinicError
+from polyclinic.web.side_by_side import side_by_side
+from polyclinic.web.watch import Watch, find_outboxes, find_runs
+
+__all__ = ["create_app", "is_local"]
+
+STATIC: Final = Path(__file__).parent / "static"
+STYLE: Final = Path(__file__).parent.parent / "report" / "templates" / "style.css"
+FILES: Final = {"page.js": "text/javascript", "page.css": "text/css"}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# The report carries its own stricter policy in the file; here it is also cut off from this page's origin.
+REPORT_POLICY: Final = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+COOKIE: Final = "polyclinic"
+EVERY: Final = 0.4  # seconds between looks at the folder
+
+
+class Decision(BaseModel):
+    """An owner's word on one release."""
+
+    outbox: str
+    id: str
+    approve: bool
+    by: str = Field(min_length=1, max_length=100)
+
+
+def is_local(host: str) -> bool:
+    """Whether an address can be reached from this machine only.
+
+    >>> is_local("127.0.0.1"), is_local("0.0.0.0")
+    (True, False)
+    """
+    return host in ("127.0.0.1", "localhost", "::1")
+
+
+def create_app(root: Path, *, token: str | None = None) -> FastAPI:
+    """The application that serves runs under ``root``.
+
+    Parameters
+    ----------
+    root
+        A run folder, or a folder of them; a site's folder for its outbox.
+    token
+        Asked of every request. None: only for a server that listens on this machine alone; then requests must name
+        this machine (another web site cannot reach it through a name of its own).
+    """
+    app = FastAPI(title="Polyclinic", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    root = root.resolve()
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        refused = _refusal(request, token)
+        response = refused if refused is not None else await go_on(request)
+        response.headers.setdefault("Content-Security-Policy", POLICY)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    @app.exception_handler(PolyclinicError)
+    async def fault(request: Request, error: PolyclinicError) -> Response:
+        text = {"error": error.code, "what": error.what, "faults": list(error.faults)}
+        return JSONResponse(text, status_code=409)
+
+    @app.get("/")
+    async def page() -> Response:
+        return FileResponse(STATIC / "page.html", media_type="text/html")
+
+    @app.get("/static/{name}")
+    async def static(name: str) -> Response:
+        if name == "style.css":
+            return FileResponse(STYLE, media_type="text/css")
+        if name not in FILES:
+            raise HTTPException(404)
+        return FileResponse(STATIC / name, media_type=FILES[name])
+
+    @app.get("/api/runs")
+    def runs() -> list[dict[str, Any]]:
+        return [{"id": k, **Watch(p).brief()} for k, p in find_runs(root).items()]
+
+    @app.get("/api/run")
+    def run(id: str) -> dict[str, Any]:
+        watch = _watch(root, id)
+        return {**watch.snapshot(), "rounds": watch.rounds()}
+
+    @app.get("/api/events", response_class=EventSourceResponse)
+    async def events(request: Request, id: str) -> AsyncIterable[ServerSentEvent]:
+        watch = _watch(root, id)
+        seen = int(request.headers.get("last-event-id") or request.query_params.get("after") or 0)
+        before = ""
+        while True:
+            for value in await asyncio.to_thread(watch.rounds, seen):
+                seen += 1
+                yield ServerSentEvent(data=value, event="round", id=str(seen))
+            snapshot = await asyncio.to_thread(watch.snapshot)
+            text = json.dumps(snapshot, sort_keys=True, default=str)
+            if text != before:
+                before = text
+                yield ServerSentEvent(data=snapshot, event="state")
+            await asyncio.sleep(EVERY)
+
+    @app.get("/api/compare")
+    def compare(a: str, b: str) -> dict[str, Any]:
+        return side_by_side(_watch(root, a).path, _watch(root, b).path)
+
+    @app.get("/api/outbox")
+    def outbox() -> list[dict[str, Any]]:
+        return [
+            {"outbox": name, "id": p.id, "state": p.state, "by": p.decided_by, **p.facts}
+            for name, box in find_outboxes(root).items()
+            for p in box.all()
+        ]
+
+    @app.post("/api/outbox")
+    def decide(decision: Decision, request: Request) -> dict[str, Any]:
+        if request.headers.get("x-polyclinic") != "decide":  # a form of another site cannot send this header
+            raise HTTPException(403, "ask from the page itself")
+        box = find_outboxes(root).get(decision.outbox)
+        if box is None or decision.id not in {p.id for p in box.all()}:
+            raise HTTPException(404, "no such release")
+        done = box.decide(decision.id, approve=decision.approve, by=decision.by)
+        return {"id": done.id, "state": done.state, "by": done.decided_by}
+
+    @app.get("/report")
+    def report(id: str) -> Response:
+        path = _watch(root, id).path
+        from polyclinic.report.contents import RunContents
+        from polyclinic.report.html import render
+
+        file = path / "report.html"
+        fresh = file.is_file() and file.stat().st_mtime >= (path / "metrics.json").stat().st_mtime
+        text = file.read_text(encoding="utf-8") if fresh else render(RunContents.read(path))
+        return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
+
+    return app
+
+
+def _watch(root: Path, id: str) -> Watch:
+    found = find_runs(root)
+    if id not in found:
+        raise HTTPException(404, "no such run")
+    return Watch(found[id])
+
+
+def _refusal(request: Request, token: str | None) -> Response | None:
+    """Why a request is not answered; None if it is."""
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    if origin is not None and origin.split("://", 1)[-1] != host:
+        return PlainTextResponse("requests from other sites are refused\n", 403)
+    if token is None:
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if not is_local(name.strip("[]")):
+            return PlainTextResponse("this page answers on this machine only\n", 403)
+        return None
+    shown = request.query_params.get("token", "") if request.url.path == "/" else ""
+    if shown and secrets.compare_digest(shown.encode(), token.encode()):
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        return answer
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = request.cookies.get(COOKIE, "") or bearer
+    if not secrets.compare_digest(given.encode(), token.encode()):
+        return PlainTextResponse("a token is needed: open the address that the command printed\n", 401)
+    return None

@@ -1,0 +1,219 @@
+"""A run as seen from outside while it goes on: only names, rounds, figures, bytes and budgets. Never a patient's row."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from polyclinic.errors import LedgerError
+from polyclinic.privacy import accountant
+from polyclinic.privacy.accountant import Event, Unbounded
+from polyclinic.privacy.chain import Charge, opened
+from polyclinic.privacy.outbox import Outbox, Pending
+
+__all__ = ["Watch", "find_outboxes", "find_runs"]
+
+QUIET: Final = 120.0  # seconds without news after which an unfinished run counts as stopped
+DEPTH: Final = 4
+MESSAGES: Final = 50
+HIDDEN: Final = ("simulation_only",)
+
+
+def find_runs(root: Path) -> dict[str, Path]:
+    """Run folders under a folder by a short name, newest first; the folder itself if it is one.
+
+    The names are the only way to a run: a request can ask for one of these and nothing else.
+    """
+    found = [p for p in _folders(root, DEPTH) if (p / "study.json").is_file() or (p / "progress.jsonl").is_file()]
+    runs = [p for p in found if not any(q != p and q in p.parents for q in found)]
+    runs.sort(key=lambda p: -_changed(p))
+    return {str(p.relative_to(root)) if p != root else root.resolve().name: p for p in runs}
+
+
+def find_outboxes(root: Path) -> dict[str, Outbox]:
+    """Every folder of releases that wait for an owner, under a folder."""
+    found = [p for p in _folders(root, DEPTH + 3) if p.name == "outbox"]
+    return {str(p.relative_to(root)): Outbox(p) for p in sorted(found)}
+
+
+def _folders(root: Path, depth: int) -> list[Path]:
+    if not root.is_dir():
+        return []
+    out = [root]
+    if depth:
+        with os.scandir(root) as entries:
+            inside = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False))
+        for name in inside:
+            out += _folders(root / name, depth - 1)
+    return out
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One run folder, read again at every question."""
+
+    path: Path
+
+    def rounds(self, start: int = 0) -> list[dict[str, Any]]:
+        """Progress events from line ``start`` on, figures beside the rest, whichever engine wrote them."""
+        out = []
+        for line in _lines(self.path / "progress.jsonl")[start:]:
+            value = _json(line)
+            figures = value.pop("figures", {}) if isinstance(value.get("figures"), dict) else {}
+            out.append({**value, **{k: v for k, v in figures.items() if v is None or isinstance(v, int | float | str)}})
+        return out
+
+    def brief(self) -> dict[str, Any]:
+        """One line of a list of runs."""
+        study, outcome = _file(self.path / "study.json"), _file(self.path / "outcome.json")
+        finished = (self.path / "metrics.json").is_file()
+        waiting = [p for box in find_outboxes(self.path).values() for p in box.all() if p.state == "pending"]
+        return {
+            "name": ((study.get("study") or {}).get("study") or {}).get("name") or self.path.name,
+            "method": ((study.get("study") or {}).get("method") or {}).get("name"),
+            "state": self._state(finished, waiting),
+            "changed": _changed(self.path),
+            "guarantee": (outcome.get("privacy") or {}).get("guarantee"),
+            "headline": (outcome.get("privacy") or {}).get("headline"),
+            "has_report": finished and bool(outcome),
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the page shows of a run but its rounds."""
+        study, metrics = _file(self.path / "study.json"), _file(self.path / "metrics.json")
+        outcome = _file(self.path / "outcome.json")
+        asked = (study.get("study") or {}).get("privacy")
+        return {
+            **self.brief(),
+            "asked": asked,
+            "metrics": {k: v for k, v in metrics.items() if k not in HIDDEN},
+            "sites": self._sites(study.get("sites") or [], asked),
+            "messages": self._messages(),
+            "history": [
+                {"round": h.get("round"), "bytes_up": h.get("bytes_up"), "bytes_down": h.get("bytes_down")}
+                for h in outcome.get("history") or []
+            ],
+        }
+
+    def _state(self, finished: bool, waiting: Sequence[Pending]) -> str:
+        if finished:
+            return "finished"
+        if waiting:
+            return "waiting for the owner"
+        return "running" if time.time() - _changed(self.path) < QUIET else "stopped"
+
+    def _sites(self, names: Sequence[str], asked: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        states: dict[str, str] = {}
+        for e in map(_json, _lines(self.path / "events.jsonl")):
+            if e.get("site") and e.get("event"):
+                states[str(e["site"])] = str(e["event"])
+        delta = float((asked or {}).get("delta", 1e-6))
+        ledgers = {f.name.removesuffix(".jsonl"): f for f in sorted((self.path / "ledgers").glob("*.jsonl"))}
+        out = []
+        for name in sorted({*names, *states, *ledgers}):
+            charges, when = _charges(ledgers[name]) if name in ledgers else ((), "")
+            last = charges[-1] if charges else None
+            out.append(
+                {
+                    "name": name,
+                    "state": states.get(name, "took part" if charges else "no news"),
+                    "releases": len(charges),
+                    "round": None if last is None else last.round,
+                    "step": None if last is None else last.step,
+                    "time": when,
+                    "spent": _spent(charges, delta),
+                }
+            )
+        return out
+
+    def _messages(self) -> list[dict[str, Any]]:
+        """News for the owner: states of sites, refusals, burnt sums; newest last."""
+        out = []
+        for e in map(_json, _lines(self.path / "events.jsonl")):
+            reasons = e.get("reasons") or []
+            text = str(e.get("event", "")) + (f": {'; '.join(map(str, reasons))}" if reasons else "")
+            out.append({"time": e.get("time", ""), "site": e.get("site", ""), "text": text[:500]})
+        return out[-MESSAGES:]
+
+
+def _spent(charges: Sequence[Charge], delta: float) -> dict[str, Any] | None:
+    """What a site has spent; never an epsilon without delta, adjacency and kind."""
+    if not charges:
+        return None
+    adjacency = "entry" if any(c.adjacency == "entry" for c in charges) else "patient"
+    events: list[Event] = [c.event for c in charges]
+    paid = [e for e in events if not isinstance(e, Unbounded)]
+    free = len(events) - len(paid)
+    bounded = bool(paid) and (not free or adjacency == "entry")
+    value = accountant.epsilon(paid, delta) if bounded else math.inf
+    proven = bounded and not free and adjacency == "patient" and all(c.formal for c in charges)
+    return {
+        "epsilon": value if math.isfinite(value) else None,
+        "delta": delta,
+        "adjacency": adjacency,
+        "kind": "formal so far" if proven else "heuristic" if bounded else "no bound",
+        "without_bound": free,
+    }
+
+
+def _charges(path: Path) -> tuple[tuple[Charge, ...], str]:
+    """Charges without taking the ledger's lock: a run that goes on must not wait for a page."""
+    stat = path.stat()
+    return _read_charges(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _read_charges(path: Path, size: int, changed: int) -> tuple[tuple[Charge, ...], str]:
+    """The same as long as the file is the same."""
+    found, when = [], ""
+    for line in _lines(path):
+        try:
+            entry = opened(line.encode())
+        except (ValueError, KeyError, TypeError, LedgerError):
+            continue
+        if entry.charge is not None:
+            found.append(entry.charge)
+            when = entry.time
+    return tuple(found), when
+
+
+def _lines(path: Path) -> list[str]:
+    """Complete lines of a file that may be growing."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return text.split("\n")[:-1]
+
+
+def _json(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        stat = path.stat()
+        return _read_file(path, stat.st_size, stat.st_mtime_ns)
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+@lru_cache(maxsize=128)
+def _read_file(path: Path, size: int, changed: int) -> dict[str, Any]:
+    return _json(path.read_text(encoding="utf-8"))
+
+
+def _changed(path: Path) -> float:
+    files = [path / n for n in ("progress.jsonl", "events.jsonl", "metrics.json", "study.json")]
+    return max((f.stat().st_mtime for f in files if f.is_file()), default=0.0)
