@@ -82,7 +82,7 @@ class DPEMPublic:
     factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
     marginals: Factors  # (I_n,) per mode: the background
     mixture: Array  # (R,) or (R + 1,): how much of all events each phenotype explains, background last
-    released: Array | None = None  # (codes, R or R + 1) running mean of noisy sums
+    released: Array | None = None  # (codes, R or R + 1) noisy sums of the last round
     noise_sd: float = 0.0  # of `released`
     shown: tuple[NDArray[np.bool_], ...] = ()
     energy: Array | None = None
@@ -169,10 +169,6 @@ class DPEM(FederatedFactorization):
         if step.name == "marginals":
             return _with_marginals(public, total.arrays["sums"][:, 0], total.noise_sd)
         sums, sd = total.arrays["sums"], total.noise_sd
-        if public.released is not None and public.plan.momentum:
-            k = public.plan.momentum
-            sums = k * public.released + (1 - k) * sums
-            sd = float(np.hypot(k * public.noise_sd, (1 - k) * sd))
         factors, mixture, _ = self._learn(public, sums, sd)
         objective = None if public.plan.multipliers else -float(total.arrays["objective"][0])
         now = replace(public, factors=factors, mixture=mixture, released=sums, noise_sd=sd, objective=objective)
@@ -215,8 +211,7 @@ class DPEM(FederatedFactorization):
         ]
         new, left = split(factors, joint[kept], rank, seeds(self.params.seed, "regroup", public.round))
         mixture = np.concatenate([left, public.mixture[rank:]])
-        # Columns changed places: the running mean of releases starts anew.
-        return replace(public, factors=new, mixture=mixture / mixture.sum(), released=None)
+        return replace(public, factors=new, mixture=mixture / mixture.sum())
 
     def _finish(self, public: DPEMPublic) -> DPEMPublic:
         """Prune by released values, and mark the codes that may be shown."""

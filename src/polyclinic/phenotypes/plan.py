@@ -22,7 +22,6 @@ class Plan:
 
     rank: int  # phenotypes looked for, the background not counted; 0 = there is too little data for any
     rounds: int
-    momentum: float  # weight of the earlier releases in the running mean
     multipliers: tuple[float, ...] = ()
 
 
@@ -60,20 +59,21 @@ def plan_for(
     0
     """
     if privacy is None:
-        return Plan(rank or RANK, rounds or FREE_ROUNDS, 0.0)
+        return Plan(rank or RANK, rounds or FREE_ROUNDS)
     # One release with everything, as the coordinator would see it.
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
     seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
-    growth, momentum = 1.0, 0.0
+    growth = 1.0
     if planning_size is not None:
         if rank is None and planning_size / (20 * seen) < 20:
-            return Plan(0, 0, 0.0, (sigma,))
+            return Plan(0, 0, (sigma,))
         rank = rank or max(min(max(int(planning_size / (65 * seen)), LEAST), RANK, *shape), 1)
         each = planning_size / (rank * seen)
         rounds = rounds or (12 if each >= 1000 else ROUNDS)
         growth = 1.5 if 200 <= each < 1000 else 1.0
-        momentum = 0.5 if each < 200 else 0.0
+        # Departs from PRIVACY 5: no running mean of releases where `each` is below 200. With regrouping it costs likeness
+        # (planted, 20,000 patients, three seeds: 0.957 to 0.920 at epsilon 0.5, 0.975 to 0.961 at 1).
     rank, rounds = rank or RANK, rounds or ROUNDS
     rising = [t**growth for t in range(1, rounds + 1)]  # early rounds only have to find the direction
     shares = [MARGINALS, *((1 - MARGINALS) * w / sum(rising) for w in rising)]
-    return Plan(rank, rounds, momentum, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
+    return Plan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
