@@ -49,11 +49,15 @@ def test_tiles_and_listed_pairs_give_the_same_loss_and_gradient(monkeypatch: pyt
     whole = pair_loss(A, LabelPairs.of(y, groups=g), 1.0)
     monkeypatch.setattr(module, "TILE", 7)
     tiled = pair_loss(A, LabelPairs.of(y, groups=g), 1.0)
+    monkeypatch.setattr(module, "PURE", 1)  # as with many classes: tiles of mixed pairs
+    mixed = pair_loss(A, LabelPairs.of(y, groups=g), 1.0)
     i, j = np.triu_indices(53, 1)
     keep = g[i] == g[j]
     sign = np.where(y[i] == y[j], 1, -1)[keep]
     listed = pair_loss(A, ListedPairs.of(np.column_stack([i, j])[keep], sign, patients=53), 1.0)
-    for other in (tiled, listed):
+    monkeypatch.setattr(module, "DENSE", 0)
+    sparse = pair_loss(A, ListedPairs.of(np.column_stack([i, j])[keep], sign, patients=53), 1.0)
+    for other in (tiled, mixed, listed, sparse):
         assert other[0] == pytest.approx(whole[0], rel=1e-12)
         np.testing.assert_allclose(other[1], whole[1], atol=1e-14)
 

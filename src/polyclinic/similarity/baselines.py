@@ -154,8 +154,7 @@ class LowRank(Baseline):
         self.iterations = iterations
 
     def _root(self, Z: Array, pairs: Pairs, codes: NDArray[np.int64] | None) -> Array:
-        n, d = Z.shape
-        if d > 500:  # the loss sees M only through the span of the patients; rows of M there are not features
+        if Z.shape[1] > 500:  # the loss sees M only through the span of the patients; rows of M there are not features
             basis = np.linalg.svd(Z, full_matrices=False)[2].T
             return np.asarray(basis @ self._solve(Z @ basis, pairs, 0.0))
         return self._solve(Z, pairs, self.sparse)
@@ -183,10 +182,19 @@ class LMNN(Baseline):
     With more than 50 features, in the leading 50 principal directions, as its authors advise.
     """
 
-    def __init__(self, *, k: int = 3, iterations: int = 100, seed: int = 0, standardize: Centre = "zscore") -> None:
+    def __init__(
+        self,
+        *,
+        k: int = 3,
+        iterations: int = 100,
+        learning_rate: float = 1e-4,
+        seed: int = 0,
+        standardize: Centre = "zscore",
+    ) -> None:
         super().__init__(standardize=standardize)
         self.k = k
         self.iterations = iterations
+        self.learning_rate = learning_rate  # metric-learn's own 1e-7 leaves the Euclidean metric where it was
         self.seed = seed
 
     def _root(self, Z: Array, pairs: Pairs, codes: NDArray[np.int64] | None) -> Array:
@@ -195,7 +203,10 @@ class LMNN(Baseline):
         Reference = _reference("LMNN")
         basis = _leading(Z, 50)
         k = max(1, min(self.k, int(np.bincount(codes).min()) - 1))
-        learner = Reference(n_neighbors=k, max_iter=self.iterations, random_state=self.seed, init="identity")
+        rate, seed = self.learning_rate, self.seed
+        learner = Reference(
+            n_neighbors=k, max_iter=self.iterations, learn_rate=rate, random_state=seed, init="identity"
+        )
         learner.fit(Z @ basis, codes)
         return np.asarray(basis @ canonical(np.asarray(learner.components_).T))
 

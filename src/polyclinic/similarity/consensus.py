@@ -179,7 +179,8 @@ class ConsensusUnPSL(Estimator):
                 )
             W = public.W
             if W.shape[0] > W.shape[1]:
-                W = directions(*W.shape, self._correlation(public), np.random.default_rng(p.seed), 0)
+                d, rank = W.shape
+                W = directions(d, rank, self._correlation(public), np.random.default_rng(p.seed), 0)
             return replace(public, stage="scale", similar=similar, different=different, W=W)
         if public.stage == "scale":
             scale = p.start_scale * best_scale(total.arrays["losses"])

@@ -15,7 +15,9 @@ __all__ = ["LabelPairs", "ListedPairs", "Pairs", "Weighting", "pair_loss", "weig
 
 Array = NDArray[np.float64]
 Weighting = Literal["mean", "balanced", "sum"]
-TILE = 512  # 512 x 512 doubles stay in the L2 cache; 2e8 pairs then need a few MB, not 1.6 GB
+DENSE = 2048  # patients up to which a matrix of all pairs is small
+TILE = 256  # 256 x 256 doubles stay in the L2 cache; 2e8 pairs then need a few MB, not 1.6 GB
+PURE = 16  # up to so many classes tiles are of one pair of classes each
 
 
 def weights_for(similar: float, different: float, weighting: Weighting) -> tuple[float, float]:
@@ -63,7 +65,7 @@ class LabelPairs:
         """
         codes = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64).reshape(-1)
         if groups is None:
-            parts = (np.arange(len(codes)),)
+            parts: tuple[NDArray[np.int64], ...] = (np.arange(len(codes)),)
         else:
             g = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
             parts = tuple(np.flatnonzero(g == k) for k in range(int(g.max()) + 1 if len(g) else 0))
@@ -79,13 +81,26 @@ class LabelPairs:
             total += len(g) * (len(g) - 1) // 2
         return similar, total - similar
 
-    def tiles(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], bool]]:
-        """Blocks of patients against blocks, each unordered pair of blocks once; the flag marks a block with itself."""
+    def tiles(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], bool, Any]]:
+        """Blocks of patients against blocks, each unordered pair of blocks once.
+
+        Also tells whether a block meets itself, and +1 or -1: with few classes patients are sorted by class first, so
+        that all pairs of a tile are judged alike; else a matrix of +1 and -1.
+        """
         for g in self.groups:
-            cuts = [g[a : a + TILE] for a in range(0, len(g), TILE)]
+            codes = self.codes[g]
+            pure = len(np.unique(codes)) <= PURE
+            parts = [g[codes == c] for c in np.unique(codes)] if pure else [g]
+            cuts = [part[a : a + TILE] for part in parts for a in range(0, len(part), TILE)]
             for a, left in enumerate(cuts):
                 for b in range(a, len(cuts)):
-                    yield left, cuts[b], a == b
+                    right, sign = cuts[b], 1.0
+                    if pure:
+                        sign = 1.0 if self.codes[left[0]] == self.codes[right[0]] else -1.0
+                        yield left, right, a == b, sign
+                    else:
+                        agree = self.codes[left][:, None] == self.codes[right][None, :]
+                        yield left, right, a == b, np.where(agree, 1.0, -1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +158,17 @@ def _logistic(t: Array) -> tuple[Array, Array]:
     return loss, e
 
 
+def _summed(t: Array) -> tuple[float, Array]:
+    """The same for a whole tile with the losses summed: a product of up to 512 factors in [1, 2] needs one logarithm."""
+    size = np.abs(t)
+    e = np.exp(-size)
+    p = 1.0 + e
+    value = float(np.log(p.prod(axis=1)).sum()) + 0.5 * (float(size.sum()) - float(t.sum()))
+    np.copyto(e, 1.0, where=t < 0)
+    e /= p
+    return value, e
+
+
 def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
     """Loss of the pairs under s_ij = <a_i, a_j>, and its gradient (C + C') A with respect to the embedding A.
 
@@ -166,41 +192,53 @@ def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
     if isinstance(pairs, ListedPairs):
         return _listed(A, pairs, bias)
     value, gradient = 0.0, np.zeros_like(A)
-    for left, right, diagonal in pairs.tiles():
-        a = A[left]
-        b = a if diagonal else A[right]
-        agree = pairs.codes[left][:, None] == pairs.codes[right][None, :]
+    for left, right, diagonal, sign in pairs.tiles():
+        a, b = A[left], A[right]
         t = a @ b.T
         t -= bias
-        np.negative(t, where=~agree, out=t)
-        loss, c = _logistic(t)
-        if pairs.same == pairs.other:
-            weight: Any = pairs.same
-            np.negative(c, where=agree, out=c)
+        t *= sign
+        if diagonal:  # every pair is here twice, and the patient with itself: take off and halve
+            itself = np.diagonal(t)
+            own = float((np.logaddexp(0.0, -itself)).sum())
+        if isinstance(sign, float):
+            loss, c = _summed(t)
+            weight = pairs.same if sign > 0 else pairs.other
+            c *= -sign * weight
+            if diagonal:
+                loss = 0.5 * (loss - own)
+            value += weight * loss
         else:
-            weight = 1.0
-            c *= np.where(agree, -pairs.same, pairs.other)
-            loss *= np.where(agree, pairs.same, pairs.other)
-        if diagonal:  # every pair twice and the patient with itself: halve and drop
-            np.fill_diagonal(loss, 0.0)
+            losses, c = _logistic(t)
+            weights = np.where(sign > 0, pairs.same, pairs.other)
+            c *= -sign * weights
+            losses *= weights
+            if diagonal:
+                np.fill_diagonal(losses, 0.0)
+                losses *= 0.5
+            value += float(losses.sum())
+        if diagonal:
             np.fill_diagonal(c, 0.0)
-            value += 0.5 * weight * float(loss.sum())
-            gradient[left] += weight * (c @ a)
+            gradient[left] += c @ a
         else:
-            value += weight * float(loss.sum())
-            gradient[left] += weight * (c @ b)
-            gradient[right] += weight * (c.T @ a)
+            gradient[left] += c @ b
+            gradient[right] += c.T @ a
     return value, gradient
 
 
 def _listed(A: Array, pairs: ListedPairs, bias: float) -> tuple[float, Array]:
+    n, m = len(A), len(pairs.left)
+    if n <= DENSE and 8 * m >= n * n:  # most pairs are judged: whole matrices are faster than a list
+        s = (A @ A.T)[pairs.left, pairs.right]
+        loss, c = _logistic(pairs.sign * (s - bias))
+        C = np.bincount(pairs.left * n + pairs.right, -pairs.sign * pairs.weight * c, n * n).reshape(n, n)
+        return float(pairs.weight @ loss), np.asarray((C + C.T) @ A)
     from scipy.sparse import coo_matrix
 
-    n, chunk = len(A), 1 << 16
-    s = np.empty(len(pairs.left))
-    for k in range(0, len(s), chunk):
+    chunk = 1 << 16
+    s = np.empty(m)
+    for k in range(0, m, chunk):
         i, j = pairs.left[k : k + chunk], pairs.right[k : k + chunk]
         s[k : k + chunk] = np.einsum("pr,pr->p", A[i], A[j])
     loss, c = _logistic(pairs.sign * (s - bias))
-    C = coo_matrix((-pairs.sign * pairs.weight * c, (pairs.left, pairs.right)), shape=(n, n)).tocsr()
-    return float(pairs.weight @ loss), np.asarray(C @ A + C.T @ A)
+    S = coo_matrix((-pairs.sign * pairs.weight * c, (pairs.left, pairs.right)), shape=(n, n)).tocsr()
+    return float(pairs.weight @ loss), np.asarray(S @ A + S.T @ A)

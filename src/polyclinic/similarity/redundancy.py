@@ -99,7 +99,7 @@ class Solver:
         from scipy.linalg import cho_solve
 
         if self.cho is None:
-            return 0.5 * B
+            return np.asarray(0.5 * B)
         if self.factor is None:
             return np.asarray(cho_solve(self.cho, B))
         return np.asarray(0.5 * (B - self.factor.T @ cho_solve(self.cho, self.factor @ B)))
@@ -107,7 +107,7 @@ class Solver:
 
 def row_norms(W: Array) -> Array:
     """Length of every row: the weight of a feature, eq. (3.5)."""
-    return np.sqrt(np.einsum("kr,kr->k", W, W))
+    return np.asarray(np.sqrt(np.einsum("kr,kr->k", W, W)))
 
 
 def row_shrink(T: Array, threshold: float) -> Array:

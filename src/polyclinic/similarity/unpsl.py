@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = ["UnPSL"]
 Array = NDArray[np.float64]
 SQUARE = 500  # wider data get a thin W unless a rank is asked for
 THIN = 50
+PROBE = 2000  # patients from which the scale of the start is taken
 
 
 class UnPSL(SimilarityMetric):
@@ -203,6 +205,11 @@ class UnPSL(SimilarityMetric):
         n, d = problem.X.shape
         rank = self._rank(n, d)
         rng = np.random.default_rng(self.seed)
+        probe = problem
+        if n > PROBE and isinstance(problem.pairs, LabelPairs):  # 2e8 pairs are not needed to find a scale
+            some = np.linspace(0, n - 1, PROBE).astype(np.int64)
+            pairs = LabelPairs.of(problem.pairs.codes[some], weighting=self.weighting)
+            probe = replace(problem, X=problem.X[some], pairs=pairs)
         starts = []
         for k in range(self.n_starts):
             if k == 0 and rank < d:
@@ -213,7 +220,7 @@ class UnPSL(SimilarityMetric):
                     Q = np.linalg.qr(np.hstack([Q, rng.standard_normal((d, rank - Q.shape[1]))]))[0]
             else:
                 Q = directions(d, rank, None, rng, k)
-            losses = [problem.loss(c * Q)[0] for c in SCALES]
+            losses = [probe.loss(c * Q)[0] for c in SCALES]
             starts.append(self.start_scale * best_scale(losses) * Q)
         return starts
 

@@ -45,7 +45,7 @@ def slope(message: ArrayLike, before: ArrayLike, rho: float) -> Array:
     >>> slope([[1.5]], [[1.0]], 2.0)
     array([[-1.]])
     """
-    return -rho * (np.asarray(message, float) - np.asarray(before, float))
+    return np.asarray(-rho * (np.asarray(message, float) - np.asarray(before, float)))
 
 
 def span_residuals(gradient: Array, candidates: Array, *, tol: float = 1e-4) -> tuple[Array, int]:
