@@ -69,3 +69,14 @@ def test_a_plan_needs_no_data_and_without_a_planning_size_is_fixed() -> None:
     plan = plan_for(Privacy(1.0), (200, 300))
     assert (plan.rank, plan.rounds) == (30, 8)
     assert plan_for(Privacy(1.0), (200, 300), planning_size=2000, noisy_sites=100).rank == 0
+
+
+def test_the_prior_cools_to_what_was_asked_for_and_stays_there() -> None:
+    from polyclinic.phenotypes.dpem import _prior
+
+    flat = np.full(4, 0.25)
+    strength = [float(_prior(flat, t, 0.05)[0]) for t in range(1, 9)]
+    assert strength[0] == pytest.approx(1.0)
+    assert strength[4:] == pytest.approx([0.05] * 4)
+    assert strength == sorted(strength, reverse=True)
+    assert [float(_prior(flat, t, 2.0)[0]) for t in (1, 8)] == pytest.approx([2.0, 2.0])

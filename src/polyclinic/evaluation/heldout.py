@@ -56,7 +56,7 @@ class CountModel:
             factors = list(public.factors)
             if len(public.mixture) > factors[0].shape[1]:
                 factors = [np.column_stack([f, m]) for f, m in zip(factors, public.marginals)]
-            return cls(factors, public.mixture)
+            return cls(factors, public.mixture, model.params.smoothing)
         return cls([np.maximum(f, 0.0) for f in model.factors_], np.maximum(model.weights_, 1e-12))
 
     def stacked(self) -> Array:
