@@ -381,7 +381,7 @@ def mu(lab: Lab) -> Result:
         rows.append(
             [
                 value,
-                *(int((n < 0.01 * top).sum()) for n in norms.values()),
+                *(int((n <= 0.01 * top).sum()) for n in norms.values()),
                 factor_match_score(model.factors_, network.truth.factors),
             ]
         )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from polyclinic import __version__
 from polyclinic.errors import ConfigError
 from polyclinic.tensors.files import atomic
 
@@ -77,11 +78,11 @@ class Lab:
         """Repetitions; fixed."""
         return range(int(self.parameters.get("seeds", 5)))
 
-    def part(self, key: str, work: Callable[[], Any]) -> Any:
+    def part(self, key: str, work: Callable[..., Any]) -> Any:
         """Do a part once: its result is kept in the folder, so that an interrupted experiment goes on where it was."""
         if self.folder is None:
             return work()
-        mark = hashlib.sha256(json.dumps(self.parameters, sort_keys=True).encode()).hexdigest()[:12]
+        mark = hashlib.sha256(json.dumps([__version__, self.parameters], sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / self.name / "parts" / f"{mark}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
         if path.is_file():
             return json.loads(path.read_text())["value"]

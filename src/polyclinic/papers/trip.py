@@ -192,7 +192,8 @@ def iterations(lab: Lab) -> Result:
         "TRIP, literal": lambda s: TRIP(rank=rank, rounds=lab["rounds"], seed=s, variant="paper", distinct=0.01),
         "central": lambda s: CPALS(rank=rank, rounds=lab["rounds"], tol=0, seed=s),
     }
-    rows, curves = [], {}
+    rows: list[list[Any]] = []
+    curves = {}
     for name, make in makers.items():
         found = [lab.part(f"{name} {s}", lambda make=make, s=s: rmse_curve(make(s), network)) for s in lab.seeds]
         curves[name] = found[0]
@@ -276,10 +277,10 @@ def _discover(patients: int, seed: int) -> dict[str, float]:
     rank = 5
     likeness = {}
     for name, model in (
-        ("a", CPALS(rank=rank, seed=seed, n_starts=3).fit(sites[0])),
-        ("b", CPALS(rank=rank, seed=seed, n_starts=3).fit(sites[1])),
-        ("joint", TRIP(rank=rank, seed=seed, n_starts=3).fit(sites)),
-        ("pooled", CPALS(rank=rank, seed=seed, n_starts=3).fit(sites)),
+        ("a", CPALS(rank=rank, seed=seed, n_starts=8).fit(sites[0])),
+        ("b", CPALS(rank=rank, seed=seed, n_starts=8).fit(sites[1])),
+        ("joint", TRIP(rank=rank, seed=seed, n_starts=8).fit(sites)),
+        ("pooled", CPALS(rank=rank, seed=seed, n_starts=8).fit(sites)),
     ):
         likeness[name] = float(cosines(model.factors_, rare).max())
     return likeness
@@ -314,8 +315,8 @@ def rare_network(patients: int, seed: int) -> tuple[list[Any], list[Site]]:
         coords = np.column_stack([np.concatenate(x) for x in (who, a, b)])
         sites.append(Site(name, SparseTensor(coords, np.ones(len(coords)), (n, *codes))))
     rare = [np.zeros((c, 1)) for c in codes]
-    for f, w in zip(rare, width):
-        f[6 * w : 7 * w] = 1 / np.sqrt(w)
+    for f, size_ in zip(rare, width):
+        f[6 * size_ : 7 * size_] = 1 / np.sqrt(size_)
     return rare, sites
 
 

@@ -48,7 +48,7 @@ class AlonePrivate:
 
 class LocalModel(FederatedFactorization):
     """What hospitals find alone: CPALS at each site, columns matched by the Hungarian method to the site with the most
-    nonzeros, averaged once.
+    nonzeros (TRIP's pivot), averaged once with equal weights, as in the TRIP paper.
 
     Examples
     --------
@@ -78,13 +78,13 @@ class LocalModel(FederatedFactorization):
         found = {s: [c.arrays[f"mode{n}"] for n in modes] for s, c in sorted(total.gathered.items())}
         weight = {s: c.weight for s, c in total.gathered.items()}
         reference = max(found, key=lambda s: (weight[s], s))
-        average = [weight[reference] * f for f in found[reference]]
+        average = [np.array(f) for f in found[reference]]
         for site, factors in found.items():
-            if site == reference:
+            if site == reference or not weight[site]:
                 continue
             pairs = match(found[reference], factors)
             for n, f in enumerate(factors):
-                average[n][:, pairs.left] += weight[site] * f[:, pairs.right]
+                average[n][:, pairs.left] += f[:, pairs.right]
         unit, _ = cp.normalise(average)
         return replace(public, stage="end", factors=tuple(unit))
 

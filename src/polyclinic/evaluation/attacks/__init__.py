@@ -50,10 +50,22 @@ def _mixture(seed: int) -> Iterator[Attack]:
 
 
 def _similarity(seed: int) -> Iterator[Attack]:
-    from importlib.util import find_spec
+    """UnPSL: a message of a hospital with fewer patients than features spans exactly its patients."""
+    from polyclinic.evaluation.attacks.gradient_span import attack
+    from polyclinic.federation.protocol import seeds
+    from polyclinic.tensors.site import Site
 
-    if find_spec("polyclinic.evaluation.attacks.gradient_span") is None:
-        return
-    from polyclinic.evaluation.attacks import gradient_span
-
-    yield from gradient_span.attacks(seed)
+    rng, d = seeds(seed, "gradient span"), 40
+    mix = rng.normal(size=(d, d)) / np.sqrt(d) + np.eye(d)
+    for label, each, victim, expected in (
+        ("UnPSL, plain, 12 patients", 12, "h1", True),
+        ("UnPSL, masked, 90 patients", 30, None, False),
+    ):
+        x = rng.normal(size=(3 * each + 60, d)) @ mix
+        y = (x[:, 0] + 0.3 * rng.normal(size=len(x)) > 0).astype(int)
+        parts = [slice(k * each, (k + 1) * each) for k in range(3)]
+        sites = [Site(f"h{k}", features=x[p], labels=y[p]) for k, p in enumerate(parts)]
+        seen = attack(sites, x[3 * each :], victim=victim, l2=0.0, inner=80)
+        yield Attack(
+            "UnPSL gradient span: who is a patient", label, seen.auc > 0.95, expected, f"membership AUC {seen.auc:.3f}"
+        )

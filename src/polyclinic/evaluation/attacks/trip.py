@@ -62,7 +62,7 @@ def _view(seen: Seen) -> tuple[Array, Array]:
 def recover_mttkrp(seen: Seen, absent: Sequence[int]) -> tuple[Array, Array]:
     """G and M from one message, given some codes that the victim lacks (attack 1)."""
     own, target = _view(seen)
-    g: Array = np.linalg.lstsq(own[list(absent)], target[list(absent)], rcond=None)[0]
+    g = np.asarray(np.linalg.lstsq(own[list(absent)], target[list(absent)], rcond=None)[0], np.float64)
     return g, own @ g - target
 
 
