@@ -10,7 +10,7 @@ PYTEST := $(PY) -m pytest -q
 OUT ?= runs/demo
 export PYTHONWARNINGS ?= default
 
-.PHONY: demo test test-all unit lint e2e browser papers bench docs setup report clean rehearsal
+.PHONY: demo test test-all unit lint e2e browser screenshot papers bench docs setup report clean rehearsal
 
 setup: $(STAMP)
 
@@ -37,9 +37,19 @@ unit: setup
 	$(PYTEST) -m "not slow and not e2e and not paper"
 
 e2e: setup
-	$(PYTEST) -m "e2e and not slow" tests/e2e
+	$(PYTEST) -m "e2e and not slow" tests/e2e --ignore-glob='*/test_browser*.py'
 
+# A real browser: installed from Debian when missing and possible; the tests skip with a reason where it is not.
 browser: setup
+	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver fonts-inter >/dev/null; }; } || true
+	$(PYTEST) -m "e2e and not slow" tests/e2e/test_browser*.py
+
+# The picture of the report in the README, from a run of the demo.
+screenshot: setup
+	@test -f $(OUT)/metrics.json || $(MAKE) demo
+	@$(BIN)/polyclinic report $(OUT)
+	@$(PY) docs/images/screenshot.py $(OUT)/report.html docs/images/report.png
 
 papers: setup
 	$(PYTEST) -m "paper and not slow" tests

@@ -17,17 +17,20 @@ __all__ = ["groups_of", "pictures"]
 
 TOP: Final = 3  # codes of a phenotype that enter the heat map of its mode
 ROWS: Final = 160
+# keys of the history, title, words beside the axis, logarithmic
 CURVES: Final = (
-    (("objective",), "Objective", True),
-    (("rmse_full", "rmse_observed"), "Error of reconstruction", False),
-    (("fit",), "Fit", False),
-    (("log_likelihood", "lower_bound", "bound"), "Log-likelihood", False),
+    (("objective",), "Objective", "objective", True),
+    (("rmse_full",), "Error of reconstruction: all cells", "error", False),
+    (("rmse_observed",), "Error of reconstruction: recorded cells", "error", False),
+    (("fit",), "Fit", "fit", False),
+    (("log_likelihood", "lower_bound", "bound"), "Log-likelihood", "log-likelihood", False),
     (
         ("primal", "dual", "primal_residual", "dual_residual", "residual", "gap"),
-        "Disagreement between sites (residuals)",
+        "Disagreement of sites",
+        "residual",
         True,
     ),
-    (("noise_sd",), "Noise of each released sum (standard deviation)", False),
+    (("noise_sd",), "Noise of each released sum", "standard deviation", False),
 )
 
 
@@ -65,22 +68,16 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
 
 def _convergence(run: RunContents) -> list[tuple[str, Any]]:
     out = []
-    for keys, title, log in CURVES:
+    for keys, title, axis, log in CURVES:
         lines = [
             Series(k.replace("_", " "), [(h.get("round", n + 1), h.get(k)) for n, h in enumerate(run.history)])
             for k in keys
             if any(isinstance(h.get(k), int | float) for h in run.history)
         ]
-        for group in [[s] for s in lines] if title.startswith("Error") else [lines]:
-            name = title if len(group) != 1 or not title.startswith("Error") else f"{title}: {_words(group[0].name)}"
-            chart = line_chart(group, title=f"{name} by round", x="round", y=name.split(":")[0].lower(), log=log)
-            if chart:
-                out.append((name, chart))
+        chart = line_chart(lines, title=f"{title} by round", x="round", y=axis, log=log)
+        if chart:
+            out.append((title, chart))
     return out
-
-
-def _words(name: str) -> str:
-    return {"rmse full": "all cells", "rmse observed": "recorded cells"}.get(name, name)
 
 
 def _bytes(run: RunContents) -> Any:

@@ -110,7 +110,7 @@ const lines = (title, series, y) => {
 
 /* ---- one run, live */
 let current = null, source = null, run = null, rounds = [];
-const CURVES = [["objective", "Objective"], ["rmse_full", "Error over all cells"], ["rmse_observed", "Error over recorded cells"], ["log_likelihood", "Log-likelihood"], ["lower_bound", "Log-likelihood (bound)"], ["fit", "Fit"], ["primal", "Disagreement between sites"], ["noise_sd", "Noise of each released sum (sd)"]];
+const CURVES = [["objective", "Objective"], ["rmse_full", "Error over all cells"], ["rmse_observed", "Error over recorded cells"], ["log_likelihood", "Log-likelihood"], ["lower_bound", "Log-likelihood (bound)"], ["fit", "Fit"], ["primal", "Disagreement between sites"], ["noise_sd", "Noise (sd)"]];
 
 const badge = (kind, text) => make("span", { class: "badge " + kind }, text);
 const spentText = (s) => {

@@ -1,0 +1,199 @@
+"""The report is one file, escapes what it shows, and never shows a figure of accuracy without its guarantee."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.errors import ConfigError
+from polyclinic.report.contents import RunContents
+from polyclinic.report.html import render, write_report
+from polyclinic.run import RunFolder
+from polyclinic.simulation import write_counts, write_outcome
+from polyclinic.study import Study
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(2)'>",
+    "שלום \u202e abc",
+    "a & b; 'c'",
+    "</style><b>",
+)
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text += data
+
+
+def _parsed(text: str) -> _Page:
+    page = _Page()
+    page.feed(text)
+    return page
+
+
+def test_one_file_that_loads_nothing(plain_run: RunFolder) -> None:
+    path = write_report(plain_run)
+    text = path.read_text(encoding="utf-8")
+    page = _parsed(text)
+    assert path == plain_run.report
+    assert not [t for t, a in page.tags if t in ("link", "iframe", "object", "embed", "img")]
+    assert not [a for _, a in page.tags if any(k in a for k in ("src", "srcset", "data-src"))]
+    assert not re.search(r"url\((?!#)", text)
+    links = [a["href"] for t, a in page.tags if t == "a" and a.get("href")]
+    assert all(x and x.startswith("#") for x in links)
+    assert not re.search(r"https?://", text)
+
+
+def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: RunFolder) -> None:
+    import base64
+    import hashlib
+
+    text = render(RunContents.read(plain_run))
+    script = re.search(r"<script>(.*?)</script>", text, re.S)
+    policy = next(a["content"] for t, a in _parsed(text).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert script is not None and policy is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+    assert not re.search(r'\sstyle="|\son[a-z]+="', text)
+
+
+def test_names_of_codes_are_text_whatever_they_contain(
+    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
+) -> None:
+    run = copied(plain_run)
+    value = json.loads((run.path / "outcome.json").read_text())
+    for axis in value["axes"]:
+        axis["names"] = [f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(len(axis["labels"]))]
+        axis["labels"] = [f"<u>{i}" for i in range(len(axis["labels"]))]
+    (run.path / "outcome.json").write_text(json.dumps(value))
+    study = json.loads(run.study.read_text())
+    study["study"]["study"]["description"] = HOSTILE[0] + HOSTILE[1]
+    run.study.write_text(json.dumps(study))
+    text = render(RunContents.read(run))
+    page = _parsed(text)
+    assert [t for t, _ in page.tags].count("script") == 1
+    assert not [t for t, _ in page.tags if t in ("img", "u")]
+    assert not [a for _, a in page.tags if "onerror" in a]
+    for hostile in HOSTILE:
+        assert hostile in page.text or any(hostile in (v or "") for _, a in page.tags for v in a.values())
+    assert HOSTILE[0] in page.text
+
+
+def test_a_formal_run_shows_its_guarantee_and_nothing_unpaid(formal_run: RunFolder) -> None:
+    run = RunContents.read(formal_run)
+    assert run.formal and not run.presence and not run.association
+    text = _parsed(render(run)).text
+    hidden = json.loads(formal_run.metrics.read_text())["simulation_only"]
+    assert hidden["auc"] is not None
+    distinct = [f"{v:.3g}" for v in hidden.values() if v is not None and len(f"{v:.3g}") > 4]
+    assert len(distinct) > 2
+    assert not set(distinct) & set(re.findall(r"\d\.\d+", text))
+    assert "not paid for" in text
+    assert "formal, patient-level: ε\u00a0=\u00a08 at δ\u00a0=\u00a01e-05" in text
+    assert "odds ratio" not in text.lower()
+
+
+def test_every_place_with_an_accuracy_figure_carries_the_guarantee(plain_run: RunFolder) -> None:
+    text = render(RunContents.read(plain_run))
+    tiles = re.findall(r'<div class="tile">(.*?)</div>', text, re.S)
+    merit = [t for t in tiles if "AUC" in t or "fit:" in t]
+    assert len(merit) == 2 and all('class="badge none"' in t for t in merit)
+    for panel in ("model", "maps", "outcome", "course"):
+        part = re.search(rf'id="panel-{panel}".*?</section>', text, re.S)
+        assert part is not None and 'class="badge none"' in part[0], panel
+
+
+def test_a_heuristic_run_warns(plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]) -> None:
+    run = copied(plain_run)
+    value = json.loads((run.path / "outcome.json").read_text())
+    value["privacy"] |= {"guarantee": "heuristic", "epsilon": 1.2, "delta": 1e-4, "adjacency": "entry"}
+    (run.path / "outcome.json").write_text(json.dumps(value))
+    text = render(RunContents.read(run))
+    assert text.count("is not proven") > 5
+    assert "Do not quote the epsilon" in text
+    for part in re.findall(r'<div class="tile">(.*?)</div>', text, re.S):
+        assert ("AUC" not in part) or "heuristic, entry-level" in part
+
+
+def test_an_epsilon_never_stands_alone(formal_run: RunFolder) -> None:
+    text = _parsed(render(RunContents.read(formal_run))).text
+    for found in re.finditer(r"(epsilon|ε)\s*=?\s*\d", text):
+        around = text[max(0, found.start() - 160) : found.end() + 160]
+        assert re.search(r"delta|δ", around) and "patient" in around, around
+
+
+def test_fifty_phenotypes_and_six_sites_stay_small(tmp_path: Path) -> None:
+    sites = pc.align(pc.datasets.icu_network(patients=500, seed=0))
+    model = pc.LocalTF(rank=50, rounds=2, seed=0).fit(sites)
+    folder = RunFolder.create(tmp_path / "large")
+    study = Study.parse({"study": {"name": "large"}, "data": {"dataset": "icu_network"}, "method": {"name": "cpals"}})
+    folder.write_json(folder.study, {"study": study.to_json(), "sites": [s.name for s in sites], "versions": {}})
+    write_outcome(model, sites, folder)
+    write_counts(model, sites, folder, study)
+    folder.write_json(folder.metrics, {"fit": 0.2, "rounds": 2})
+    assert write_report(folder).stat().st_size < 1.5e6
+
+
+def test_report_of_a_mixture(tmp_path: Path, rng: np.random.Generator) -> None:
+    sites = [pc.Site(n, features=np.concatenate([rng.normal(0, 1, (60, 3)), rng.normal(5, 1, (40, 3))])) for n in "ab"]
+    model = pc.GaussianMixture(n_components=2, seed=0).fit(sites)
+    study = Study.parse(
+        {
+            "study": {"name": "groups"},
+            "features": {"columns": ["age", "creatinine", "<lactate>"]},
+            "method": {"name": "gaussianmixture", "aggregation": "plain"},
+        }
+    )
+    folder = RunFolder.create(tmp_path / "mixture")
+    folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b"], "versions": {}})
+    write_outcome(model, sites, folder)
+    write_counts(model, sites, folder, study)
+    folder.write_json(folder.metrics, {"log_likelihood": model.log_likelihood_, "bic": model.bic_, "rounds": 3})
+    page = _parsed(write_report(folder).read_text(encoding="utf-8"))
+    assert "Group 2" in page.text and "<lactate>" in page.text and "60 % of patients" in page.text
+
+
+def test_report_of_a_similarity(tmp_path: Path, rng: np.random.Generator) -> None:
+    from polyclinic.similarity.consensus import ConsensusUnPSL
+
+    sites = []
+    for name in ("a", "b", "c"):
+        X = rng.normal(size=(40, 5))
+        sites.append(pc.Site(name, features=X, labels=(X[:, 1] > 0).astype(int)))
+    model = ConsensusUnPSL(l1=0.02, l2=0.0, rounds=8).fit(sites)
+    study = Study.parse({"study": {"name": "alike"}, "method": {"name": "unpsl", "aggregation": "plain"}})
+    folder = RunFolder.create(tmp_path / "similarity")
+    folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b", "c"], "versions": {}})
+    write_outcome(model, sites, folder)
+    folder.write_json(folder.metrics, {"rounds": 8})
+    run = RunContents.read(folder)
+    assert run.kind == "similarity"
+    page = _parsed(write_report(folder).read_text(encoding="utf-8"))
+    first = re.search(r"Selected features(.*?)%?\d", page.text, re.S)
+    assert first is not None and "feature" in first[1]
+    assert "features count" in page.text
+
+
+def test_an_unfinished_run_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.json is not there"):
+        write_report(RunFolder(tmp_path))

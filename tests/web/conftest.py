@@ -1,0 +1,48 @@
+"""A folder of runs, and a real release that waits for its owner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyclinic.engines.registry import make
+from polyclinic.privacy.outbox import Outbox
+from polyclinic.privacy.release import Contribution
+from polyclinic.run import RunFolder
+from polyclinic.simulation import run_study
+from polyclinic.study import Study
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs of different methods."""
+    root = tmp_path_factory.mktemp("web")
+    for name, method in (("first", "localtf"), ("second", "sumals")):
+        study = Study.parse(
+            {
+                "study": {"name": f"icu {name}", "seed": 1},
+                "data": {"dataset": "icu_network", "patients": 240},
+                "method": {"name": method, "rank": 4, "rounds": 4, "aggregation": "plain"},
+            }
+        )
+        run_study(study, make(study), RunFolder.create(root / name))
+    return root
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Path:
+    """A folder whose site has two releases that wait."""
+    box = Outbox(tmp_path / "site" / "outbox")
+    for n in (1, 2):
+        facts = {
+            "study": "s",
+            "method": "dpem",
+            "site": "north",
+            "round": n,
+            "step": "statistics",
+            "shapes": {"x": [2]},
+        }
+        box.put(f"r{n}", Contribution({"x": np.array([1.5, 2.5])}), {**facts, "how": "sum", "noise_sd": 0.0})
+    return tmp_path
