@@ -99,12 +99,13 @@ def test_client_without_certificate_or_of_another_authority_is_refused(federatio
 
 def _refused(context: ssl.SSLContext, port: int) -> bool:
     """Whether the server breaks the line; TLS 1.3 tells a refused client at its first read only."""
+    context.set_alpn_protocols(["h2"])
     try:
         with (
             socket.create_connection(("localhost", port), timeout=10) as raw,
             context.wrap_socket(raw, server_hostname="localhost") as line,
         ):
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # preface, settings
             return line.recv(1) == b""
     except (ssl.SSLError, ConnectionError):
         return True
@@ -116,6 +117,7 @@ def test_approved_site_is_not_refused(federation):
     context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
     context.load_cert_chain(str(startup / "client.crt"), str(startup / "client.key"))
     assert not _refused(context, federation.port)
+    assert not _refused(context, federation.admin_port)
 
 
 @pytest.mark.slow
