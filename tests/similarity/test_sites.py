@@ -72,6 +72,21 @@ def test_masked_and_subspace_sums_give_the_plain_model() -> None:
 
 
 @pytest.mark.protocol
+@pytest.mark.parametrize(
+    "method",
+    [
+        ConsensusUnPSL(rounds=2, inner=3),
+        PrivateUnPSL(rounds=2, privacy=Privacy(50.0), patients=200, radius=8.0, rank=1),
+    ],
+    ids=["consensus", "private"],
+)
+def test_the_contract_battery_passes(method: ConsensusUnPSL | PrivateUnPSL) -> None:
+    from polyclinic import check_protocol
+
+    assert check_protocol(method).passed
+
+
+@pytest.mark.protocol
 def test_the_order_of_the_list_does_not_matter() -> None:
     sites = hospitals()
     a = UnPSL().fit_sites(sites, rounds=4).metric_

@@ -142,7 +142,7 @@ def test_pairs_judged_all_alike_are_refused() -> None:
 def test_cross_validation_holds_persons_out_together() -> None:
     X, y = two_groups(60)
     who = np.arange(60) // 6
-    m = UnPSLCV(l2s=(1e-3,), iterations=4, cv=3, repeats=1)
+    m = UnPSLCV(l2s=(1e-3,), start_scales=(1.0, 2.0), iterations=4, cv=3, repeats=1)
     for train, test in m._folds(who, y):
         assert not set(who[train]) & set(who[test])
     assert m.fit(X, y, groups=who).best_params_["iterations"] <= 4

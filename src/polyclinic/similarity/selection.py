@@ -73,7 +73,7 @@ class UnPSLCV(UnPSL):
         l2s: Sequence[float] = (1e-4,),
         bias: float = 1.0,
         *,
-        start_scales: Sequence[float] = (2.0, 3.0),
+        start_scales: Sequence[float] = (2.0,),
         standardizes: Sequence[Centre] = ("zscore",),
         rank: int | None = None,
         iterations: int = 5,
@@ -85,7 +85,7 @@ class UnPSLCV(UnPSL):
         cv: int = 5,
         repeats: int = 2,
         scoring: Literal["knn", "pairs"] = "knn",
-        k: int = 5,
+        k: int = 3,
         seed: int = 0,
     ) -> None:
         self.l1s = l1s
