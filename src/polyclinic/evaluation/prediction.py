@@ -64,7 +64,10 @@ def outcome_auc(
     With ``fit=False`` the fitted ``model`` is used as it is (its factors never saw a label either way).
     """
     train, test = split(sites, share, seed)
-    fitted = model.with_params(aggregation="plain").fit(train) if fit else model  # how sums are taken changes no model
+    fitted = model
+    if fit:  # how sums are taken changes no model, but for the noise that sites must add
+        cheap = {} if model.params.privacy is not None else {"aggregation": "plain"}
+        fitted = model.with_params(**cheap).fit(train)
     a = np.concatenate([fitted.transform(s) for s in train])
     b = np.concatenate([fitted.transform(s) for s in test])
     labels = [np.concatenate([np.asarray(s.labels) for s in part]) for part in (train, test)]

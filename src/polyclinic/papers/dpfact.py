@@ -9,6 +9,7 @@ import numpy as np
 
 from polyclinic.datasets import dpfact_synthetic, icu_network, split
 from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.association import logistic
 from polyclinic.evaluation.prediction import outcome_auc, predict, random_factors_auc
 from polyclinic.evaluation.prediction import split as by_patient
 from polyclinic.papers.experiment import Claim, Lab, Result, mean_sd
@@ -316,7 +317,7 @@ def phenotypes(lab: Lab) -> Result:
     model = DPFact(rank=lab["rank"], seed=0).fit(network)
     a = np.concatenate([model.memberships_[s.name] for s in sorted(network, key=lambda s: s.name)])
     labels = np.concatenate([np.asarray(s.labels) for s in sorted(network, key=lambda s: s.name)])
-    coefficient, p = logistic(a, labels)
+    effects = {e.phenotype: e for e in logistic(a, labels)}
     found = match(model.factors_, network.truth.factors)
     named = {int(i): network.truth.names[j] for i, j, c in zip(found.left, found.right, found.likeness) if c > 0.5}
     here = {s: np.linalg.norm(model.memberships_[s], axis=0) for s in model.memberships_}
@@ -329,8 +330,8 @@ def phenotypes(lab: Lab) -> Result:
                 r,
                 named.get(r, "-"),
                 "; ".join(t for part in top for t in part),
-                float(coefficient[r]),
-                float(p[r]),
+                effects[r].coefficient if r in effects else None,
+                effects[r].p_value if r in effects else None,
                 float(model.weights_[r]),
                 100 * float((a[:, r] > 0).mean()),
                 ", ".join(on) if len(on) < len(here) else "all",
@@ -349,25 +350,6 @@ def phenotypes(lab: Lab) -> Result:
             )
         ],
     )
-
-
-def logistic(x: Any, y: Any) -> tuple[Any, Any]:
-    """Coefficients of standardised memberships and their Wald p-values."""
-    from scipy.stats import norm
-
-    sd = x.std(0)
-    z = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / np.where(sd > 0, sd, 1.0)])
-    beta = np.zeros(z.shape[1])
-    hessian = np.eye(z.shape[1])
-    for _ in range(50):
-        risk = 1 / (1 + np.exp(-z @ beta))
-        hessian = z.T @ (z * (risk * (1 - risk))[:, None]) + 1e-6 * np.eye(z.shape[1])
-        step = np.linalg.solve(hessian, z.T @ (y - risk) - 1e-6 * beta)
-        beta = beta + step
-        if np.abs(step).max() < 1e-10:
-            break
-    error = np.sqrt(np.diag(np.linalg.inv(hessian)))
-    return beta[1:], 2 * norm.sf(np.abs(beta[1:] / error[1:]))
 
 
 def mu(lab: Lab) -> Result:

@@ -16,8 +16,9 @@ from pydantic import Field
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Total
 from polyclinic.phenotypes.local_pass import WARM, Elastic, Passed
-from polyclinic.phenotypes.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF, unit
+from polyclinic.phenotypes.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF
 from polyclinic.phenotypes.rate import rate_at
+from polyclinic.tensors import cp
 from polyclinic.tensors.site import Site
 
 __all__ = ["DPFact"]
@@ -31,7 +32,9 @@ class DPFactParams(LocalParams):
     elastic: float = Field(
         1.0, ge=0, description="gamma; where zeros are observed in units of tr(Gram)/R (0.3 to 3 works)."
     )
-    sparsity: float | dict[str, float] = Field(1.0, description="l2,1 on patients (mu; 1 to 4 noise units): a number, or one per site.")
+    sparsity: float | dict[str, float] = Field(
+        1.0, description="l2,1 on patients (mu; 1 to 4 noise units): a number, or one per site."
+    )
     server_step: float = Field(
         1.0, gt=0, lt=2, description="alpha = eta gamma T of eq. 19; 1 = the mean, below 2 stable (E0.7)."
     )
@@ -71,7 +74,7 @@ class DPFact(LocalTF):
         if alpha == 1.0:
             return average
         moved = old + alpha * (average - old)
-        return moved if self.params.zeros == "missing" else unit(moved, old)
+        return moved if self.params.zeros == "missing" else cp.unit_columns(moved, old)
 
     def _alpha(self, sites: int) -> float:
         p = self.params

@@ -147,9 +147,7 @@ class LocalTF(FederatedFactorization):
             return summed  # one site: its factors as they are; (w b)/w is not b in floats
         if self.params.zeros == "missing":
             return summed / total.weight if total.weight else old
-        length = np.linalg.norm(summed, axis=0)
-        unit: Array = np.where(length > 0, summed / np.where(length > 0, length, 1.0), old)
-        return unit
+        return cp.unit_columns(summed, old)
 
     def figures(self, public: LocalPublic) -> Mapping[str, float | None]:
         if public.objective is None:
@@ -311,10 +309,3 @@ class DistributedSGD(LocalTF):
                 f"DistributedSGD communicates after every pass; local_passes is {self.params.local_passes}",
                 hint="use pc.LocalTF for several passes between communications",
             )
-
-
-def unit(factor: Array, fallback: Array) -> Array:
-    """Columns of length 1; a column of zeros keeps its fallback."""
-    normed, _ = cp.normalise([factor])
-    dead = ~np.any(factor, axis=0)
-    return np.where(dead, fallback, normed[0])

@@ -156,7 +156,7 @@ class TRIP(FederatedFactorization):
         )
         after = replace(public, round=public.round if ended else public.round + 1, objective=objective)
         if step.name == "warm":
-            shared = tuple(_unit(total.arrays[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
+            shared = tuple(cp.unit_columns(total.arrays[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
             stage: Any = "score" if ended else "scale" if public.round >= p.warmup else "warm"
             return replace(after, stage=stage, factors=shared, twins=shared if p.distinct else ())
         factors, twins, multipliers, dual = [], [], [], 0.0
@@ -297,13 +297,6 @@ def distinct_step(
         return a, a, np.zeros_like(y)
     b = _shifted_solve(mu, lam, a, (mu + lam) * a - y)
     return a, b, y + mu * (b - a)
-
-
-def _unit(summed: Array, old: Array) -> Array:
-    """Columns of length 1; a column that nobody has keeps its last direction."""
-    length = np.linalg.norm(summed, axis=0)
-    out: Array = np.where(length > 0, summed / np.where(length > 0, length, 1.0), old)
-    return out
 
 
 def _shifted_solve(alpha: float, lam: float, b: Array, m: Array) -> Array:

@@ -22,6 +22,7 @@ __all__ = [
     "shrink_columns",
     "solve_memberships",
     "squared_error",
+    "unit_columns",
 ]
 
 Matrix = NDArray[np.float64]
@@ -97,6 +98,16 @@ def normalise(factors: Sequence[Matrix]) -> tuple[list[Matrix], NDArray[np.float
         weights = weights * norm
         unit.append(a / np.where(norm > 0, norm, 1.0))
     return unit, weights
+
+
+def unit_columns(matrix: Matrix, fallback: Matrix) -> Matrix:
+    """Columns of length 1; a column of zeros (nobody has it) keeps its fallback.
+
+    >>> unit_columns(np.array([[3.0, 0.0], [4.0, 0.0]]), np.eye(2)).tolist()
+    [[0.6, 0.0], [0.8, 1.0]]
+    """
+    length = np.linalg.norm(matrix, axis=0)
+    return np.asarray(np.where(length > 0, matrix / np.where(length > 0, length, 1.0), fallback))
 
 
 def canonical(
