@@ -65,5 +65,9 @@ docs: setup
 	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
 	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
 
+# A coordinator and three hospitals as separate processes with mutual TLS on loopback; one study of each kind.
+rehearsal: setup
+	$(PY) examples/rehearsal/run.py runs/rehearsal
+
 clean:
 	rm -rf runs docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -245,6 +245,9 @@ def _publish(run: Path, order: Any) -> None:
         )
         model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
     folder = RunFolder(run)
+    folder.write_json(
+        folder.study, {"study": dict(order.study), "sites": list(order.sites), "versions": folder.manifest()}
+    )
     write_outcome(model, [], folder)
     last = model.history_[-1] if model.history_ else {}
     figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
