@@ -59,9 +59,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
     if length > len(data) - 8:
         raise MessageRefused("message truncated inside its header")
     try:
-        header = msgpack.unpackb(
-            data[8 : 8 + length], raw=False, strict_map_key=True, max_str_len=length
-        )
+        header = msgpack.unpackb(data[8 : 8 + length], raw=False, strict_map_key=True, max_str_len=length)
     except Exception as e:
         raise MessageRefused(f"message header is unreadable ({type(e).__name__})") from None
     if not isinstance(header, dict) or set(header) != {"v", "t", "a"} or not isinstance(header["a"], list):
