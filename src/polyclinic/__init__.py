@@ -34,10 +34,13 @@ _WHERE = {
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.federation.battery",
+    "follow": "polyclinic.cli.console",
     "suggest_rank": "polyclinic.phenotypes.rank",
 }
 
-_ROOMS = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics")}
+_ROOMS = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics")} | {
+    "plots": "polyclinic.report.plots"
+}
 
 __all__ = ["__version__", *sorted(_WHERE), *sorted(_ROOMS)]
 

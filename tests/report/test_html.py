@@ -194,6 +194,34 @@ def test_report_of_a_similarity(tmp_path: Path, rng: np.random.Generator) -> Non
     assert "features count" in page.text
 
 
+def test_a_federation_that_released_no_counts_shows_none(
+    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
+) -> None:
+    """What a coordinator holds: the model and its card. Neither sites' folders nor ledgers nor counts."""
+    import shutil
+
+    run = copied(plain_run)
+    for name in ("presence.json", "presence.npz", "association.json"):
+        (run.path / name).unlink()
+    for name in ("sites", "ledgers"):
+        shutil.rmtree(run.path / name)
+    text = _parsed(render(RunContents.read(run))).text
+    assert "could not be checked that none describes a single patient" in text
+    assert "The ledgers are with the sites" in text
+    for word in ("odds ratio", "prevalence", "shared by", "eff. contributors"):
+        assert word not in text, word
+
+
+def test_reviewers_names_and_agreement_are_shown(
+    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
+) -> None:
+    run = copied(plain_run)
+    said = {"reviewers": 2, "phenotypes": 8, "meaningful": 0.75, "observed": 0.9, "kappa": 0.8}
+    run.write_json(run.path / "review.json", {**said, "names": {"1": ["<heart>", "cardiac"]}})
+    text = _parsed(render(RunContents.read(run))).text
+    assert "75 % meaningful" in text and "kappa 0.80" in text and "clinicians: <heart>, cardiac" in text
+
+
 def test_an_unfinished_run_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.json is not there"):
         write_report(RunFolder(tmp_path))

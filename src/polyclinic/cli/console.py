@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from polyclinic.federation.fold import Progress as Event
 
-__all__ = ["console", "follow", "say_json"]
+__all__ = ["busy", "console", "figure_of", "follow", "say_json"]
 
 console = Console(stderr=False, highlight=False)
 
@@ -23,10 +24,22 @@ def say_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
+MERIT = ("rmse_full", "objective", "log_likelihood", "lower_bound", "fit", "rmse_observed", "primal")
+PATIENCE = 1.0  # seconds: what is faster needs no bar
+
+
 @contextmanager
-def follow(title: str, rounds: int, *, quiet: bool = False) -> Iterator[Callable[[Event], None]]:
-    """A progress bar with rounds, time left and the current figure of merit; silent when piped or ``quiet``."""
-    if quiet or not console.is_terminal:
+def follow(title: str, rounds: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Event], None]]:
+    """A progress bar with rounds, time left and the current figure of merit; silent when piped or ``quiet``.
+
+    In a terminal and in a notebook; it appears after a second, so that short work stays quiet.
+
+    Examples
+    --------
+    >>> with follow("TRIP", 100) as progress:  # model.fit(sites, progress=progress)
+    ...     progress(Event("round", "trip", 1, 100, {"rmse_full": 0.5}))
+    """
+    if quiet or not (console.is_terminal or console.is_jupyter):
         yield lambda event: None
         return
     bar = Progress(
@@ -36,13 +49,38 @@ def follow(title: str, rounds: int, *, quiet: bool = False) -> Iterator[Callable
         TimeRemainingColumn(),
         TextColumn("{task.fields[figure]}"),
         console=console,
-        transient=True,
+        transient=not console.is_jupyter,
     )
-    with bar:
-        task = bar.add_task(title, total=rounds, figure="")
+    task = bar.add_task(title, total=rounds, figure="")
+    begun = time.monotonic()
 
-        def show(event: Event) -> None:
-            figure = next((f"{k} {v:.5g}" for k, v in event.figures.items() if isinstance(v, float)), "")
-            bar.update(task, completed=event.round, figure=figure)
+    def show(event: Event) -> None:
+        bar.update(task, completed=event.round, total=event.rounds or rounds, figure=figure_of(event.figures))
+        if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
+            bar.start()
 
+    try:
         yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def figure_of(figures: Mapping[str, Any]) -> str:
+    """The one figure that tells how far a fit is.
+
+    >>> figure_of({"seconds": 3.2, "rmse_full": 0.050307})
+    'rmse_full 0.050307'
+    """
+    known = [k for k in (*MERIT, *figures) if isinstance(figures.get(k), float) and k != "seconds"]
+    return f"{known[0]} {figures[known[0]]:.5g}" if known else ""
+
+
+@contextmanager
+def busy(title: str, *, quiet: bool = False) -> Iterator[None]:
+    """A sign of life for work without rounds; silent when piped or ``quiet``."""
+    if quiet or not (console.is_terminal or console.is_jupyter):
+        yield
+        return
+    with console.status(title):
+        yield

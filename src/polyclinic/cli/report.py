@@ -32,7 +32,7 @@ def command(
     """Write the report of a run folder as one HTML file."""
     from dataclasses import asdict
 
-    from polyclinic.cli.console import console, say_json
+    from polyclinic.cli.console import busy, console, say_json
     from polyclinic.errors import ConfigError
     from polyclinic.report.html import write_report
     from polyclinic.run import RunFolder
@@ -50,12 +50,14 @@ def command(
 
         made["agreement"] = asdict(agreement(reviewed))
         run.write_json(run.path / "review.json", made["agreement"])
-    path = write_report(run, out=out)
+    with busy("writing the report", quiet=as_json):
+        path = write_report(run, out=out)
     made |= {"report": str(path), "bytes": path.stat().st_size}
     if export:
         from polyclinic.report.export import export as write_exports
 
-        made["exports"] = [str(p) for p in write_exports(run)]
+        with busy("writing exports", quiet=as_json):
+            made["exports"] = [str(p) for p in write_exports(run)]
     if sheet:
         from polyclinic.report.cards import cards
         from polyclinic.report.contents import RunContents

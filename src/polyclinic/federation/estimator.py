@@ -53,6 +53,24 @@ class Configured:
         }
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks: what it is, its parameters and, once fitted, how it went and what is guaranteed."""
+        from html import escape
+
+        history, traffic, card = (self.__dict__.get(k) for k in ("history_", "traffic_", "privacy_"))
+        rows = [("", repr(self)), ("state", "fitted" if history is not None else "not fitted yet")]
+        if history:
+            last = {k: v for k, v in history[-1].items() if isinstance(v, float) and k != "seconds"}
+            rows.append((f"round {history[-1].get('round')}", ", ".join(f"{k} {v:.4g}" for k, v in last.items())))
+        rows += [] if traffic is None else [("traffic", repr(traffic).strip("<>"))]
+        rows += [] if card is None else [("privacy", card.headline)]
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(k)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
+            for k, v in rows
+            if v
+        )
+        return f"<table class='polyclinic-model'><caption>{escape(type(self).__name__)}</caption>{cells}</table>"
+
     def _fitted(self, attribute: str) -> Any:
         try:
             return self.__dict__[attribute]

@@ -37,8 +37,8 @@ class RunContents:
     presence, association, few
         Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
         under a formal guarantee, where nobody paid for them.
-    comparison, audit
-        Other models and the privacy audit, where they were made.
+    comparison, audit, review
+        Other models, the privacy audit and clinicians' judgement, where they were made.
     """
 
     path: Path
@@ -51,6 +51,7 @@ class RunContents:
     few: tuple[Array, ...] = ()
     comparison: Mapping[str, Any] = field(default_factory=dict)
     audit: Mapping[str, Any] = field(default_factory=dict)
+    review: Mapping[str, Any] = field(default_factory=dict)
     ledgers: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
@@ -79,6 +80,7 @@ class RunContents:
             tuple(few[f"few{n}"] for n in range(1, len(few) + 1)),
             _optional(run.path / "comparison.json"),
             _optional(run.path / "audit.json"),
+            _optional(run.path / "review.json"),
             ledgers,
         )
 

@@ -45,6 +45,7 @@ MERIT = {
 ASIDE = ("epsilon", "delta", "adjacency", "guarantee", "simulation_only")
 COST = {
     "rounds": "rounds",
+    "seconds": "seconds",
     "bytes_up": "bytes from sites",
     "bytes_down": "bytes to sites",
     "payload_bytes_up": "of these, numbers of the model",

@@ -1,0 +1,125 @@
+"""Charts for notebooks, as Altair objects that a researcher can change, combine and save (extra ``plots``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from polyclinic.errors import MissingExtra
+
+__all__ = ["codes", "convergence", "phenotype", "sites"]
+
+COLOURS = ["#0b6b68", "#c2571a", "#4a5bb5", "#8a6d00", "#8d3c86", "#55616b"]
+
+
+def _altair() -> Any:
+    try:
+        import altair
+    except ImportError:
+        raise MissingExtra("altair", "plots", "a chart") from None
+    return altair
+
+
+def _values(rows: Sequence[dict[str, Any]]) -> Any:
+    """Rows as inline data: no data-frame library is needed."""
+    return _altair().Data(values=list(rows))
+
+
+def convergence(model: Any, figure: str | None = None) -> Any:
+    """A figure of merit by round, with the model's privacy in the title.
+
+    Parameters
+    ----------
+    model
+        Fitted.
+    figure
+        A key of ``history_``; default: the first that is there of rmse_full, objective, log_likelihood, fit.
+    """
+    alt = _altair()
+    known = [
+        k
+        for k in ("rmse_full", "objective", "log_likelihood", "fit")
+        if any(h.get(k) is not None for h in model.history_)
+    ]
+    key = figure or (known[0] if known else "seconds")
+    rows = [{"round": h["round"], key: h[key]} for h in model.history_ if h.get(key) is not None]
+    return (
+        alt.Chart(_values(rows), title=_title(type(model).__name__, model))
+        .mark_line(point=True, color=COLOURS[0])
+        .encode(
+            x=alt.X("round", type="quantitative"),
+            y=alt.Y(key, type="quantitative", scale=alt.Scale(zero=False)),
+            tooltip=[alt.Tooltip("round", type="quantitative"), alt.Tooltip(key, type="quantitative")],
+        )
+    )
+
+
+def phenotype(model: Any, number: int, *, top: int = 8) -> Any:
+    """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``)."""
+    alt = _altair()
+    rows = [dict(r) for r in model.phenotypes_.where(phenotype=number)]
+    kept = [r for mode in dict.fromkeys(r["mode"] for r in rows) for r in [x for x in rows if x["mode"] == mode][:top]]
+    return (
+        alt.Chart(_values(kept), title=_title(f"phenotype {number}", model))
+        .mark_bar()
+        .encode(
+            x=alt.X("share", type="quantitative", axis=alt.Axis(format="%"), title="share of the mode"),
+            y=alt.Y("name", type="nominal", sort=None, title=None),
+            color=alt.Color("mode", type="nominal", scale=alt.Scale(range=COLOURS), legend=None),
+            row=alt.Row("mode", type="nominal", title=None),
+            tooltip=[
+                alt.Tooltip(k, type=t) for k, t in (("code", "nominal"), ("name", "nominal"), ("share", "quantitative"))
+            ],
+        )
+        .resolve_scale(y="independent")
+    )
+
+
+def codes(model: Any, mode: int = 0, *, top: int = 3) -> Any:
+    """Heat map of the heaviest codes of one feature mode against all phenotypes."""
+    alt = _altair()
+    name = model.axes_[mode].name
+    rows = [dict(r) for r in model.phenotypes_ if r["mode"] == name]
+    heavy = {r["code"] for p in {x["phenotype"] for x in rows} for r in [x for x in rows if x["phenotype"] == p][:top]}
+    return (
+        alt.Chart(_values([r for r in rows if r["code"] in heavy]), title=_title(name, model))
+        .mark_rect()
+        .encode(
+            x=alt.X("phenotype", type="ordinal"),
+            y=alt.Y("name", type="nominal", sort=None, title=None),
+            color=alt.Color("share", type="quantitative", scale=alt.Scale(scheme="teals")),
+            tooltip=[alt.Tooltip("name", type="nominal"), alt.Tooltip("share", type="quantitative")],
+        )
+    )
+
+
+def sites(model: Any) -> Any:
+    """Heat map of every phenotype's strength at every site (root mean squared membership, strongest site = 1).
+
+    It reads memberships, so it is for a simulation or for a site's own eyes.
+    """
+    alt = _altair()
+    names = list(model.memberships_)
+    size = np.array([np.sqrt(np.mean(np.square(model.memberships_[s]), axis=0)) for s in names])
+    relative = size / np.maximum(size.max(0, keepdims=True), 1e-300)
+    rows = [
+        {"site": s, "phenotype": r, "strength": round(float(relative[k, r]), 4)}
+        for k, s in enumerate(names)
+        for r in range(relative.shape[1])
+    ]
+    return (
+        alt.Chart(_values(rows), title=_title("strength at every site", model))
+        .mark_rect()
+        .encode(
+            x=alt.X("phenotype", type="ordinal"),
+            y=alt.Y("site", type="nominal", title=None),
+            color=alt.Color("strength", type="quantitative", scale=alt.Scale(scheme="teals")),
+            tooltip=[alt.Tooltip("site", type="nominal"), alt.Tooltip("strength", type="quantitative")],
+        )
+    )
+
+
+def _title(text: str, model: Any) -> Any:
+    return _altair().Title(text, subtitle=f"privacy: {model.privacy_.headline}")

@@ -1,0 +1,69 @@
+"""In a notebook: models and cards show themselves, phenotypes are a table, plots are Altair charts."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import polyclinic as pc
+from polyclinic.cli import console as speaking
+from polyclinic.federation.fold import Progress
+
+
+@pytest.fixture(scope="module")
+def model() -> pc.TRIP:
+    sites = pc.datasets.planted_counts(120, 12, 15, phenotypes=3, codes=(4, 5), sites=3, seed=0)
+    return pc.LocalTF(rank=3, rounds=4, seed=0).fit(sites)
+
+
+def test_models_show_parameters_state_and_guarantee(model: pc.LocalTF) -> None:
+    before = pc.LocalTF(rank=3)._repr_html_()
+    assert "not fitted yet" in before and "rank=3" in before
+    after = model._repr_html_()
+    assert "none: no bound" in after and "bytes up" in after and "<script" not in after
+
+
+def test_tensors_cards_and_phenotypes_show_themselves(model: pc.LocalTF) -> None:
+    t = pc.SparseTensor([[0, 1]], [2.0], (2, 3), axes=[["<b>", "x", "y"]])
+    assert "<table>" in t._repr_html_() and "<b>" not in t._repr_html_()
+    assert "<table" in model.privacy_._repr_html_()
+    assert model.phenotypes_.columns[:3] == ("phenotype", "mode", "code")
+    assert "<table>" in model.phenotypes_._repr_html_()
+
+
+@pytest.mark.parametrize("make", ["convergence", "phenotype", "codes", "sites"])
+def test_plots_are_charts_that_name_the_guarantee(model: pc.LocalTF, make: str) -> None:
+    pytest.importorskip("altair")
+    chart = pc.plots.phenotype(model, 0) if make == "phenotype" else getattr(pc.plots, make)(model)
+    spec = chart.to_dict()
+    assert spec["data"]["values"] and "no bound" in spec["title"]["subtitle"]
+
+
+def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, seconds: float) -> str:
+    out = io.StringIO()
+    monkeypatch.setattr(speaking, "console", Console(file=out, force_terminal=terminal, width=100))
+    monkeypatch.setattr(speaking, "PATIENCE", 0.02)
+    with speaking.follow("TRIP", 3) as progress:
+        for n in (1, 2, 3):
+            time.sleep(seconds)
+            progress(Progress("round", "trip", n, 3, {"seconds": 1.0, "rmse_full": 0.5 / n}))
+    return out.getvalue()
+
+
+def test_progress_shows_rounds_and_figure_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = _shown(monkeypatch, terminal=True, seconds=0.05)
+    assert "TRIP" in text and "3/3" in text and "rmse_full 0.16667" in text
+
+
+def test_progress_is_quiet_when_piped_or_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _shown(monkeypatch, terminal=False, seconds=0.05) == ""
+    assert _shown(monkeypatch, terminal=True, seconds=0.0) == ""
+
+
+def test_progress_reaches_a_fit_through_the_public_name(model: pc.LocalTF) -> None:
+    assert pc.follow is speaking.follow
+    assert np.isfinite(model.history_[-1]["seconds"])
