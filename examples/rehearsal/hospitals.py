@@ -57,10 +57,10 @@ def hospital(folder: Path, name: str, *, patients: int = 60, seed: int = 0, poli
     return node
 
 
-def vocabulary(folder: Path) -> None:
-    """The public lists of codes that every study names."""
+def vocabulary(folder: Path, drugs: int = DRUGS, diagnoses: int = DIAGNOSES) -> None:
+    """The public lists of codes that every study names; they may be longer than what occurs."""
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, size in (("drug", DRUGS), ("diagnosis", DIAGNOSES)):
+    for kind, size in (("drug", drugs), ("diagnosis", diagnoses)):
         rows = [["code", "name"], *([f"{kind[:2].upper()}{i:02d}", f"{kind} {i}"] for i in range(size))]
         with open(folder / f"{kind}.csv", "w", newline="", encoding="utf-8") as f:
             csv.writer(f).writerows(rows)

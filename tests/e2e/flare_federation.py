@@ -26,14 +26,16 @@ _spec.loader.exec_module(hospitals)
 class Federation:
     """A coordinator and its sites under one temporary folder."""
 
-    def __init__(self, root: Path, names: tuple[str, ...] = hospitals.NAMES, **options: Any) -> None:
+    def __init__(
+        self, root: Path, names: tuple[str, ...] = hospitals.NAMES, *, codes: int | None = None, **options: Any
+    ) -> None:
         from polyclinic.engines.flare import coordination, membership
         from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
         from polyclinic.engines.flare.processes import free_port
 
         os.umask(0o077)
         self.root, self.names = root, names
-        hospitals.vocabulary(root / "studies")
+        hospitals.vocabulary(root / "studies", **({} if codes is None else {"drugs": codes, "diagnoses": codes}))
         self.coordinator = CoordinatorFolder(root / "coordinator")
         self.port, self.admin_port = free_port(), free_port()
         invites = coordination.found(

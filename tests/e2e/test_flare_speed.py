@@ -1,0 +1,145 @@
+"""Round overhead and letters a second between real processes, and what garbage on the ports does. Slow tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("nvflare")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from flare_federation import Federation, running, same
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def _overhead(made, rank: int, rounds: int) -> tuple[float, float, int]:
+    """Median seconds of a round between hosts, the same in one process, and bytes that a site contributes."""
+    study = made.study(
+        "overhead", f'name = "trip"\nrank = {rank}\nrounds = {rounds}\naggregation = "plain"', head="deadline = 300\n"
+    )
+    order = made.order(study)
+    status = made.follow(order)
+    assert status["state"] == "finished", status
+    outcome, reference = made.outcome(order), made.in_process(study)
+    assert same(outcome.public, reference.public)
+
+    def median(history):
+        return float(np.median(np.diff([h["seconds"] for h in history])))
+
+    payload = outcome.traffic.payload_bytes_up // (len(made.names) * outcome.traffic.rounds)
+    return median(outcome.history), median(reference.history), payload
+
+
+def test_round_overhead_200_kilobytes_three_sites(tmp_path):
+    made = Federation(tmp_path, codes=1000)
+    with running(made):
+        between, one, payload = _overhead(made, 13, 15)
+    print(
+        f"\nFIGURE 3 sites x {payload / 1e3:.0f} kB: {between:.3f} s a round, in process {one:.3f} s, load {os.getloadavg()[0]:.1f}"
+    )
+    assert between - one <= 0.3
+
+
+def test_round_overhead_ten_megabytes_ten_sites(tmp_path):
+    made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), codes=16_000, patients=15)
+    with running(made):
+        between, one, payload = _overhead(made, 39, 4)
+    print(
+        f"\nFIGURE 10 sites x {payload / 1e6:.1f} MB: {between:.2f} s a round, in process {one:.2f} s, load {os.getloadavg()[0]:.1f}"
+    )
+    assert between - one <= 6.0
+
+
+def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path):
+    """The consensus of a mixture over a ring in which everybody talks to the two on each side."""
+    from polyclinic.engines.flare.folders import read_events, write_json
+    from polyclinic.engines.flare.order import Order, _digest
+
+    names = tuple(f"site-{i}" for i in range(10))
+    made = Federation(tmp_path, names, patients=20)
+    with running(made):
+        method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
+        order = made.order(
+            made.study("ring", method, data=__import__("flare_federation").hospitals.FEATURES, head="deadline = 300\n")
+        )
+        edges = tuple(sorted({tuple(sorted((names[i], names[(i + k) % 10]))) for i in range(10) for k in (1, 2)}))
+        ring = Order(**{**order.body(), "edges": edges})
+        ring = Order(
+            **{**ring.body(), "edges": edges, "signature": made.coordinator.identity().sign(_digest(ring)).hex()}
+        )
+        write_json(made.coordinator.run(ring.id) / "order.json", {"order": ring.encode()})
+        status = made.follow(ring)
+        assert status["state"] == "finished", (status, made.events(ring))
+        progress = read_events(made.coordinator.run(ring.id) / "progress.jsonl")
+        seconds = float(next(e["seconds"] for e in made.events(ring) if e["event"] == "finished"))
+        from polyclinic.federation.sums import by_name
+
+        plan = by_name("subspace").plan(ring.roster(names, 0))
+        sums = len([e for e in progress if e["kind"] == "sum"])
+        letters = sums * len(plan.edges) * 2 * (plan.slots + 3)
+    rate = letters / seconds  # the start-up of the study is in the seconds, too
+    print(
+        f"\nFIGURE 10 nodes, 4 neighbours: {letters} letters, {seconds:.1f} s, {rate:.0f} a second, load {os.getloadavg()[0]:.1f}"
+    )
+    assert rate >= 50
+
+
+def _burst(port: int, count: int, rng: np.random.Generator) -> None:
+    good = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for n in range(count):
+        try:
+            with socket.create_connection(("localhost", port), timeout=5) as s:
+                s.settimeout(0.2)
+                kind = n % 4
+                if kind == 0:
+                    s.sendall(rng.bytes(int(rng.integers(1, 2000))))
+                elif kind == 1:
+                    s.sendall(good + rng.bytes(200))
+                elif kind == 2:
+                    s.sendall(b"\x16\x03\x01" + rng.bytes(300))
+                else:
+                    s.sendall(b"\xff" * 65536)
+        except OSError:
+            continue
+
+
+def test_garbage_on_every_port_changes_nothing(tmp_path):
+    from polyclinic.engines.flare.processes import recorded
+
+    made = Federation(tmp_path)
+    with running(made):
+        study = made.study("before", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "plain"')
+        assert made.follow(made.order(study))["state"] == "finished"
+        (server,) = recorded(made.coordinator.pids, "server.json")
+        processes = [psutil.Process(server.pid), *(psutil.Process(made.pids(n)[-1]) for n in made.names)]
+        internal = sorted(
+            {c.laddr.port for p in processes for c in p.net_connections("tcp") if c.status == "LISTEN"}
+            - {made.port, made.admin_port}
+        )
+        sizes = []
+        for burst in range(2):
+            threads = [
+                threading.Thread(target=_burst, args=(port, count, np.random.default_rng([burst, port])))
+                for port, count in ((made.port, 10_000), (made.admin_port, 10_000), *((p, 200) for p in internal))
+            ]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            sizes.append([p.memory_info().rss for p in processes])
+        print(
+            f"\nFIGURE resident after bursts: {[[round(x / 2**20) for x in s] for s in sizes]} MiB; internal ports {len(internal)}"
+        )
+        for first, second in zip(*sizes):
+            assert second <= 1.2 * first
+            assert second < 2**30
+        order = made.order(made.study("after", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "plain"'))
+        assert made.follow(order)["state"] == "finished"
