@@ -51,31 +51,48 @@ def test_killed_site_comes_back_in_the_same_job(federation):
     status = federation.follow(order, At(3, lambda: _restart(federation, "north")))
     _right(federation, study, order, status)
     events = federation.events(order)
-    assert "lost" in {e["event"] for e in events if e.get("site") == "north"}
+    states = [(e["event"], e["time"]) for e in events if e.get("site") == "north"]
+    assert "lost" in {s for s, _ in states}
+    print(f"FIGURE rejoined: {states}")
     assert len([e for e in events if e["event"] == "leg"]) == 1  # no new job was needed
 
 
 def test_killed_coordinator_resumes_to_the_same_model(federation):
+    import psutil
+
     from polyclinic.engines.flare import coordinator
+    from polyclinic.engines.flare.processes import alive, recorded
     from polyclinic.errors import PeerLost
 
     study = federation.study("kill-coordinator", TRIP.format(ROUNDS, "plain"))
     order = federation.order(study)
 
+    orphans = []
+
     def act():
-        import psutil
-
-        from polyclinic.engines.flare.processes import recorded
-
         (server,) = recorded(federation.coordinator.pids, "server.json")
+        orphans.extend(r for s in federation.sites.values() for r in recorded(s.pids, "worker-*.json"))
         children = [c.pid for c in psutil.Process(server.pid).children(recursive=True)]
         federation.kill(server.pid, *children)
 
     with pytest.raises(PeerLost, match="server is gone"):
         federation.follow(order, At(3, act))
     coordinator.start(federation.coordinator)
+    back = time.monotonic()
+    gone = threading.Event()
+
+    def watch():
+        if wait_until(lambda: not any(alive(r) for r in orphans), 30):
+            gone.set()
+            print(f"FIGURE old workers gone {time.monotonic() - back:.1f} s after the coordinator was back")
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     status = federation.follow(order)
     _right(federation, study, order, status)
+    watcher.join()
+    assert len(orphans) == 3
+    assert gone.is_set()
     assert "resumed" in {e["event"] for e in federation.events(order)}
 
 

@@ -275,3 +275,63 @@ def test_request_with_another_fingerprint_or_key_is_not_approved(world, tmp_path
     other, _ = membership.request(twin, world.coordinator.path / "invites" / "north.invite.json")
     with pytest.raises(ConfigError, match="other keys"):
         coordination.approve(world.coordinator, other, None)
+
+
+def test_full_disk_at_a_site_releases_nothing_and_the_run_can_go_on(world, monkeypatch):
+    """The state comes first: a site that cannot write it answers that it cannot, and no release has left."""
+    path = world.study("disk", TRIP.format(2, "plain"), head="deadline = 6\n")
+    order = world.order(path)
+    world.open(order)
+    desk = world.desks["north"]
+    desk._load.result(60)
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(desk, "_save", full)
+    with pytest.raises(PeerLost):
+        world.lead(order).run()
+    assert not list((desk.home / "releases").glob("*.npz"))
+    assert any("No space left" in str(e.get("error")) for e in read_events(world.sites["north"].events))
+    world.open(order)
+    assert _same(world.lead(order).run().public, world.reference(path).public)
+
+
+def test_release_waits_for_the_owner_where_the_policy_says_so(world):
+    site = world.sites["east"]
+    text = site.node_path.read_text()
+    site.node_path.write_text(text.replace("min_sites = 3", 'min_sites = 3\nreview = "first"'))
+    world.sites["east"] = SiteFolder.of(site.node_path)
+    try:
+        path = world.study("review", TRIP.format(1, "plain"))
+        order = world.order(path)
+        world.open(order)
+
+        def owner() -> None:
+            end = time.monotonic() + 25
+            while time.monotonic() < end:
+                for box, item in membership.pending(world.sites["east"]):
+                    box.decide(item.id, approve=True, by="owner")
+                    return
+                time.sleep(0.1)
+
+        person = threading.Thread(target=owner)
+        person.start()
+        outcome = world.lead(order).run()
+        person.join()
+        assert _same(outcome.public, world.reference(path).public)
+        assert not membership.pending(world.sites["east"])
+    finally:
+        site.node_path.write_text(text)
+        world.sites["east"] = SiteFolder.of(site.node_path)
+
+
+def test_missing_extra_says_what_to_install(monkeypatch, tmp_path):
+    import sys
+
+    from polyclinic.engines.flare import need_flare
+    from polyclinic.errors import MissingExtra
+
+    monkeypatch.setitem(sys.modules, "nvflare", None)
+    with pytest.raises(MissingExtra, match=r"polyclinic\[nvflare\]"):
+        need_flare()
