@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.datasets import load_colon, load_leukemia, load_parkinsons, unpsl_synthetic
+from polyclinic.errors import Divergence
 from polyclinic.similarity.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
 from polyclinic.similarity.consensus import ConsensusUnPSL
 from polyclinic.similarity.neighbours import halves, knn_predict, scores, standard_error
@@ -238,7 +239,7 @@ def figure3(
         where = rng.permutation(len(X)) % 3
         sites = [Site("abc"[k], features=X[where == k], labels=y[where == k]) for k in range(3)]
         judged: dict[str, Any] = {}
-        centre = UnPSL(iterations=3000, inner=20, tol=1e-6, penalty=3.0, **params).fit(X, y, groups=where)
+        centre = UnPSL(iterations=3000, inner=20, tol=1e-5, penalty=3.0, **params).fit(X, y, groups=where)
     else:
         planted = unpsl_synthetic(10, 600, seed)
         X, where = planted.features, rng.permutation(600) % 3
@@ -247,7 +248,11 @@ def figure3(
         rows = {"abc"[k]: np.flatnonzero(where == k) for k in range(3)}
         index = np.concatenate([rows[s][p] for s, (p, _) in judged.items()])
         sign = np.concatenate([v for _, v in judged.values()])
-        centre = UnPSL(iterations=400, inner=20, tol=1e-6, penalty=0.3, **params).fit_pairs(X, index, sign)
+        centre = UnPSL(iterations=600, inner=10, tol=1e-5, penalty=1.0, **params).fit_pairs(X, index, sign)
+    if not centre.converged_:
+        raise Divergence(
+            "the central comparator did not settle, so there is nothing to compare with", hint="larger l1, l2"
+        )
     target = centre.metric_
     method = ConsensusUnPSL(rounds=rounds, **params)
     method.judged = judged

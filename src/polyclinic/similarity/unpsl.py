@@ -48,7 +48,8 @@ class UnPSL(SimilarityMetric):
     tol
         Stop when primal and dual residual are below ``tol`` times the size of W; 0 runs all iterations.
     penalty
-        rho, relative to the slope at the start: 1 means that the first W-step moves W by about its own length.
+        rho, relative to the slope at the start: 1 means that the first W-step moves W by about its own length. Too small
+        a rho makes the non-convex W-step jump (``converged_`` stays False, residuals do not fall): raise it.
     start_scale
         Length of the start, relative to the multiple of the identity that explains the pairs best.
     n_starts
@@ -92,7 +93,7 @@ class UnPSL(SimilarityMetric):
         iterations: int = 100,
         inner: int = 5,
         tol: float = 1e-4,
-        penalty: float = 0.3,
+        penalty: float = 1.0,
         start_scale: float = 1.0,
         n_starts: int = 1,
         standardize: Centre = "zscore",
