@@ -173,6 +173,30 @@ def test_report_of_a_mixture(tmp_path: Path, rng: np.random.Generator) -> None:
     assert "Group 2" in page.text and "<lactate>" in page.text and "60 % of patients" in page.text
 
 
+def test_a_group_of_few_patients_is_not_described(tmp_path: Path, rng: np.random.Generator) -> None:
+    from polyclinic.report.export import export
+
+    crowd = [rng.normal(0, 1, (60, 2)), rng.normal(6, 1, (60, 2))]
+    sites = [pc.Site("a", features=np.concatenate([*crowd, rng.normal([40, -40], 0.5, (5, 2))]))]
+    sites.append(pc.Site("b", features=np.concatenate(crowd)))
+    model = pc.GaussianMixture(n_components=3, seed=0, n_starts=4).fit(sites)
+    lone = int(np.argmax(model.means_[:, 0]))
+    assert model.means_[lone, 0] > 35, "five patients have made a group"
+    study = Study.parse({"study": {"name": "few"}, "method": {"name": "gaussianmixture", "aggregation": "plain"}})
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b"], "versions": {}})
+    write_outcome(model, sites, folder)
+    write_counts(model, sites, folder, study)
+    folder.write_json(folder.metrics, {"rounds": 3})
+    text = _parsed(render(RunContents.read(folder))).text
+    assert "it is not described" in text and text.count("size not shown") >= 2
+    assert f"{model.means_[lone, 0]:.3g}" not in text
+    export(folder)
+    with np.load(folder.path / "exports" / "outcome.npz") as z:
+        assert set(z.files) == {"weights_", "means_"}
+        assert np.isnan(z["means_"][lone]).all() and np.isnan(z["weights_"]).sum() >= 2
+
+
 def test_report_of_a_similarity(tmp_path: Path, rng: np.random.Generator) -> None:
     from polyclinic.similarity.consensus import ConsensusUnPSL
 

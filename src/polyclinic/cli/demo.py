@@ -98,7 +98,10 @@ def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bo
     empty = dict.fromkeys(COLUMNS)
     rows.append({**empty, "model": "frozen random factors", "sees": "nothing", "auc": floor})
     names = ", ".join(s.name for s in sites)
-    return rows, f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}"
+    return (
+        rows,
+        f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}",
+    )
 
 
 def _study(patients: int, seed: int, data: Path | None) -> Any:
@@ -107,7 +110,9 @@ def _study(patients: int, seed: int, data: Path | None) -> Any:
     method = {"name": "trip", "rank": 14, "aggregation": "masked"}
     if data is None:
         generated = {"dataset": "icu_network", "patients": patients}
-        return Study.parse({"study": {"name": "demo", "seed": seed}, "data": generated, "method": method})
+        asked = "Which combinations of procedures and diagnoses do six intensive care units have in common?"
+        identity = {"name": "demo", "seed": seed, "description": asked}
+        return Study.parse({"study": identity, "data": generated, "method": method})
     from polyclinic.cli.demo_mimic import study_of
 
     return study_of(data, seed)
@@ -169,7 +174,9 @@ def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
             _number(r["seconds"], 1),
         )
     console.print(table)
-    console.print("AUC: outcome of held-out patients (40 %), factors learned on the other 60 %. It alone proves little.")
+    console.print(
+        "AUC: outcome of held-out patients (40 %), factors learned on the other 60 %. It alone proves little."
+    )
 
 
 def _print_private(console: Any, rows: list[dict[str, Any]]) -> None:

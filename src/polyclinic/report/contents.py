@@ -153,6 +153,18 @@ class RunContents:
             out.append(hide)
         return out
 
+    @cached_property
+    def shown_groups(self) -> tuple[Array, Array]:
+        """For a mixture (k,): whether a group's centre and whether its share may be shown.
+
+        A group of too few patients describes them, and the shares of the others would give its size away.
+        """
+        k = len(self.arrays.get("weights_", ()))
+        if not self.presence:
+            return np.ones(k, bool), np.ones(k, bool)
+        crowd = np.array([c is not None for c in self.presence["contributors"]])
+        return crowd, crowd & np.array([t is not None for t in self.presence["totals"]])
+
     @property
     def minimum(self) -> int:
         """Smallest count of patients that is shown."""

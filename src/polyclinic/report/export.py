@@ -53,11 +53,17 @@ def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
 
 
 def shareable_arrays(run: RunContents, too_few: list[bool]) -> dict[str, Any]:
-    """The model without what describes single patients: such codes, and whole phenotypes, are set to 0."""
+    """The model without what describes single patients: such codes and phenotypes are 0, such groups not a number."""
     arrays = dict(run.arrays)
     for n, (factor, hide) in enumerate(zip(run.factors, run.hidden), start=1):
         if not run.formal:
             arrays[f"factor{n}"] = np.where(hide | np.asarray(too_few, bool)[None, :], 0.0, factor)
+    if run.kind == "mixture" and not run.formal and not run.shown_groups[1].all():
+        centre, share = run.shown_groups
+        arrays = {
+            "weights_": np.where(share, arrays["weights_"], np.nan),
+            "means_": np.where(centre[:, None], arrays["means_"], np.nan),
+        }  # spreads and their factors would give the hidden groups away
     return arrays
 
 

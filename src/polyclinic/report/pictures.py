@@ -139,11 +139,13 @@ def groups_of(run: RunContents) -> list[dict[str, Any]]:
     z = _standing(run)
     names = feature_names(run, z.shape[1])
     p = run.presence
+    centre, share = run.shown_groups
+    top = np.argsort(-np.abs(z), axis=1, kind="stable")[:, :6]
     return [
         {
             "number": j + 1,
-            "share": float(w),
-            "features": [{"name": names[k], "z": float(z[j, k])} for k in np.argsort(-np.abs(z[j]), kind="stable")[:6]],
+            "share": float(w) if share[j] else None,
+            "features": [{"name": names[k], "z": float(z[j, k])} for k in top[j]] if centre[j] else [],
             "sites": [(s, p["carriers"][j][k]) for k, s in enumerate(p.get("sites") or ())],
         }
         for j, w in enumerate(run.arrays["weights_"])
@@ -168,7 +170,10 @@ def _mixture(run: RunContents) -> dict[str, Any]:
         "groups": heat_map(
             names[:ROWS],
             [str(j + 1) for j in range(len(z))],
-            [[float(np.clip(z[j, k] / 3, -1, 1)) for j in range(len(z))] for k in range(min(len(names), ROWS))],
+            [
+                [float(np.clip(z[j, k] / 3, -1, 1)) if run.shown_groups[0][j] else None for j in range(len(z))]
+                for k in range(min(len(names), ROWS))
+            ],
             title="Centres of the groups",
             hints=groups,
             signed=True,

@@ -219,10 +219,13 @@ def _mixture(run: RunContents) -> dict[str, Table]:
         for k, site in enumerate(p.get("sites") or ())
         if p.get("carriers")
     ]
+    centre, share = run.shown_groups
+    rows = [
+        (j + 1, float(w) if share[j] else None, *((float(x) if centre[j] else None) for x in means[j]))
+        for j, w in enumerate(weights)
+    ]
     return {
-        "groups": Table(
-            ["group", "share", *names], [(j + 1, float(w), *map(float, means[j])) for j, w in enumerate(weights)]
-        ),
+        "groups": Table(["group", "share", *names], rows),
         "group_sizes": Table(["group", "site", "patients"], sizes),
     }
 
