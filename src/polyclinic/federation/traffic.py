@@ -30,14 +30,17 @@ class Traffic:
     up: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     down: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     payloads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _rounds: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]), repr=False)
 
     def sent(self, site: str, round_: int, size: int) -> None:
         """A site sent ``size`` bytes."""
         self.up[site, round_] += size
+        self._rounds[round_][0] += size
 
     def received(self, site: str, round_: int, size: int) -> None:
         """A site received ``size`` bytes."""
         self.down[site, round_] += size
+        self._rounds[round_][1] += size
 
     def payload(self, site: str, size: int) -> None:
         """Of what a site sent, ``size`` bytes were arrays of a model step."""
@@ -73,10 +76,8 @@ class Traffic:
 
     def in_round(self, round_: int) -> tuple[int, int]:
         """Bytes up and down of one round, all sites."""
-        return (
-            sum(v for (_, r), v in self.up.items() if r == round_),
-            sum(v for (_, r), v in self.down.items() if r == round_),
-        )
+        up, down = self._rounds.get(round_, (0, 0))
+        return up, down
 
     def seconds(self, rate: float = PAPER_RATE) -> float:
         """The papers' communication cost: all bytes at ``rate`` bytes a second."""
@@ -95,9 +96,10 @@ class Traffic:
     def restore(cls, state: dict[str, Any]) -> Traffic:
         """Inverse of :meth:`state`."""
         t = cls(rounds=state["rounds"])
-        for way in ("up", "down"):
-            for s, r, v in state[way]:
-                getattr(t, way)[s, r] += v
+        for s, r, v in state["up"]:
+            t.sent(s, r, v)
+        for s, r, v in state["down"]:
+            t.received(s, r, v)
         for s, v in state["payloads"].items():
             t.payloads[s] += v
         return t

@@ -7,7 +7,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -387,10 +386,11 @@ def _together(events: Sequence[Event]) -> Event:
 
 def _digest(step: Step, share: float, mine: Contribution) -> str:
     """A name for one release: its step, its share and its values. Stays at the site."""
-    words: dict[str, Any] = {**asdict(step), "shapes": {k: list(v) for k, v in sorted(step.shapes.items())}}
+    words: dict[str, Any] = {**vars(step), "shapes": {k: list(v) for k, v in sorted(step.shapes.items())}}
     h = hashlib.sha256(json.dumps([words, share, mine.weight], sort_keys=True).encode())
     for name in sorted(mine.arrays):
-        h.update(name.encode() + b"\0" + np.ascontiguousarray(mine.arrays[name], np.float64).tobytes())
+        h.update(name.encode() + b"\0")
+        h.update(np.ascontiguousarray(mine.arrays[name], np.float64))
     return h.hexdigest()
 
 

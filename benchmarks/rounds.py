@@ -1,0 +1,96 @@
+"""What federation costs in compute: `python benchmarks/rounds.py`.
+
+1. A federated round of LocalTF, DPFact and TRIP over six sites against one pooled pass (CPSGD, CPALS) over the same
+   nonzeros, interleaved, minima of several repetitions (process time, one thread).
+2. The loop itself: seconds a round of 10 sites that each send 200 KB and compute nothing.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import polyclinic as pc
+from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.params import Params
+from polyclinic.federation.protocol import Contribution, Step
+
+
+def per_round(make, data, rounds: int = 24, skip: int = 12) -> float:
+    """CPU seconds of a late round (whole-site passes): difference between a longer and a shorter run."""
+    used = []
+    for n in (skip, rounds):
+        model = make(n)
+        begun = time.process_time()
+        model.fit(data)
+        used.append(time.process_time() - begun)
+    return (used[1] - used[0]) / (rounds - skip)
+
+
+@dataclass(frozen=True)
+class Public:
+    round: int
+    total: np.ndarray
+
+
+@dataclass(frozen=True)
+class Private:
+    nothing: int = 0
+
+
+class Idle(Estimator):
+    """Sites that send 200 KB and compute nothing."""
+
+    name, Params, Public, Private = "idle", Params, Public, Private
+
+    def begin(self, setting, rng):
+        return Public(1, np.zeros(25_000))
+
+    def next(self, public):
+        return None if public.round > self.params.rounds else Step(public.round, "x", {"x": (25_000,)}, bound=1e9)
+
+    def combine(self, step, public, total):
+        return replace(public, round=public.round + 1, total=total.arrays["x"])
+
+    def open(self, site, public, rng):
+        return Private()
+
+    def contribute(self, step, site, private, public, rng):
+        return private, Contribution({"x": np.ones(25_000)})
+
+    def close(self, site, private, public):
+        return {}
+
+
+if __name__ == "__main__":
+    sites = pc.datasets.icu_network(patients=20_000, seed=0)
+    rank = 14
+    makers = {
+        "pooled pass (CPSGD)": lambda n: pc.CPSGD(rank=rank, rounds=n, seed=0),
+        "LocalTF": lambda n: pc.LocalTF(rank=rank, rounds=n, seed=0),
+        "DPFact": lambda n: pc.DPFact(rank=rank, rounds=n, seed=0, sparsity=0.0),
+        "pooled sweep (CPALS)": lambda n: pc.CPALS(rank=rank, rounds=n, tol=0, seed=0, warmup=0),
+        "TRIP": lambda n: pc.TRIP(rank=rank, rounds=n, seed=0, warmup=0),
+    }
+    for make in makers.values():  # compile first
+        make(2).fit(sites)
+    best = dict.fromkeys(makers, np.inf)
+    for _ in range(4):
+        for name, make in makers.items():
+            best[name] = min(best[name], per_round(make, sites))
+    nonzeros = sum(s.tensor.nnz for s in sites)
+    print(f"{nonzeros:,} nonzeros over {len(sites)} sites, rank {rank}; CPU ms a round, and against the pooled pass")
+    for name, seconds in best.items():
+        base = best["pooled sweep (CPALS)"] if name in ("TRIP", "pooled sweep (CPALS)") else best["pooled pass (CPSGD)"]
+        print(f"  {name:<22} {1e3 * seconds:8.1f}  {seconds / base:5.2f}x")
+    ten = [pc.Site(f"s{k}", pc.SparseTensor([[0, 0]], [1.0], (1, 1))) for k in range(10)]
+    seconds = np.inf
+    for _ in range(3):
+        fold = Fold(Idle(rounds=100), ten)
+        fold.begin()
+        begun = time.process_time()
+        while fold.advance():
+            pass
+        seconds = min(seconds, (time.process_time() - begun) / 100)
+    print(f"the loop itself, 10 sites x 200 KB: {1e3 * seconds:.2f} ms CPU a round")
