@@ -120,6 +120,25 @@ def test_stopped_run_resumes_to_the_same_model(world, adder):
     assert _same(world.lead(order).run().public, world.reference(path).public)
 
 
+def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world):
+    from polyclinic.engines.flare.admission import hosted
+
+    method = (
+        'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
+    )
+    path = world.study("hosted", method, head="deadline = 60\nnodes_per_site = 4\n", data=hospitals.FEATURES)
+    order = world.order(path)
+    assert len(order.nodes(order.sites)) == 12
+    world.open(order)
+    outcome = world.lead(order).run()
+    study = Study.read(path)
+    sites = []
+    for name, folder in world.sites.items():
+        whole = ingest(folder.node, study, world.root / "in-process" / f"hosted-{name}").site
+        sites += hosted(whole, order.nodes([name])).values()
+    assert _same(outcome.public, Fold(federated(study), sites).run().public)
+
+
 def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world):
     order = world.order(world.study("pins", TRIP.format(1, "plain"), head="deadline = 2\n"))
     site = world.sites["north"]
@@ -170,7 +189,7 @@ def test_secure_sum_is_entered_once_per_attempt(world):
     from polyclinic.federation.fold import Conductor
 
     setting = setting_from({**desk._admission.setting, "sites": list(order.sites)})
-    c = Conductor(method, setting, desk._party.adder, order.roster(order.sites, 0))
+    c = Conductor(method, setting, desk._admission.adder, order.roster(order.sites, 0))
     step = c.step()
 
     def ask(id: str, sites, attempt: int = 0):

@@ -53,6 +53,9 @@ class Identity(Section):
         ge=0,
         description="Asynchronous (dpfact, localtf; plain): rounds a contribution may be old; needs a quorum.",
     )
+    nodes_per_site: int = Field(
+        1, ge=1, le=1000, description="subspace: each site hosts so many nodes, its patients split among them."
+    )
 
 
 class TensorRule(Section):

@@ -14,6 +14,7 @@ from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
 from polyclinic.engines.flare.order import COORDINATOR, Order
 from polyclinic.errors import PolicyRefusal, ProtocolMismatch
+from polyclinic.federation.envelope import Identity
 from polyclinic.federation.protocol import Method, Sum
 from polyclinic.federation.sums import SECURE, by_name
 from polyclinic.privacy.budget import Privacy
@@ -24,7 +25,7 @@ from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
 
-__all__ = ["Admission", "admit", "describe", "doubts"]
+__all__ = ["Admission", "admit", "describe", "doubts", "hosted"]
 
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
@@ -34,9 +35,9 @@ class Admission:
     """Everything a site needs for a study it has agreed to."""
 
     method: Method[Any, Any, Any]
-    site: Site
+    sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
     adder: Sum
-    door: Door
+    doors: dict[str, Door]
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
 
 
@@ -85,32 +86,43 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
             raise PolicyRefusal(f"site {folder.node.name!r}: the owner did not decide in time", faults=questions)
         time.sleep(0.5)
     study = order.parsed(private(home / "files"))
-    method, door = _door(order, folder, study)
+    method, doors = _doors(order, folder, study)
     privacy: Privacy | None = getattr(method.params, "privacy", None)
-    resume = bool(door.ledger.charges(study=study.name)) and (home / "state.ckpt").exists()
 
     def agree(patients: int) -> None:
-        door.admit(
-            study.name,
-            method.name,
-            privacy,
-            order.sites,
-            patients,
-            aggregation=order.aggregation,
-            resume=resume,
-        )
+        for door in doors.values():
+            door.admit(
+                study.name,
+                method.name,
+                privacy,
+                order.sites,
+                patients,
+                aggregation=order.aggregation,
+                resume=door.resumed and bool(door.ledger.charges(study=study.name)),
+            )
 
     agree(2**31)  # before the data are read: everything but the number of patients
     site = ingest(folder.node, study, private(home / "data")).site
     agree(site.patients)
-    identities = {folder.node.name: folder.identity()}
+    raw = (folder.path / "identity.key").read_bytes()
+    identities = {n: Identity.from_bytes(n, raw) for n in doors}
     adder = (
         by_name(order.aggregation, identities=identities) if order.aggregation in SECURE else by_name(order.aggregation)
     )
-    return Admission(method, site, adder, door, _setting(method, site))
+    return Admission(method, hosted(site, tuple(doors)), adder, doors, _setting(method, site))
 
 
-def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], Door]:
+def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
+    """A site's patients split among the nodes that it hosts, in their order; one node: the site itself."""
+    if len(nodes) == 1:
+        return {nodes[0]: site}
+    if site.patients < len(nodes):
+        raise PolicyRefusal(f"site {site.name!r} has fewer patients than the {len(nodes)} nodes it is to host")
+    parts = [site.take(p) for p in np.array_split(np.arange(site.patients), len(nodes))]
+    return {n: Site(n, p.tensor, p.features, p.labels) for n, p in zip(nodes, parts)}
+
+
+def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], dict[str, Door]]:
     method: Method[Any, Any, Any] = registry.federated(study)
     limit = int(folder.node.keys.get("max_rounds", ROUNDS))
     if (method.params.rounds or 0) > limit:
@@ -129,20 +141,24 @@ def _door(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, A
         seed = rule.simulated_noise_seed  # rehearsals only; the ledger then says "simulation"
         name = folder.node.name.encode()
         noise = ExactNoise() if seed is None else SimulatedNoise(np.random.default_rng([seed, *name]))
-    door = Door(
-        folder.node.name,
-        policy=policy,
-        ledger=ledger_of(folder.node),
-        noise=noise,
-        study=study.name,
-        store=folder.study(order.id) / "releases",
-        outbox=outbox_of(folder.node),
-        cohort=rule.cohort,
-        wait=order.deadline,
-        run=order.id,
-        resumed=(folder.study(order.id) / "state.ckpt").exists(),
-    )
-    return method, door
+    nodes = order.nodes([folder.node.name])
+    home = folder.study(order.id)
+    return method, {
+        node: Door(
+            node,
+            policy=policy,
+            ledger=ledger_of(folder.node),
+            noise=noise,
+            study=study.name,
+            store=home / "releases" if len(nodes) == 1 else home / "releases" / node,
+            outbox=outbox_of(folder.node),
+            cohort=rule.cohort,
+            wait=order.deadline,
+            run=order.id,
+            resumed=(home / "state.ckpt").exists(),
+        )
+        for node in nodes
+    }
 
 
 def _setting(method: Method[Any, Any, Any], site: Site) -> dict[str, Any]:

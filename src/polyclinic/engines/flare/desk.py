@@ -21,12 +21,12 @@ from typing import Any, Final
 from polyclinic.engines.flare.admission import Admission, admit
 from polyclinic.engines.flare.folders import SiteFolder, append_event
 from polyclinic.engines.flare.letter import open_ask
-from polyclinic.engines.flare.order import COORDINATOR, Order
+from polyclinic.engines.flare.order import COORDINATOR, Order, host
 from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import digest
 from polyclinic.federation.fold import Conductor, SiteParty
-from polyclinic.federation.protocol import Exchange, Message, Setting, Step, Total
+from polyclinic.federation.protocol import Exchange, Message, Method, Setting, Step, Total
 from polyclinic.privacy.release import Contribution
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
@@ -64,13 +64,13 @@ class Desk:
         self._state: str = "loading"
         self._reasons: list[str] = []
         self._admission: Admission | None = None
-        self._party: SiteParty | None = None
+        self._parties: dict[str, SiteParty] = {}  # by node
         self._conductor: Conductor | None = None  # only where there is no coordinator's
         self._committed: Key | None = None
-        self._prepared: tuple[Key, Any] | None = None
+        self._prepared: tuple[Key, dict[str, Any]] | None = None
         self._prepared_public: dict[str, Any] | None = None
         self._entered: dict[Key, str] = {}  # secure sums: attempts this site took part in, and with whom
-        self._side: Exchange | None = None
+        self._sides: dict[str, Exchange] = {}  # of the sum now open, by node
         self._key: Key | None = None
         self._step: Step | None = None
         self._early: deque[Message] = deque(maxlen=EARLY)
@@ -84,7 +84,7 @@ class Desk:
         try:
             with one_thread():
                 made = admit(self.order, self.folder, self._waiting)
-            self._party = SiteParty(made.method, made.site, made.adder, made.door)
+            self._parties = {n: SiteParty(made.method, s, made.adder, made.doors[n]) for n, s in made.sites.items()}
             self._admission = made
             self._restore()
             self._become("ready")
@@ -174,7 +174,7 @@ class Desk:
             if full and self._state == "ready":
                 assert self._admission is not None
                 out["setting"] = self._admission.setting
-                out["noise"] = self._admission.door.noise.label
+                out["noise"] = next(iter(self._admission.doors.values())).noise.label
         return out
 
     def _begin(self, ask: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,8 +200,13 @@ class Desk:
 
     # ---- one sum
 
+    @property
+    def _method(self) -> Method[Any, Any, Any]:
+        assert self._admission is not None
+        return self._admission.method
+
     def _sum(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._party is not None
+        assert self._admission is not None
         if (self.home / "closed.ckpt").exists():
             raise MessageRefused(f"study {self.order.id!r} is closed at {self.me!r}: nothing is released any more")
         key: Key = (int(ask["number"]), int(ask["attempt"]))
@@ -222,21 +227,21 @@ class Desk:
                 )
         else:
             step = wire.unpack(Step, ask["step"])
-            public = wire.unpack(self._party.method.Public, ask["public"])
+            public = wire.unpack(self._method.Public, ask["public"])
         self._save()  # from here on a crash can be told from a first start
-        if self._party.adder.reveals == "total":
+        if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
-        mine: Contribution = self._party.contribute(step, public, roster)
-        side = self._party.adder.side(self.me, roster, step, mine)
+        mine: dict[str, Contribution] = {n: p.contribute(step, public, roster) for n, p in self._parties.items()}
+        sides = {n: self._admission.adder.side(n, roster, step, x) for n, x in mine.items()}
         with self._lock:
-            self._prepared = (key, self._party._next)
+            self._prepared = (key, {n: p._next for n, p in self._parties.items()})
             self._prepared_public = None
             self._save()
-            self._side, self._key, self._step = side, key, step
+            self._sides, self._key, self._step = sides, key, step
             early, self._early = [m for m in self._early if self._mine(m)], deque(maxlen=EARLY)
-        out = side.start()
-        for m in early:
-            out += self._receive(m)
+            out = [m for side in sides.values() for m in side.start()]
+            for m in early:
+                out += self._receive(m)
         return {"state": "done", "mail": self._dispatch(out)}
 
     def _enter(self, key: Key, members: str) -> None:
@@ -259,23 +264,35 @@ class Desk:
         )
 
     def _receive(self, m: Message) -> list[Message]:
-        assert self._side is not None
         try:
-            return self._side.receive(m)
+            if m.to not in self._sides:
+                raise MessageRefused(f"a letter to {m.to!r}, who is not here")
+            return self._sides[m.to].receive(m)
         except MessageRefused as e:
-            self.dropped += 1
-            if self.dropped <= 100:
-                append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
+            self._refuse(e.what)
             return []
 
+    def _refuse(self, what: str) -> None:
+        self.dropped += 1
+        if self.dropped <= 100:  # a hostile neighbour must not fill the disk
+            append_event(self.folder.events, event="message refused", study=self.order.id, what=what)
+
     def _dispatch(self, out: list[Message]) -> list[bytes]:
-        """Letters to neighbours go out, one batch each; letters to the coordinator are the answer."""
+        """Letters to neighbours go out, one batch for each host; letters to the coordinator are the answer."""
         batches: dict[str, list[bytes]] = {}
-        for m in out:
-            batches.setdefault(m.to, []).append(wire.encode_message(m, self._protocol))
+        with self._lock:
+            queue = deque(out)
+            while queue:
+                m = queue.popleft()
+                if host(m.to) == self.me:  # two nodes under one roof
+                    queue.extend(self._receive(m))
+                else:
+                    batches.setdefault(host(m.to), []).append(wire.encode_message(m, self._protocol))
+            for to, letters in batches.items():
+                if to != COORDINATOR:
+                    self._count("sent", sum(map(len, letters)))
         for to, letters in sorted(batches.items()):
             if to != COORDINATOR:
-                self._count("sent", sum(map(len, letters)))
                 self.post(to, wire.encode({"study": self.order.id, "letters": letters}))
         with self._moved:
             self._moved.notify_all()
@@ -287,32 +304,29 @@ class Desk:
 
     @property
     def _protocol(self) -> str:
-        assert self._party is not None
-        return f"{self._party.method.name}/{self._party.method.version}"
+        return f"{self._method.name}/{self._method.version}"
 
     def put(self, data: bytes) -> None:
         """A batch of letters from a neighbour; never raises. Letters that come before their sum opens are kept."""
         try:
             value = wire.decode(data)
-            if value["study"] != self.order.id or self._party is None:
+            if value["study"] != self.order.id or self._admission is None:
                 return
             letters = [wire.decode_message(bytes(x), self._protocol) for x in value["letters"]]
             with self._lock:
                 out: list[Message] = []
                 for m in letters:
-                    if self._side is not None and self._mine(m):
+                    if self._sides and self._mine(m):
                         out += self._receive(m)
                     else:
                         self._early.append(m)
                 self._count("received", len(data))
             self._dispatch(out)
         except (PolyclinicError, KeyError, TypeError) as e:
-            self.dropped += 1
-            if self.dropped <= 100:
-                append_event(self.folder.events, event="message refused", study=self.order.id, what=str(e)[:200])
+            self._refuse(str(e)[:200])
 
     def _mail(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        if self._side is None or self._key != (int(ask["number"]), int(ask["attempt"])):
+        if not self._sides or self._key != (int(ask["number"]), int(ask["attempt"])):
             return {"state": "lost", "reasons": ["this site was restarted during the sum; its keys are gone"]}
         out: list[Message] = []
         for raw in ask["letters"]:
@@ -320,9 +334,9 @@ class Desk:
         return {"state": "done", "mail": self._dispatch(out)}
 
     def _deadline(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        if self._side is not None and self._key == (int(ask["number"]), int(ask["attempt"])):
+        if self._sides and self._key == (int(ask["number"]), int(ask["attempt"])):
             with self._lock:
-                out = self._side.deadline()
+                out = [m for side in self._sides.values() for m in side.deadline()]
             self._dispatch(out)
         return {"state": "done"}
 
@@ -333,11 +347,12 @@ class Desk:
         commit = tuple(ask.get("commit") or ())
         with self._lock:
             if self._prepared is not None and self._prepared[0] == commit:
-                assert self._party is not None
-                self._committed, self._party.private = self._prepared
+                self._committed, states = self._prepared
+                for node, party in self._parties.items():
+                    party.private = states[node]
                 if self._conductor is not None and self._prepared_public is not None:
                     self._conductor.restore(self._prepared_public)
-            self._prepared, self._prepared_public, self._side = None, None, None
+            self._prepared, self._prepared_public, self._sides = None, None, {}
         return {"state": "done"}
 
     def _outcome(self, ask: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,15 +360,16 @@ class Desk:
         key = (int(ask["number"]), int(ask["attempt"]))
         end = time.monotonic() + PATIENCE * 0.8
         with self._moved:
-            if self._side is None or self._key != key:
+            if not self._sides or self._key != key:
                 return {"state": "lost"}
-            while self._side.result() == "pending":
+            while any(side.result() == "pending" for side in self._sides.values()):
                 left = end - time.monotonic()
                 if left <= 0:
                     return {"state": "pending"}
                 self._moved.wait(left)
-            result = self._side.result()
-            if not isinstance(result, Total):
+            results = [side.result() for side in self._sides.values()]
+            result = results[0]
+            if not isinstance(result, Total) or not all(isinstance(r, Total) for r in results):
                 return {"state": "burnt"}
             if self._prepared_public is None:
                 assert self._conductor is not None
@@ -373,7 +389,6 @@ class Desk:
         """Keep what stays here (memberships), hand over the model where this site has it, forget the checkpoint."""
         import numpy as np
 
-        assert self._party is not None
         done = self.home / "closed.ckpt"
         if done.exists():  # asked again after a crash of the coordinator
             return dict(wire.decode(done.read_bytes(), limit=STATE_LIMIT))
@@ -383,8 +398,9 @@ class Desk:
             public = self._conductor.public
             out["result"] = self._conductor.state()
         else:
-            public = wire.unpack(self._party.method.Public, ask["public"])
-        kept = self._party.close(public)
+            public = wire.unpack(self._method.Public, ask["public"])
+        closed = {n: p.close(public) for n, p in self._parties.items()}
+        kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
         with atomic(self.home / "outcome.npz") as temporary:
             with open(temporary, "wb") as f:
                 np.savez(f, **dict(kept))  # type: ignore[arg-type]
@@ -393,7 +409,7 @@ class Desk:
             temporary.write_bytes(wire.encode(out, limit=STATE_LIMIT))
             temporary.chmod(0o600)
         self._file.unlink(missing_ok=True)
-        for old in (self.home / "releases").glob("*.npz"):
+        for old in (self.home / "releases").rglob("*.npz"):
             old.unlink()
         append_event(self.folder.events, event="finished", study=self.order.id)
         return out
@@ -405,11 +421,10 @@ class Desk:
         return self.home / "state.ckpt"
 
     def _save(self) -> None:
-        assert self._party is not None
         value: dict[str, Any] = {
             "order": self.order.id,
             "committed": list(self._committed or ()),
-            "private": wire.pack(self._party.private),
+            "private": {n: wire.pack(p.private) for n, p in self._parties.items()},
             "prepared": [list(self._prepared[0]), wire.pack(self._prepared[1])] if self._prepared else None,
             "entered": [[k[0], k[1], v] for k, v in self._entered.items()],
             "conductor": None,
@@ -424,18 +439,17 @@ class Desk:
     def _restore(self) -> None:
         if not self._file.exists():
             return
-        assert self._party is not None
         value = wire.decode(self._file.read_bytes(), limit=STATE_LIMIT)
-        private = self._party.method.Private
 
         def read(tree: Any) -> Any:
-            return None if tree is None else wire.unpack(private, tree)
+            return None if tree is None else wire.unpack(self._method.Private, tree)
 
         self._committed = tuple(value["committed"]) or None
-        self._party.private = read(value["private"])
+        for node, party in self._parties.items():
+            party.private = read(value["private"][node])
         if value["prepared"] is not None:
-            key, tree = value["prepared"]
-            self._prepared = ((key[0], key[1]), read(tree))
+            key, trees = value["prepared"]
+            self._prepared = ((key[0], key[1]), {n: read(t) for n, t in trees.items()})
         self._entered = {(a, b): v for a, b, v in value["entered"]}
         if value["conductor"] is not None:
             self._make_conductor(value["conductor"]["setting"])

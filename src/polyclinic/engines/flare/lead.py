@@ -19,7 +19,7 @@ from polyclinic.engines import registry
 from polyclinic.engines.flare.desk import setting_from
 from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.engines.flare.letter import seal_ask
-from polyclinic.engines.flare.order import COORDINATOR, Order
+from polyclinic.engines.flare.order import COORDINATOR, Order, host
 from polyclinic.engines.flare.pulse import Pulse
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch, SumBurnt
 from polyclinic.federation import wire
@@ -193,7 +193,7 @@ class Lead:
         self._checked = set(sites)
         labels = {str(self.pulse.last(s).get("noise", "")) for s in sites}
         self._noise = labels.pop() if len(labels) == 1 else "different at different sites"
-        return {"shape": first["shape"], "axes": first["axes"], "sites": list(sites)}
+        return {"shape": first["shape"], "axes": first["axes"], "sites": list(self.order.nodes(sites))}
 
     def _fits(self, site: str) -> bool:
         """Whether a site that came later speaks of the same things."""
@@ -462,7 +462,7 @@ class Lead:
     # ---- without: every node adds and combines for itself; the coordinator only keeps time
 
     def _run_ring(self) -> Outcome:
-        sites = setting_from(self._setting).sites
+        sites = tuple(sorted({host(n) for n in setting_from(self._setting).sites}))
         c = self.conductor
         assert c is not None
         self._all(sites, {"what": "begin", "setting": self._setting})

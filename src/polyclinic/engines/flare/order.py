@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Roster
 from polyclinic.study import Study
 
-__all__ = ["COORDINATOR", "Order", "make_order", "read_order"]
+__all__ = ["COORDINATOR", "Order", "host", "make_order", "read_order"]
 
 COORDINATOR: Final = "coordinator"
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
@@ -38,6 +38,7 @@ class Order:
     deadline: float
     edges: tuple[tuple[str, str], ...] = ()
     staleness: int | None = None
+    per_site: int = 1  # nodes that each site hosts
     polyclinic: str = __version__
     signature: str = field(default="", compare=False)
 
@@ -55,19 +56,25 @@ class Order:
         """What is signed."""
         return {k: v for k, v in asdict(self).items() if k != "signature"}
 
-    def roster(self, sites: tuple[str, ...], attempt: int) -> Roster:
-        """The pinned roster of one attempt; ``sites`` may leave out who refused."""
-        star = self.aggregation != "subspace" and self.aggregation != "cycle"
-        here = set(sites)
+    def nodes(self, sites: Iterable[str]) -> tuple[str, ...]:
+        """Nodes of the sum: the sites themselves, or those that they host (``north.00``, ``north.01`` ...)."""
+        hosts = sorted({host(s) for s in sites})
+        return tuple(f"{s}.{i:02d}" for s in hosts for i in range(self.per_site)) if self.per_site > 1 else tuple(hosts)
+
+    def roster(self, sites: Iterable[str], attempt: int) -> Roster:
+        """The pinned roster of one attempt; ``sites`` may leave out who refused. A hosted node has its host's key."""
+        star = self.aggregation not in ("subspace", "cycle")
+        nodes = self.nodes(sites)
+        here = set(nodes)
         edges = frozenset((a, b) for a, b in self.edges if a in here and b in here)
-        names = (*sites, *((COORDINATOR,) if star else ()))
+        names = (*nodes, *((COORDINATOR,) if star else ()))
         return Roster(
-            tuple(sorted(sites)),
+            nodes,
             COORDINATOR if star else None,
             edges,
-            threshold=self.quorum if star else len(sites),
+            threshold=self.quorum if star else len(nodes),
             attempt=attempt,
-            keys={n: bytes.fromhex(self.keys[n]) for n in names},
+            keys={n: bytes.fromhex(self.keys[host(n)]) for n in names},
         )
 
     def parsed(self, folder: Path) -> Study:
@@ -80,6 +87,15 @@ class Order:
     def encode(self) -> str:
         """One line of text."""
         return base64.b64encode(json.dumps({**self.body(), "signature": self.signature}).encode()).decode()
+
+
+def host(node: str) -> str:
+    """The site that hosts a node; a site's own name has no dot.
+
+    >>> host("north.07"), host("north")
+    ('north', 'north')
+    """
+    return node.partition(".")[0]
 
 
 def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> Order:
@@ -118,11 +134,18 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
     names = tuple(sorted(keys))
     adder = str(study.chosen().parameters.get("aggregation", "plain"))
     edges: tuple[tuple[str, str], ...] = ()
+    per_site = study.study.nodes_per_site
+    if per_site > 1 and (adder != "subspace" or study.privacy is not None):
+        raise ConfigError(
+            f"study {study.name!r}: nodes_per_site is for aggregation = 'subspace' without [privacy]",
+            hint="a site's own sum is better protected than its nodes' letters",
+        )
     if adder in ("subspace", "cycle"):
         from polyclinic.federation.fold import roster_for
         from polyclinic.federation.sums import by_name
 
-        edges = tuple(sorted(roster_for(by_name(adder), names).edges))
+        hosted = [f"{n}.{i:02d}" for n in names for i in range(per_site)] if per_site > 1 else list(names)
+        edges = tuple(sorted(roster_for(by_name(adder), hosted).edges))
     quorum = study.study.quorum or len(names)
     if quorum > len(names):
         raise ConfigError(f"quorum {quorum} of {len(names)} sites", hint="lower [study] quorum, or approve more sites")
@@ -141,6 +164,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
         study.study.deadline,
         edges,
         staleness,
+        per_site,
     )
     return Order(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
 
