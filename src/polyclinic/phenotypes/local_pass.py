@@ -160,9 +160,8 @@ def _batch(
 ) -> tuple[Matrix, NDArray[np.float64], float]:
     """Memberships of a batch, then one step on every feature factor (``local`` is changed); how columns were scaled."""
     positions = np.arange(len(tensor.rows)) if rows is None else rows
-    values = tensor.values if rows is None else _values(tensor, positions)
     g, m = cp.gram([own, *local], 0), kernels.mttkrp(tensor, [own, *local], 0, rows=positions)
-    norm = float(np.einsum("e,e->", values, values))
+    norm = tensor.norm_squared() if rows is None else float(np.square(_values(tensor, rows)).sum())
     own = cp.hals(own, g, m, sweeps=SWEEPS - bool(sparsity), nonnegative=nonnegative)
     if sparsity:
         sse = cp.squared_error(norm, own, g, m)

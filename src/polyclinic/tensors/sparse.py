@@ -49,7 +49,7 @@ class SparseTensor:
     ([[0, 1, 2], [3, 0, 0]], [3.0, 5.0])
     """
 
-    __slots__ = ("axes", "codes", "indptr", "rows", "shape", "values")
+    __slots__ = ("_norm2", "axes", "codes", "indptr", "rows", "shape", "values")
 
     shape: tuple[int, ...]
     rows: NDArray[np.int64]
@@ -57,6 +57,7 @@ class SparseTensor:
     codes: tuple[Array, ...]
     values: NDArray[np.float64]
     axes: tuple[Axis, ...]
+    _norm2: float | None
 
     def __init__(
         self,
@@ -91,7 +92,8 @@ class SparseTensor:
         for a in (rows, indptr, *codes, values):
             a.flags.writeable = False
         for name, value in zip(
-            ("rows", "indptr", "codes", "values", "shape", "axes"), (rows, indptr, codes, values, shape, axes)
+            ("rows", "indptr", "codes", "values", "shape", "axes", "_norm2"),
+            (rows, indptr, codes, values, shape, axes, None),
         ):
             object.__setattr__(self, name, value)
 
@@ -183,7 +185,9 @@ class SparseTensor:
 
     def norm_squared(self) -> float:
         """||O||^2."""
-        return float(np.einsum("e,e->", self.values, self.values))
+        if self._norm2 is None:
+            object.__setattr__(self, "_norm2", float(np.einsum("e,e->", self.values, self.values)))
+        return float(self._norm2 or 0.0)
 
     def __repr__(self) -> str:
         modes = " x ".join(f"{d:,} {a.name}" for d, a in zip(self.shape, self.axes))
