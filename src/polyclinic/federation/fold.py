@@ -254,7 +254,7 @@ class Conductor:
         up, down = self.traffic.in_round(number)
         figures = dict(self.method.figures(self.public))
         self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
-        self._tell("round", number, figures)
+        self._tell("round", number, {**figures, "bytes_up": up, "bytes_down": down})
 
     def _tell(self, kind: str, number: int, figures: Figures) -> None:
         if self.progress is not None:

@@ -132,7 +132,8 @@ const render = () => {
   const done = rounds.filter((r) => r.kind === "round");
   const last = done[done.length - 1] || {};
   const total = Math.max(...rounds.map((r) => r.rounds || 0), 0);
-  const bytes = run.metrics.bytes_up ?? null;
+  const sent = done.filter((r) => Number.isFinite(r.bytes_up));
+  const bytes = run.metrics.bytes_up ?? (sent.length ? sent.reduce((n, r) => n + r.bytes_up, 0) : null);
   const merit = CURVES.find(([k]) => Number.isFinite(last[k]));
   const [kind, words] = guarantee();
   const tile = (value, what, withBadge) => make("div", { class: "tile" }, make("span", { class: "v" }, value), make("span", { class: "k" }, what), withBadge ? badge(kind, kind === "none" ? "no privacy bound" : words) : null);
@@ -149,7 +150,8 @@ const render = () => {
   const seconds = eta(done, total);
   $("progress-text").textContent = run.state === "running" && seconds !== null ? `about ${seconds < 90 ? Math.round(seconds) + " s" : Math.round(seconds / 60) + " min"} left` : "";
   const figures = CURVES.map(([k, title]) => lines(title, [{ name: title, points: done.filter((r) => r[k] !== null && r[k] !== undefined).map((r) => [r.round, r[k]]) }], title.toLowerCase()));
-  const traffic = run.history.length ? lines("Bytes per round", [{ name: "from sites", points: run.history.map((h) => [h.round, h.bytes_up]) }, { name: "to sites", points: run.history.map((h) => [h.round, h.bytes_down]) }], "bytes") : null;
+  const moved = run.history.length ? run.history : sent;
+  const traffic = moved.length ? lines("Bytes per round", [{ name: "from sites", points: moved.map((h) => [h.round, h.bytes_up]) }, { name: "to sites", points: moved.map((h) => [h.round, h.bytes_down]) }], "bytes") : null;
   $("charts").replaceChildren(...[...figures, traffic].filter(Boolean));
   table($("sites"), ["site", "state", "releases", "last release", "time", "privacy spent"], run.sites.map((s) => [s.name, s.state, s.releases, s.round === null ? "–" : `round ${s.round}, ${s.step}`, s.time || "–", spentText(s.spent)]), "No site has been heard of yet.");
   table($("messages"), ["time", "site", "message"], [...run.messages].reverse().map((m) => [m.time, m.site, m.text]), "No messages.");
