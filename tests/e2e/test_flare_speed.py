@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("nvflare")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import Federation, running, same
+from flare_federation import Federation, hospitals, running, same
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -58,38 +58,54 @@ def test_round_overhead_ten_megabytes_ten_sites(tmp_path):
     assert between - one <= 6.0
 
 
-def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path):
-    """The consensus of a mixture over a ring in which everybody talks to the two on each side."""
+def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
+    """Logical letters between nodes and seconds, for a mixture over a graph in which node i talks to i +- each offset."""
     from polyclinic.engines.flare.folders import read_events, write_json
     from polyclinic.engines.flare.order import Order, _digest
+    from polyclinic.federation.sums import by_name
 
-    names = tuple(f"site-{i}" for i in range(10))
-    made = Federation(tmp_path, names, patients=20)
-    with running(made):
-        method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
-        order = made.order(
-            made.study("ring", method, data=__import__("flare_federation").hospitals.FEATURES, head="deadline = 300\n")
-        )
-        edges = tuple(sorted({tuple(sorted((names[i], names[(i + k) % 10]))) for i in range(10) for k in (1, 2)}))
-        ring = Order(**{**order.body(), "edges": edges})
-        ring = Order(
-            **{**ring.body(), "edges": edges, "signature": made.coordinator.identity().sign(_digest(ring)).hex()}
-        )
-        write_json(made.coordinator.run(ring.id) / "order.json", {"order": ring.encode()})
-        status = made.follow(ring)
-        assert status["state"] == "finished", (status, made.events(ring))
-        progress = read_events(made.coordinator.run(ring.id) / "progress.jsonl")
-        seconds = float(next(e["seconds"] for e in made.events(ring) if e["event"] == "finished"))
-        from polyclinic.federation.sums import by_name
-
-        plan = by_name("subspace").plan(ring.roster(names, 0))
-        sums = len([e for e in progress if e["kind"] == "sum"])
-        letters = sums * len(plan.edges) * 2 * (plan.slots + 3)
-    rate = letters / seconds  # the start-up of the study is in the seconds, too
-    print(
-        f"\nFIGURE 10 nodes, 4 neighbours: {letters} letters, {seconds:.1f} s, {rate:.0f} a second, load {os.getloadavg()[0]:.1f}"
+    method = (
+        'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
     )
+    order = made.order(made.study(name, method, data=hospitals.FEATURES, head=head))
+    nodes = order.nodes(order.sites)
+    n = len(nodes)
+    edges = tuple(sorted({tuple(sorted((nodes[i], nodes[(i + k) % n]))) for i in range(n) for k in offsets}))
+    ring = Order(**{**order.body(), "edges": edges})
+    ring = Order(**{**ring.body(), "edges": edges, "signature": made.coordinator.identity().sign(_digest(ring)).hex()})
+    write_json(made.coordinator.run(ring.id) / "order.json", {"order": ring.encode()})
+    status = made.follow(ring)
+    assert status["state"] == "finished", (status, made.events(ring))
+    progress = read_events(made.coordinator.run(ring.id) / "progress.jsonl")
+    seconds = float(next(e["seconds"] for e in made.events(ring) if e["event"] == "finished"))
+    plan = by_name("subspace").plan(ring.roster(order.sites, 0))
+    sums = len([e for e in progress if e["kind"] == "sum"])
+    return sums * len(plan.edges) * 2 * (plan.slots + 3), seconds  # a study's start-up is in the seconds, too
+
+
+def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path):
+    made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), patients=20)
+    with running(made):
+        letters, seconds = _letters(made, "ring", (1, 2), "deadline = 300\n")
+    rate = letters / seconds
+    print(f"\nFIGURE 10 nodes, 4 neighbours: {letters} letters, {seconds:.1f} s, {rate:.0f} a second, {_load()}")
     assert rate >= 50
+
+
+def test_eighty_hosted_nodes_exchange_a_thousand_letters_a_second(tmp_path):
+    """The paper's eighty persons on ten sites, eight neighbours each; one batch for each pair of sites."""
+    made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), patients=8)
+    with running(made):
+        letters, seconds = _letters(made, "persons", (1, 2, 3, 4), "deadline = 400\nnodes_per_site = 8\n")
+    rate = letters / seconds
+    print(
+        f"\nFIGURE 80 nodes on 10 sites, 8 neighbours: {letters} letters, {seconds:.1f} s, {rate:.0f} a second, {_load()}"
+    )
+    assert rate >= 1000
+
+
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.1f}"
 
 
 def _burst(port: int, count: int, rng: np.random.Generator) -> None:
