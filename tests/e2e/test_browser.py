@@ -320,6 +320,31 @@ def test_a_round_is_on_the_page_within_two_seconds(page: tuple[Any, Path]) -> No
     _quiet(browser)
 
 
+def test_a_real_run_is_followed_to_its_report(page: tuple[Any, Path]) -> None:
+    browser, root = page
+    _width(browser, 1280)
+    _open(browser, browser.address)
+    _until(lambda: browser.execute_script("return document.getElementById('name').textContent") == "No run yet", 20)
+    study = Study.parse(
+        {
+            "study": {"name": "followed"},
+            "data": {"dataset": "icu_network", "patients": 300},
+            "method": {"name": "localtf", "rank": 4, "rounds": 6, "aggregation": "plain"},
+        }
+    )
+    run_study(study, make(study), RunFolder.create(root / "a" / "run"))
+    _until(lambda: browser.execute_script("return document.getElementById('state').textContent") == "finished", 20)
+    assert browser.execute_script("return document.getElementById('tiles').textContent").startswith("6 / 6")
+    assert browser.execute_script("return document.querySelectorAll('#sites tbody tr').length") == 6
+    browser.execute_script("document.getElementById('tab-runs').click()")
+    link = _until(lambda: browser.execute_script("const a = document.querySelector('#all a'); return a && a.href"))
+    _quiet(browser)
+    _open(browser, link)
+    browser.execute_script("document.getElementById('tab-privacy').click()")
+    assert browser.execute_script("return document.getElementById('panel-privacy').hidden") is False
+    _quiet(browser)
+
+
 def test_approving_lets_exactly_one_contribution_out(page: tuple[Any, Path]) -> None:
     browser, root = page
     door = Door(

@@ -1,0 +1,58 @@
+"""``polyclinic web`` as a command: local by default; beyond this machine only with a token."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+@contextmanager
+def _served(folder: Path, *options: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "polyclinic.cli", "web", str(folder), "--port", "0", "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["address"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=15)
+
+
+def _ask(address: str) -> int:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for _ in range(100):
+        try:
+            return int(opener.open(address, timeout=5).status)
+        except urllib.error.HTTPError as e:
+            return e.code
+        except urllib.error.URLError:
+            import time
+
+            time.sleep(0.1)
+    raise AssertionError("the server does not answer")
+
+
+def test_local_page_needs_no_token_and_listens_here_only(tmp_path: Path) -> None:
+    with _served(tmp_path) as address:
+        assert address.startswith("http://127.0.0.1:") and "token" not in address
+        assert _ask(address) == 200
+
+
+def test_beyond_this_machine_a_token_is_made_and_asked_for(tmp_path: Path) -> None:
+    with _served(tmp_path, "--host", "0.0.0.0") as address:
+        base, token = address.split("/?token=")
+        here = base.replace("0.0.0.0", "127.0.0.1")
+        assert len(token) >= 24
+        assert _ask(here + "/") == 401
+        assert _ask(f"{here}/api/runs?token={token}") == 401  # only the page itself takes it from the address
+        assert _ask(f"{here}/?token=wrong") == 401
