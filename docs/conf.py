@@ -37,7 +37,9 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "deflist", "fieldlist", "colon_fence"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-suppress_warnings = ["config.cache"]  # the gallery's sorting key is a class: it is not cached, which is all the warning says
+suppress_warnings = [
+    "config.cache"
+]  # the gallery's sorting key is a class: it is not cached, which is all the warning says
 
 # ---- reference
 autosummary_generate = True
