@@ -34,7 +34,7 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(PYTEST) -m "not slow and not e2e and not paper"
+	$(PYTEST) -n 2 --dist loadfile -m "not slow and not e2e and not paper"
 
 e2e: setup
 	$(PYTEST) -m "e2e and not slow" tests/e2e --ignore-glob='*/test_browser*.py'
@@ -52,7 +52,7 @@ screenshot: setup
 	@$(PY) docs/images/screenshot.py $(OUT)/report.html docs/images/report.png
 
 papers: setup
-	$(PYTEST) -m "paper and not slow" tests
+	$(PYTEST) -n 2 -m "paper and not slow" tests
 
 test-all: setup lint
 	$(PYTEST) -m ""
