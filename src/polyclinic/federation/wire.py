@@ -84,6 +84,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
             raise MessageRefused("message truncated inside an array")
         # A copy, because a buffer in the middle of a message is not aligned, and BLAS then adds in another order.
         arrays.append(np.frombuffer(data, entry[0], count, at).reshape(shape).copy())
+        arrays[-1].flags.writeable = False
         at += size
     if at != len(data):
         raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")

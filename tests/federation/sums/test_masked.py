@@ -317,7 +317,7 @@ def test_every_message_survives_the_wire(add: Make, network: Make, truth: Make) 
     close(office.run()["coordinator"], truth(step, parts), step, 4)
 
 
-@pytest.mark.parametrize("n", [3, 31, 100])
+@pytest.mark.parametrize("n", [3, 31, pytest.param(100, marks=pytest.mark.slow)])
 def test_three_to_a_hundred_sites(add: Make, network: Make, truth: Make, n: int) -> None:
     roster, step, parts = network(n, 40)
     adder = by_name("masked")
