@@ -36,7 +36,7 @@ def _job(federation, order, name: str) -> Path:
     return job_folder(federation.root / name, order=order.encode(), sites=list(federation.names), quorum=1)
 
 
-def test_forged_study_is_refused_everywhere_and_status_exits_4(federation):
+def test_forged_study_is_refused_everywhere_and_status_exits_4(federation, capsys):
     """The genuine coordinator's process leads, but the sites are handed an order that somebody else signed."""
     from polyclinic.cli import main
     from polyclinic.engines.flare.folders import read_events

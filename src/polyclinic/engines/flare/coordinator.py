@@ -176,6 +176,7 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
     (run / "stop").unlink(missing_ok=True)
     least = order.quorum
     shown = len(_progress(run))
+    failed = 0  # legs that died before they began
     with session(folder) as api:
         for leg in range(LEGS):
             _wait_connected(folder, api, order, least)
@@ -214,6 +215,12 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
             now = read_json(run / "status.json")
             if now["state"] == "finished" or not again:
                 return now
+            failed = failed + 1 if now["state"] == "submitted" else 0
+            if failed >= 2:
+                raise PeerLost(
+                    f"study {order.id!r}: its process at the coordinator does not start",
+                    hint=f"read {folder.path / 'server.log'} and {folder.server / 'error_log.txt'}",
+                )
             append_event(run / "events.jsonl", event="next leg")
         raise PeerLost(f"study {order.id!r}: {LEGS} legs were not enough", hint="polyclinic coordinator resume")
 
