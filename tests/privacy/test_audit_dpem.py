@@ -29,7 +29,7 @@ class NotNormalised(pc.DPEM):
         offsets = np.concatenate([[0], np.cumsum([len(m) for m in public.marginals])])[:-1]
         first = step.name == "marginals"
         w = np.ones((sum(len(m) for m in public.marginals), 1)) if first else self._stacked(public)
-        prior = np.ones(1) if first else dpem._prior(public.mixture, step.round)
+        prior = np.ones(1) if first else dpem._prior(public.mixture, step.round, self.params.smoothing)
         a = em_kernels.memberships(tensor, w, prior, steps=8)
         rows = tensor.coords[:, 1:] + offsets
         p = a[tensor.coords[:, 0]] * np.prod([w[r] for r in rows.T], axis=0)
