@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.fold import Fold
-from polyclinic.tensors import cp, kernels
+from polyclinic.papers.reach import reach
 from polyclinic.tensors.site import pooled
 
 SETTINGS = {
@@ -36,43 +34,20 @@ SETTINGS = {
 }
 
 
-def rmse(tensor, factors) -> float:
-    unit, _ = cp.normalise(list(factors))
-    a = cp.solve_memberships(tensor, unit, sweeps=15)
-    everyone = [a, *unit]
-    sse = cp.squared_error(tensor.norm_squared(), a, cp.gram(everyone, 0), kernels.mttkrp(tensor, everyone, 0))
-    return float(np.sqrt(sse / np.prod([float(d) for d in tensor.shape])))
-
-
-def reach(method, sites, union, goal: float) -> tuple[int, int] | None:
-    """Round and bytes at which the goal is reached, or None."""
-    fold = Fold(method, sites)
-    known = 0
-    while fold.advance():
-        if len(fold.history) > known:
-            known = len(fold.history)
-            if rmse(union, fold.public.factors) <= goal:
-                return known, fold.traffic.bytes_up + fold.traffic.bytes_down
-    return None
-
-
 def table(sites, rank: int, margin: float, seeds: int, rounds: int) -> list[dict]:
     union = pooled(sites).counts()
     unit = 8 * rank * sum(union.shape[1:]) * len(sites)  # one set of feature factors at every site
-    goals = [(1 + margin) * pc.CPALS(rank=rank, seed=s).fit(sites).score(sites)["rmse_full"] for s in range(seeds)]
     rows = []
     for name, (cls, paper, grid) in SETTINGS.items():
         for label, options in (("papers' settings", [paper]), ("best of its grid", grid)):
             tried = []
             for setting in options:
-                found = []
-                for s in range(seeds):
-                    try:
-                        found.append(reach(cls(rank=rank, rounds=rounds, seed=s, **setting), sites, union, goals[s]))
-                    except PolyclinicError:
-                        found.append(None)
+                found = [
+                    reach(cls(rank=rank, rounds=rounds, seed=s, **setting), sites, rank, s, margin)
+                    for s in range(seeds)
+                ]
                 hits = [f for f in found if f is not None]
-                cost = float(np.median([f[1] if f else np.inf for f in found]))
+                cost = float(np.median([f["bytes"] if f else np.inf for f in found]))
                 tried.append((cost, setting, found, hits))
             cost, setting, found, hits = min(tried, key=lambda t: (t[0], -len(t[3])))
             rows.append(
@@ -81,7 +56,9 @@ def table(sites, rank: int, margin: float, seeds: int, rounds: int) -> list[dict
                     "settings": label,
                     "chosen": setting,
                     "reached": f"{len(hits)} of {seeds}",
-                    "rounds": float(np.median([f[0] for f in hits])) if len(hits) > seeds / 2 else None,
+                    "rounds": float(np.median([f["rounds"] if f else np.inf for f in found]))
+                    if np.isfinite(cost)
+                    else None,
                     "bytes": cost if np.isfinite(cost) else None,
                     "units": cost / unit if np.isfinite(cost) else None,
                 }
