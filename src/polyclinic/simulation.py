@@ -15,6 +15,7 @@ from polyclinic.alignment import align
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
+from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, presence
 from polyclinic.evaluation.summary import summary
 from polyclinic.federation.fold import Progress
@@ -180,13 +181,17 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
 
 
 def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: Study) -> None:
-    """Who has which phenotype, and how it goes with the outcome: ``presence.json`` and ``association.json``.
+    """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
 
     Small counts are removed before anything is written, at the strictest owner's limit.
     """
+    minimum = max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
+    if hasattr(model, "components_") and hasattr(model, "scale_"):
+        alike = neighbours(model, sites, minimum=minimum)
+        if alike is not None:
+            folder.write_json(folder.path / "neighbours.json", alike.to_json())
     if not getattr(model, "memberships_", None):
         return
-    minimum = max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
     found = presence(model, sites, minimum=minimum)
     folder.write_json(folder.path / "presence.json", found.to_json())
     if not hasattr(model, "factors_"):

@@ -21,13 +21,13 @@ def command(
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
     from polyclinic.cli.console import console, follow, say_json
-    from polyclinic.engines.registry import make
+    from polyclinic.engines.registry import PROTOCOLS, federated, make
     from polyclinic.run import RunFolder
     from polyclinic.simulation import run_study
     from polyclinic.study import Study
 
     what = Study.read(study)
-    method = make(what)
+    method = federated(what) if what.chosen().name.lower() in PROTOCOLS else make(what)
     folder = RunFolder.create(out, resume=resume)
     rounds = getattr(method.params, "rounds", 1)
     try:

@@ -55,6 +55,7 @@ class Presence:
     strength: tuple[tuple[float | None, ...], ...]
     contributors: tuple[float | None, ...]
     few: tuple[NDArray[np.bool_], ...] = ()
+    certainty: tuple[float | None, ...] = ()  # of a mixture: mean probability with which members belong to the group
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; ``few`` is kept apart."""
@@ -66,6 +67,7 @@ class Presence:
             "totals": list(self.totals),
             "strength": [list(r) for r in self.strength],
             "contributors": list(self.contributors),
+            "certainty": list(self.certainty),
         }
 
 
@@ -107,7 +109,15 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
         strength,
         tuple(None if n < minimum else float(np.round(n, 1)) for n in crowd),
         tuple(_few(sites, loadings, mode, minimum) for mode in range(1, len(factors) + 1)),
+        () if factors else _certainty(everybody, minimum),
     )
+
+
+def _certainty(responsibilities: Array, minimum: int) -> tuple[float | None, ...]:
+    """(k,) how sure the members of a group belong to it; None for groups of few."""
+    group, sure = responsibilities.argmax(1), responsibilities.max(1)
+    members = [sure[group == j] for j in range(responsibilities.shape[1])]
+    return tuple(None if len(m) < minimum else round(float(m.mean()), 3) for m in members)
 
 
 def _suppressed(

@@ -34,7 +34,7 @@ class RunContents:
         ``study.json``, ``metrics.json``, ``outcome.json``.
     arrays
         ``outcome.npz``: the released model.
-    presence, association, few
+    presence, association, few, neighbours
         Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
         under a formal guarantee, where nobody paid for them.
     comparison, audit, review
@@ -52,6 +52,7 @@ class RunContents:
     comparison: Mapping[str, Any] = field(default_factory=dict)
     audit: Mapping[str, Any] = field(default_factory=dict)
     review: Mapping[str, Any] = field(default_factory=dict)
+    neighbours: Mapping[str, Any] = field(default_factory=dict)
     ledgers: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
@@ -81,6 +82,7 @@ class RunContents:
             _optional(run.path / "comparison.json"),
             _optional(run.path / "audit.json"),
             _optional(run.path / "review.json"),
+            {} if formal else _optional(run.path / "neighbours.json"),
             ledgers,
         )
 

@@ -230,17 +230,13 @@ def _p(value: float) -> str:
 
 def _similarity(run: RunContents, made: dict[str, Table]) -> dict[str, Any]:
     if run.kind != "similarity":
-        return {"features": (), "selected": 0, "bias": 0, "neighbours": None}
+        return {"features": (), "selected": 0, "bias": 0}
     rows = list(made["features"])
     top = max((r["weight"] for r in rows), default=1.0) or 1.0
-    figures = [
-        (k, v) for k, v in run.metrics.items() if k.startswith(("accuracy", "knn", "f1", "recall")) and v is not None
-    ]
     return {
         "features": [{"name": r["feature"], "weight": r["weight"], "share": r["weight"] / top} for r in rows],
         "selected": sum(bool(r["selected"]) for r in rows),
-        "bias": words.number(float(run.arrays["bias_"]) if "bias_" in run.arrays else 1.0),
-        "neighbours": Table(["figure", "value"], figures) if figures else None,
+        "bias": words.number(float(run.outcome["parameters"].get("bias", 1.0))),
     }
 
 

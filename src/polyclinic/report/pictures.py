@@ -48,6 +48,7 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
         "groups": "",
         "group_sizes": "",
         "metric": "",
+        "explanation": "",
     }
     if cards and cards[0].sites:
         made["sites"] = heat_map(
@@ -63,6 +64,7 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
         made |= _mixture(run)
     if run.kind == "similarity":
         made["metric"] = _metric(run)
+        made["explanation"] = _explanation(run)
     return made
 
 
@@ -146,6 +148,7 @@ def groups_of(run: RunContents) -> list[dict[str, Any]]:
             "number": j + 1,
             "share": float(w) if share[j] else None,
             "features": [{"name": names[k], "z": float(z[j, k])} for k in top[j]] if centre[j] else [],
+            "certainty": (p.get("certainty") or [None] * len(z))[j] if centre[j] else None,
             "sites": [(s, p["carriers"][j][k]) for k, s in enumerate(p.get("sites") or ())],
         }
         for j, w in enumerate(run.arrays["weights_"])
@@ -210,4 +213,25 @@ def _metric(run: RunContents) -> Any:
         title="The metric between the strongest features",
         hints=[names[k] for k in top],
         signed=True,
+    )
+
+
+def _explanation(run: RunContents) -> Any:
+    """Which features bring patients of one class together, and which keep two classes apart."""
+    n = run.neighbours
+    if not n:
+        return ""
+    gap = np.array(n["same"]) - np.array(n["different"])
+    top = [int(k) for k in np.argsort(-np.abs(gap), kind="stable")[:15] if gap[k] != 0]
+    if not top:
+        return ""
+    both = np.array([n["same"], n["different"]])[:, top]
+    names = feature_names(run, len(gap))
+    return heat_map(
+        [names[k] for k in top],
+        ["one class", "two classes"],
+        (both / np.abs(both).max()).T.round(3).tolist(),
+        title="Mean part of every feature in the similarity of two patients",
+        signed=True,
+        cell=26,
     )

@@ -17,7 +17,18 @@ __all__ = ["NAMES", "feature_names", "tables"]
 
 NAMES: Final = (
     *("figures", "phenotypes", "codes", "sites", "association", "prediction", "roc", "calibration", "groups"),
-    *("group_sizes", "features", "rounds", "traffic", "comparison", "comparison_private", "privacy", "ledger"),
+    *(
+        "group_sizes",
+        "features",
+        "neighbours",
+        "explanation",
+        "rounds",
+        "traffic",
+        "comparison",
+        "comparison_private",
+        "privacy",
+        "ledger",
+    ),
     *("spending", "parameters", "versions"),
 )
 
@@ -234,8 +245,16 @@ def _similarity(run: RunContents) -> dict[str, Table]:
     components = run.arrays["components_"]
     lengths = np.sqrt((components**2).sum(0))
     names = feature_names(run, components.shape[1])
-    rows = [(names[k], float(lengths[k]), bool(lengths[k] > 0)) for k in np.argsort(-lengths, kind="stable")]
-    return {"features": Table(["feature", "weight", "selected"], rows)}
+    order = np.argsort(-lengths, kind="stable")
+    rows = [(names[k], float(lengths[k]), bool(lengths[k] > 0)) for k in order]
+    n = run.neighbours
+    parts = [(names[k], n["same"][k], n["different"][k]) for k in order if lengths[k] > 0] if n else []
+    figures = [(k, v) for k, v in n.get("figures", {}).items()]
+    return {
+        "features": Table(["feature", "weight", "selected"], rows),
+        "neighbours": Table(["figure", "value"], figures),
+        "explanation": Table(["feature", "part in pairs of one class", "part in pairs of two classes"], parts),
+    }
 
 
 def _exp(value: Any) -> float:
