@@ -57,6 +57,7 @@ sphinx_gallery_conf: dict[str, Any] = {
     "filename_pattern": r"plot_",
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # that page would load scripts from elsewhere
     "show_signature": False,
     "abort_on_example_error": False,
     "only_warn_on_example_error": True,  # with -W a broken example fails the build, after all of them ran
