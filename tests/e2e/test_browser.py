@@ -58,7 +58,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of 50 phenotypes at six sites, with the hostile code names of another test."""
-    sites = pc.align(pc.datasets.icu_network(patients=600, seed=0))
+    sites = pc.align(pc.datasets.icu_network(patients=400, seed=0))
     study = Study.parse(
         {
             "study": {"name": "fifty phenotypes", "description": "How does a large report open?"},
@@ -66,12 +66,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "method": {"name": "localtf", "rank": 50, "aggregation": "plain"},
         }
     )
-    model = pc.LocalTF(rank=50, rounds=4, seed=0).fit(sites)
+    model = pc.LocalTF(rank=50, rounds=2, seed=0).fit(sites)
     folder = RunFolder.create(tmp_path_factory.mktemp("large") / "run")
     folder.write_json(folder.study, {"study": study.to_json(), "sites": [s.name for s in sites], "versions": {}})
     write_outcome(model, sites, folder)
     write_counts(model, sites, folder, study)
-    folder.write_json(folder.metrics, {"fit": model.score(sites)["fit"], "rounds": 4, "bytes_up": 1, "bytes_down": 1})
+    folder.write_json(folder.metrics, {"fit": model.score(sites)["fit"], "rounds": 2, "bytes_up": 1, "bytes_down": 1})
     value = json.loads((folder.path / "outcome.json").read_text())
     value["axes"][0]["names"][:3] = [
         "<script>window.broken=1</script>",
@@ -96,6 +96,40 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = RunFolder.create(tmp_path_factory.mktemp("private") / "run")
     run_study(study, make(study), folder)
     return write_report(folder)
+
+
+def _matrix_run(place: Path, method: str, **parameters: Any) -> Path:
+    """The report of a run on two made-up hospitals' feature matrices."""
+    from polyclinic.engines.registry import federated
+
+    rng = np.random.default_rng(0)
+    columns = ["age at the first admission", "creatinine (mg/dl)", "lactate", "urine output over 24 hours"]
+    sites = []
+    for name in ("north", "south"):
+        y = rng.integers(0, 2, 90)
+        sites.append(pc.Site(name, features=rng.normal(size=(90, 4)) + y[:, None] * [2, 1, 0, 0], labels=y))
+    study = Study.parse(
+        {
+            "study": {"name": method},
+            "features": {"columns": columns},
+            "method": {"name": method, "aggregation": "plain", **parameters},
+        }
+    )
+    folder = RunFolder.create(place / "run")
+    run_study(study, federated(study), folder, sites=sites)
+    return write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a mixture."""
+    return _matrix_run(tmp_path_factory.mktemp("groups"), "gaussianmixture", n_components=2)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a similarity."""
+    return _matrix_run(tmp_path_factory.mktemp("alike"), "unpsl", rounds=6)
 
 
 @pytest.fixture
@@ -215,7 +249,7 @@ def _load() -> float:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("which", ["large", "private"])
+@pytest.mark.parametrize("which", ["large", "private", "groups", "alike"])
 def test_no_tab_of_the_report_has_overlap_or_cut_text(
     browser: Any, request: pytest.FixtureRequest, which: str, width: int, tmp_path: Path
 ) -> None:
