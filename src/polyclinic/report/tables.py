@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -51,9 +53,19 @@ def tables(
         "privacy": Table(["what", "text"], run.card.rows()),
         **_ledger(spent),
         "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
-        "versions": Table(["package", "version"], list(run.study.get("versions", {}).items())),
+        "versions": Table(["what", "version or fingerprint"], _manifest(run)),
     }
     return {name: t for name, t in made.items() if len(t)}
+
+
+def _manifest(run: RunContents) -> list[tuple[str, str]]:
+    """What a result depends on: packages, and fingerprints of the study and of the lists of codes."""
+    study = hashlib.sha256(json.dumps(run.study["study"], sort_keys=True).encode()).hexdigest()
+    return [
+        *((str(k), str(v)) for k, v in run.study.get("versions", {}).items()),
+        ("study (SHA-256)", study[:16]),
+        *((f"codes of {a.name} (SHA-256)", a.digest()[:16]) for a in run.axes),
+    ]
 
 
 def _figures(run: RunContents) -> Table:
