@@ -69,6 +69,8 @@ tabs.forEach((t, n) => {
   });
 });
 
+tabs.forEach((t, n) => { t.tabIndex = n ? -1 : 0; });
+
 /* ---- charts */
 const ticks = (low, high, n) => {
   const raw = (high - low) / n, unit = 10 ** Math.floor(Math.log10(raw));
@@ -134,7 +136,7 @@ const render = () => {
   const total = Math.max(...rounds.map((r) => r.rounds || 0), 0);
   const sent = done.filter((r) => Number.isFinite(r.bytes_up));
   const bytes = run.metrics.bytes_up ?? (sent.length ? sent.reduce((n, r) => n + r.bytes_up, 0) : null);
-  const merit = CURVES.find(([k]) => Number.isFinite(last[k]));
+  const merit = CURVES.find(([k]) => k !== "noise_sd" && Number.isFinite(last[k]));
   const [kind, words] = guarantee();
   const tile = (value, what, withBadge) => make("div", { class: "tile" }, make("span", { class: "v" }, value), make("span", { class: "k" }, what), withBadge ? badge(kind, kind === "none" ? "no privacy bound" : words) : null);
   $("tiles").replaceChildren(
@@ -238,6 +240,7 @@ const listRuns = async () => {
   if (!$("compare").hidden && all.length) compare();
   return all;
 };
+const WORDS = { fit: "fit", rmse_full: "error over all cells", rmse_observed: "error over recorded cells", auc: "outcome AUC, held-out patients", fms_to_truth: "match to the planted phenotypes", log_likelihood: "log-likelihood", bic: "BIC", rounds: "rounds", bytes_up: "bytes from sites", bytes_down: "bytes to sites" };
 const compare = async () => {
   if (!$("beside").childElementCount) $("beside").replaceChildren(make("p", { class: "soft" }, "Reading both runs …"));
   const answer = await fetch(`/api/compare?a=${encodeURIComponent($("a").value)}&b=${encodeURIComponent($("b").value)}`);
@@ -245,7 +248,7 @@ const compare = async () => {
   if (!answer.ok) { $("beside").replaceChildren(make("p", { class: "soft" }, [c.what || c.detail, ...(c.faults || [])].join("; "))); return; }
   const t = make("table"), d = make("table");
   const cell = (v, k, merit) => make("span", {}, v === null ? "not paid for or not known" : number(v), merit ? " " : null, merit ? badge(c.privacy[k].guarantee, c.privacy[k].text) : null);
-  table(t, ["figure", c.names[0], c.names[1]], [["method", ...c.methods], ["privacy", ...c.privacy.map((p) => p.headline)], ...c.rows.map((r) => [r.what, ...r.values.map((v, k) => cell(v, k, r.merit))])], "");
+  table(t, ["figure", c.names[0], c.names[1]], [["method", ...c.methods], ["privacy", ...c.privacy.map((p) => p.headline)], ...c.rows.map((r) => [WORDS[r.what] || r.what, ...r.values.map((v, k) => cell(v, k, r.merit))])], "");
   table(d, ["parameter", c.names[0], c.names[1]], c.differ.map((r) => [r.what, ...r.values]), "No parameter differs.");
   const chart = lines("Error over all cells", c.histories.map((h, k) => ({ name: c.names[k] + (k ? " (second)" : " (first)"), points: h.filter((p) => p.rmse_full !== null).map((p) => [p.round, p.rmse_full]) })), "error");
   $("beside").replaceChildren(
@@ -265,6 +268,5 @@ $("b").addEventListener("change", compare);
   else { $("name").textContent = "No run yet"; $("state").textContent = "waiting"; }
   await listReleases();
   if (!all.length) { const wait = setInterval(async () => { const now = await listRuns(); if (now.length) { clearInterval(wait); follow(now[0].id); } }, 1000); }
-  show(0);
   setInterval(listReleases, 1500);
 })();
