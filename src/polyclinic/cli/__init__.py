@@ -83,6 +83,9 @@ def _run(verb: str, args: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
         return 130
+    except OSError as e:  # a folder that cannot be written, a disk that is full
+        sys.stderr.write(f"[PC200] {e.filename or verb}: {e.strerror or e}\n")
+        return 2
     except Exception as e:
         if hasattr(e, "show") and hasattr(e, "exit_code"):  # a usage error of the argument parser
             e.show()

@@ -71,6 +71,12 @@ class Outcome:
 
 def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
     """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
+    strangers: list[Any] = [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
+    if strangers:
+        raise DataError(
+            f"sites must be a list of pc.Site; this is a {type(strangers[0]).__name__}",
+            hint='[pc.Site("north", tensor), ...]',
+        )
     if not sites:
         raise DataError("no sites given", hint="pass a list of pc.Site")
     names = [s.name for s in sites]

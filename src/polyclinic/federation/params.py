@@ -15,7 +15,7 @@ __all__ = ["Params", "checked"]
 class Params(BaseModel):
     """What every federated method has."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     rounds: int = Field(100, ge=1, le=100_000, description="Rounds at most.")
     tol: float = Field(0.0, ge=0, description="Stop when the method's figure changes by less; 0 = run all rounds.")

@@ -314,6 +314,7 @@ class DPEM(FederatedFactorization):
         return np.ascontiguousarray((placed * self._scale)[:, self.order_])
 
     def _model(self, tensor: SparseTensor) -> list[Array]:
+        tensor = self._checked(tensor)
         return [self._place(tensor, self.public_), *_by_mode(self._stacked(self.public_), self.public_.marginals)]
 
     @property

@@ -107,6 +107,8 @@ class Factorization(Configured):
     def _checked(self, data: SparseTensor | Site) -> SparseTensor:
         """The tensor of new patients, refused if it does not speak of the model's codes."""
         tensor = data.counts() if isinstance(data, Site) else data
+        if not isinstance(tensor, SparseTensor):
+            raise DataError(f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}")
         factors = self._fitted("factors_")
         expected = tuple(len(f) for f in factors)
         if tensor.shape[1:] != expected:
@@ -124,11 +126,8 @@ class Factorization(Configured):
     def score(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """Reconstruction with memberships solved anew: ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells,
         ``fit`` = 1 - ||O - X|| / ||O||."""
-        tensors = (
-            [data]
-            if isinstance(data, SparseTensor)
-            else [s.counts() for s in ([data] if isinstance(data, Site) else data)]
-        )
+        given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else data
+        tensors = [self._checked(d) for d in given]
         if not tensors:
             raise DataError("nothing to score: no sites given")
         full = observed = norm = cells = 0.0

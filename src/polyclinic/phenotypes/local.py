@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
@@ -65,6 +66,10 @@ class LocalModel(FederatedFactorization):
     params: LocalModelParams
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> AlonePublic:
+        if self.params.privacy is not None:
+            raise ConfigError(
+                "LocalModel adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None"
+            )
         return AlonePublic("factors", tuple(start(setting.shape, self.params.rank, self.params.seed)))
 
     def next(self, public: AlonePublic) -> Step | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,8 @@ class Schedule(BaseModel):
         return float(self.start / (1.0 + self.decay * (number - 1)) ** self.power)
 
 
-Rate = float | tuple[float, ...] | Schedule | None
+Positive = Annotated[float, Field(gt=0)]
+Rate = Positive | tuple[Positive, ...] | Schedule | None
 
 
 def rate_at(rate: Rate, number: int, zeros: Literal["observed", "missing"]) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.errors import Divergence
+from polyclinic.errors import ConfigError, Divergence
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
 from polyclinic.phenotypes.local_pass import local_pass
@@ -106,6 +106,8 @@ class TRIP(FederatedFactorization):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> TRIPPublic:
+        if self.params.privacy is not None:
+            raise ConfigError("TRIP adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None")
         factors = tuple(start(setting.shape, self.params.rank, self.params.seed))
         twins = factors if self.params.distinct else ()
         zeros = tuple(np.zeros_like(f) for f in twins)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from polyclinic.errors import ConfigError
 
 __all__ = ["Privacy"]
 
@@ -16,9 +18,13 @@ class Privacy(BaseModel):
     --------
     >>> Privacy(epsilon=1.0, delta=1e-6)
     Privacy(epsilon=1.0, delta=1e-06, level='patient', max_sites_per_patient=1, clip=None, count_cap=None)
+    >>> Privacy(epsilon=-1)
+    Traceback (most recent call last):
+    polyclinic.errors.ConfigError: [PC200] this privacy cannot be asked for
+      - epsilon: Input should be greater than 0 (got -1)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epsilon: float = Field(gt=0, description="Bound on the privacy loss, for the whole study.")
     delta: float = Field(1e-6, gt=0, lt=1, description="Probability with which the bound may fail.")
@@ -30,4 +36,8 @@ class Privacy(BaseModel):
     count_cap: float | None = Field(None, gt=0, description="Largest count (level='entry').")
 
     def __init__(self, epsilon: float, delta: float = 1e-6, **more: object) -> None:
-        super().__init__(epsilon=epsilon, delta=delta, **more)
+        try:
+            super().__init__(epsilon=epsilon, delta=delta, **more)
+        except ValidationError as e:
+            faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']} (got {f['input']!r})" for f in e.errors()]
+            raise ConfigError("this privacy cannot be asked for", faults=faults) from None

@@ -219,7 +219,14 @@ def _kept(
     kept, fixed = [], []
     for m, (mode, titles) in enumerate(zip(rule.modes, names)):
         if mode in rule.vocabulary:
+            here = set(titles)
             listed = _public(study.path(rule.vocabulary[mode]), titles)
+            if here and not here & listed:
+                raise DataError(
+                    f"mode {mode!r}: no code of {rule.vocabulary[mode]} occurs here",
+                    faults=[f"the list has {min(listed)!r}, the tensor {min(here)!r}"],
+                    hint=f"spell the list as the tensor does (no dots), or [codes.{mode}] to = 'as-is'",
+                )
             kept.append(sorted(listed))
         else:
             labels = sorted(titles)

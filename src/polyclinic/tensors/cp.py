@@ -35,7 +35,7 @@ def gram(factors: Sequence[Matrix], skip: int | None = None) -> Matrix:
     >>> gram([np.eye(2), 2 * np.eye(2), 3 * np.eye(2)], 0).tolist()
     [[36.0, 0.0], [0.0, 36.0]]
     """
-    rank = factors[0].shape[1] if skip != 0 else factors[1].shape[1]
+    rank = factors[-1 if skip == 0 else 0].shape[1]  # the skipped one need not be there yet
     out = np.ones((rank, rank))
     for n, a in enumerate(factors):
         if n != skip:

@@ -441,7 +441,13 @@ def _compress(
         new = np.concatenate([[True], (xs[1:] != xs[:-1]).any(1)]) if len(xs) else np.zeros(0, bool)
     starts = np.flatnonzero(new)
     if len(starts) < len(vs):
-        vs = np.add.reduceat(vs, starts)
+        with np.errstate(over="ignore"):
+            vs = np.add.reduceat(vs, starts)
+        if not np.isfinite(vs).all():
+            at = xs[starts[np.flatnonzero(~np.isfinite(vs))[0]]].tolist()
+            raise DataError(
+                "this is not a sparse tensor of patients x codes", faults=[f"values at {at} overflow when added"]
+            )
         xs = xs[starts]
     keep = vs != 0
     if not keep.all():
