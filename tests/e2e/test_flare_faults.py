@@ -122,6 +122,35 @@ def test_killed_worker_under_masked_sums_costs_a_new_attempt(federation):
 
 
 @pytest.mark.slow
+def test_killed_site_under_subspace_costs_a_new_attempt(federation):
+    """There is no coordinator's sum: every node holds the state, and the attempt that was cut is burnt."""
+    from flare_federation import hospitals
+
+    method = (
+        'name = "gaussianmixture"\nn_components = 2\nrounds = 6\ntol = 0.0\naggregation = "subspace"\nradius = 20.0'
+    )
+    study = federation.study("kill-subspace", method, data=hospitals.FEATURES, head="deadline = 90\n")
+    order = federation.order(study)
+    done = threading.Event()
+
+    def strike(event):
+        if event.get("kind") == "sum" and event["round"] >= 3 and not done.is_set():
+            done.set()
+            _restart(federation, "south")
+
+    status = federation.follow(order, strike)
+    assert done.is_set()
+    assert status["state"] == "finished", (status, federation.events(order))
+    reference = federation.in_process(study)
+    assert same(federation.outcome(order).public, reference.public)
+    for name in federation.names:
+        charges = federation.charges(name, "kill-subspace")
+        paid = {(c.round, c.step, c.attempt) for c in charges}
+        assert len(paid) == len(charges), name
+        assert {(r, s) for r, s, _ in paid} == {(s.round, s.name) for s, _ in reference.releases}
+
+
+@pytest.mark.slow
 def test_lost_site_without_quorum_is_a_clean_stop_that_resumes(federation):
     from polyclinic.engines.flare import site
 
