@@ -1,10 +1,11 @@
-"""What federation costs in compute: `python benchmarks/rounds.py`.
+"""What federation costs in compute: `python benchmarks/rounds.py [PATIENTS]`.
 
 1. A federated round of LocalTF, DPFact and TRIP over six sites against one pooled pass (CPSGD, CPALS) over the same
    nonzeros, interleaved, minima of several repetitions (process time, one thread).
 2. The loop itself: seconds a round of 10 sites that each send 200 KB and compute nothing.
 """
 
+import sys
 import time
 from dataclasses import dataclass, replace
 
@@ -64,7 +65,7 @@ class Idle(Estimator):
 
 
 if __name__ == "__main__":
-    sites = pc.datasets.icu_network(patients=20_000, seed=0)
+    sites = pc.datasets.icu_network(patients=int(sys.argv[1]) if len(sys.argv) > 1 else 60_000, seed=0)
     rank = 14
     makers = {
         "pooled pass (CPSGD)": lambda n: pc.CPSGD(rank=rank, rounds=n, seed=0),
