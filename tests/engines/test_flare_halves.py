@@ -354,3 +354,27 @@ def test_missing_extra_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nvflare", None)
     with pytest.raises(MissingExtra, match=r"polyclinic\[nvflare\]"):
         need_flare()
+
+
+def test_study_waits_until_the_owner_accepts_it(world):
+    """Without `[keys] studies = "policy"` the owner is asked about every study."""
+    site = world.sites["north"]
+    text = site.node_path.read_text()
+    site.node_path.write_text(text.replace('studies = "policy"', 'studies = "ask"'))
+    world.sites["north"] = SiteFolder.of(site.node_path)
+    try:
+        path = world.study("asked", TRIP.format(1, "plain"))
+        order = world.order(path)
+        world.open(order)
+        end = time.monotonic() + 20
+        while world.desks["north"]._state != "waiting" and time.monotonic() < end:
+            time.sleep(0.05)
+        (shown,) = [s for s in membership.studies(site) if s["study"] == order.id]
+        assert shown["state"] == "waiting"
+        assert shown["method"]["name"] == "trip"
+        assert set(shown["roster"]) == set(world.sites)
+        membership.decide(world.sites["north"], order.id, accept=True)
+        assert _same(world.lead(order).run().public, world.reference(path).public)
+    finally:
+        site.node_path.write_text(text)
+        world.sites["north"] = SiteFolder.of(site.node_path)
