@@ -233,10 +233,8 @@ def test_large_report_is_small_and_interactive_in_three_seconds(browser: Any, la
     _open(browser, large.as_uri())
     _until(lambda: browser.execute_script("return document.querySelector('[role=tab][tabindex=\"0\"]') !== null"))
     seconds = time.monotonic() - begun
-    assert (
-        browser.execute_script("return performance.timing.domInteractive - performance.timing.navigationStart") < 3000
-    )
-    assert seconds < 3.0 * max(1.0, _load()), f"{seconds:.2f} s"
+    told = browser.execute_script("return performance.timing.domInteractive - performance.timing.navigationStart")
+    assert max(seconds, told / 1000) < 3.0 * max(1.0, _load()), f"{seconds:.2f} s, interactive after {told} ms"
     assert browser.execute_script("return window.broken === undefined")
     _quiet(browser)
 
