@@ -138,10 +138,16 @@ def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
 
 def _view(con: Connection, table: Table, relation: str, present: Mapping[str, str]) -> None:
     """A view with exactly the declared columns; ``present``: lower-case name -> name there."""
-    columns = [
-        f"{identifier(present[c])} AS {identifier(c)}" if c in present else f"CAST(NULL AS VARCHAR) AS {identifier(c)}"
-        for c in table.columns
-    ]
+
+    def column(c: str) -> str:
+        if c in present:
+            return f"{identifier(present[c])} AS {identifier(c)}"
+        day = present.get(c.replace("_datetime", "_date"))
+        if day is not None:  # no time of day: empty, of the date's own type, so that the date stands in for it
+            return f"NULLIF({identifier(day)}, {identifier(day)}) AS {identifier(c)}"
+        return f"CAST(NULL AS VARCHAR) AS {identifier(c)}"
+
+    columns = [column(c) for c in table.columns]
     con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {', '.join(columns)} FROM {relation}")
 
 

@@ -101,7 +101,8 @@ def _close(a: Any, b: Any, tolerance: float) -> tuple[bool, float]:
                 walk(u, v)
         elif isinstance(x, np.ndarray | float) and not isinstance(x, bool) and y is not None:
             u, v = np.asarray(x, float), np.asarray(y, float)
-            scale = max(float(np.abs(u).max(initial=0.0)), 1e-9)
+            # a residual near zero is noise of the last digits: scalars count in units of one
+            scale = max(float(np.abs(u).max(initial=0.0)), 1e-9 if isinstance(x, np.ndarray) else 1.0)
             worst = max(worst, float(np.abs(u - v).max(initial=0.0)) / scale)
 
     walk(wire.pack(a), wire.pack(b))
