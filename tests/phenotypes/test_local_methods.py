@@ -138,3 +138,13 @@ def test_five_seeds_find_the_phenotypes_and_predict_the_outcome() -> None:
         print(name, "FMS", np.round(fms[name], 3), "AUC", np.round(auc[name], 3), "random", np.round(auc["random"], 3))
         assert np.mean(fms[name]) >= 0.85
         assert abs(np.mean(auc[name]) - np.mean(auc["CPALS"])) <= 0.02
+
+
+@pytest.mark.parametrize("method", [pc.LocalTF, pc.DPFact, pc.TRIP])
+def test_few_patients_a_site_do_not_blow_up(method: type) -> None:
+    whole = pc.datasets.icu_network(patients=300, seed=0)
+    for few in (2, 5, 15):
+        sites = [pc.Site(s.name, s.counts().take(np.arange(few))) for s in whole[:3]]
+        for seed in range(3):
+            model = method(rank=3, rounds=12, seed=seed).fit(sites)
+            assert all(np.isfinite(f).all() for f in model.factors_)

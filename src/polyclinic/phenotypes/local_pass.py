@@ -27,6 +27,7 @@ Matrix = NDArray[np.float64]
 WARM: Final = 10  # passes in patient batches; later passes take the whole site
 BATCHES: Final = 4
 SWEEPS: Final = 3  # HALS sweeps on a batch's memberships
+FLOOR: Final = 1e-4  # least Gram of a gradient step, in units of the batch's squared counts
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ def _batch(
         g, m = cp.gram(current, n), kernels.mttkrp(tensor, current, n, rows=positions)
         b = local[n - 1]
         if gradient:
-            step = learning_rate / max(float(np.linalg.norm(g, 2)), 1e-300)
+            # A batch that the model hardly explains has a tiny Gram: without a floor its step would blow up all columns.
+            step = learning_rate / max(float(np.linalg.norm(g, 2)), FLOOR * norm, 1e-300)
             b = b - step * (b @ g - m)
             b = np.maximum(b, 0.0) if nonnegative else b
         elif elastic is not None and elastic.strength:
