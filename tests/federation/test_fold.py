@@ -121,3 +121,23 @@ def test_four_modes_work_in_every_method() -> None:
     for cls in (pc.TRIP, pc.LocalTF, pc.DPFact, pc.SumALS):
         m = cls(rank=3, rounds=3).fit(sites)
         assert len(m.factors_) == 3 and np.isfinite(m.weights_).all()
+
+
+def test_values_too_large_are_a_data_error_that_says_what_to_do() -> None:
+    big = [
+        pc.Site(s.name, pc.SparseTensor(s.tensor.coords, s.tensor.values * 1e9, s.tensor.shape))
+        for s in example_sites()
+    ]
+    with pytest.raises(DataError, match="cap or scale"):
+        pc.LocalTF(rank=2, rounds=2).fit(big)
+
+
+def test_sparsity_of_an_unknown_site_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'NOPE'"):
+        pc.DPFact(rank=2, rounds=2, sparsity={"NOPE": 1.0}).fit(example_sites())
+
+
+def test_methods_without_noise_refuse_to_be_private() -> None:
+    for cls in (pc.TRIP, pc.LocalModel, pc.SumALS):
+        with pytest.raises(ConfigError):
+            cls(rank=2, privacy=pc.Privacy(1.0, 1e-6)).fit(example_sites())

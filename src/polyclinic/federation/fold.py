@@ -149,6 +149,12 @@ class SiteParty:
         self._next = wire.canonical(after)
         for name, a in mine.arrays.items():
             largest = float(np.abs(a).max(initial=0.0))
+            if step.round == 0 and largest > step.bound:
+                raise DataError(
+                    f"site {self.site.name!r}: its values are too large for this method ({name!r} is {largest:.3g}, at most "
+                    f"{step.bound:.3g} is allowed)",
+                    hint="cap or scale the counts ([tensor] cap, or divide the values)",
+                )
             if not largest <= step.bound:  # NaN too
                 raise Divergence(
                     f"site {self.site.name!r}, round {step.round}: the fit diverged ({name!r} reached {largest:.3g}, "

@@ -95,6 +95,14 @@ class LocalTF(FederatedFactorization):
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> LocalPublic:
         self._check(len(setting.sites))
+        unknown = (
+            sorted(set(self.params.sparsity) - set(setting.sites)) if isinstance(self.params.sparsity, dict) else []
+        )
+        if unknown:
+            raise ConfigError(
+                f"sparsity names sites that do not take part: {', '.join(map(repr, unknown))}",
+                faults=[f"sites: {', '.join(setting.sites)}"],
+            )
         factors = open_factors(start(setting.shape, self.params.rank, self.params.seed), zeros=self.params.zeros)
         return LocalPublic(
             "setup" if self.open_scores else "factors", 0 if self.open_scores else 1, tuple(factors), len(setting.sites)
@@ -102,7 +110,7 @@ class LocalTF(FederatedFactorization):
 
     def next(self, public: LocalPublic) -> Step | None:
         if public.stage == "setup":
-            return Step(0, "setup", {"size": (3,)}, bound=1e12, counts=False)
+            return Step(0, "setup", {"size": (3,)}, bound=1e15, counts=False)
         if public.stage == "factors":
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
             size = max(1.0, *(float(np.abs(f).max(initial=0.0)) for f in public.factors))

@@ -91,7 +91,7 @@ class SumALS(FederatedFactorization):
     def next(self, public: SumPublic) -> Step | None:
         rank = self.params.rank
         if public.stage == "setup":
-            return Step(0, "setup", {"size": (2,)}, bound=1e12, counts=False)
+            return Step(0, "setup", {"size": (2,)}, bound=1e15, counts=False)
         if public.stage == "sweep":
             shapes = {"mttkrp": public.factors[public.mode - 1].shape, "gram": (rank, rank), "aside": (1,)}
             return Step(public.round, f"mode{public.mode}", shapes, bound=HEADROOM, asides=("aside",))

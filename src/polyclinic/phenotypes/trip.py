@@ -117,7 +117,7 @@ class TRIP(FederatedFactorization):
     def next(self, public: TRIPPublic) -> Step | None:
         modes, rank = len(public.factors), self.params.rank
         if public.stage == "setup":
-            return Step(0, "setup", {"size": (2,)}, bound=1e12, counts=False)
+            return Step(0, "setup", {"size": (2,)}, bound=1e15, counts=False)
         if public.stage == "scale":
             return Step(public.round, "scale", {"gram": (modes,)}, bound=HEADROOM, counts=False)
         if public.stage in ("warm", "sweep"):
