@@ -33,7 +33,7 @@ def test_the_field_is_a_field_and_holds_every_32_bytes() -> None:
     assert is_probable_prime(shamir.PRIME)
 
 
-@pytest.mark.parametrize("secret", [b"\0" * 32, b"\xff" * 32, secrets.token_bytes(32)])
+@pytest.mark.parametrize("secret", [b"\0" * 32, b"\xff" * 32, secrets.token_bytes(32)], ids=["zeros", "ones", "random"])
 def test_every_subset_of_threshold_size_rebuilds(secret: bytes) -> None:
     points = [1, 2, 5, 9, 11]
     shares = shamir.split(secret, points, 3)
