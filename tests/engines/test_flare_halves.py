@@ -15,6 +15,7 @@ from polyclinic.engines.flare import coordination, membership
 from polyclinic.engines.flare.desk import Desk
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events
 from polyclinic.engines.flare.lead import Lead
+from polyclinic.engines.flare.leads import lead_for
 from polyclinic.engines.flare.letter import open_ask, seal_ask
 from polyclinic.engines.flare.order import make_order, read_order
 from polyclinic.engines.registry import federated
@@ -78,7 +79,7 @@ class World:
         return self.desks[site].answer(data)
 
     def lead(self, order, stopped=lambda: False) -> Lead:
-        return Lead(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
+        return lead_for(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
 
     def reference(self, path: Path):
         study = Study.read(path)

@@ -5,7 +5,7 @@ Nothing here imports ``nvflare`` before it is needed, so the package works witho
     enrolment   who takes part: the authority, invites, requests born at the site, approvals
     order       a study signed by the coordinator, with its roster and fingerprints
     desk        a hospital's half: answers the coordinator, talks to neighbours, keeps its own checkpoint
-    lead        the coordinator's half: deadlines, quorum, attempts, checkpoints
+    lead        the coordinator's half: deadlines, quorum, attempts, checkpoints; star and ring: with a coordinator's sum, without
     kit         FLARE's own files, written so that a site refuses code
     controller, executor, launcher      the only classes that FLARE sees
     processes, session                  start, stop, watch

@@ -15,7 +15,7 @@ from nvflare.apis.signal import Signal
 
 from polyclinic.engines.flare.executor import ASK
 from polyclinic.engines.flare.folders import CoordinatorFolder, alone, append_event, write_json
-from polyclinic.engines.flare.lead import Lead
+from polyclinic.engines.flare.leads import lead_for
 from polyclinic.engines.flare.order import read_order
 from polyclinic.engines.flare.result import write_outcome
 from polyclinic.errors import PolyclinicError
@@ -76,7 +76,7 @@ class StudyController(Controller):  # type: ignore[misc]
         try:
             with alone(run / "lock", f"study {order.id!r}"), one_thread():
                 write_json(run / "status.json", {**status, "state": "running"})
-                lead = Lead(order, folder.identity(), run, ask, stopped)
+                lead = lead_for(order, folder.identity(), run, ask, stopped)
                 outcome = lead.run()
                 write_outcome(run, outcome)
                 (run / "state.ckpt").unlink(missing_ok=True)

@@ -7,11 +7,10 @@ a plain sum is asked again (sites send the stored bytes), a secure sum is a new 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +18,14 @@ from polyclinic.engines import registry
 from polyclinic.engines.flare.desk import setting_from
 from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.engines.flare.letter import seal_ask
-from polyclinic.engines.flare.order import COORDINATOR, Order, host
+from polyclinic.engines.flare.order import COORDINATOR, Order
 from polyclinic.engines.flare.pulse import Pulse
-from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch, SumBurnt
+from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Conductor, Outcome, Progress
-from polyclinic.federation.protocol import Exchange, Method, Roster, Step, Total
+from polyclinic.federation.protocol import Method
 from polyclinic.federation.sums import SECURE, by_name
-from polyclinic.federation.sums.plain import Plain, contribution_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
 
@@ -41,7 +39,7 @@ Ask = Callable[[str, bytes, float], bytes | None]
 
 
 class Lead:
-    """Runs one study from its order to its outcome.
+    """Runs one study from its order to its outcome; what differs between ways to add is in ``star`` and ``ring``.
 
     Parameters
     ----------
@@ -73,7 +71,6 @@ class Lead:
         secure = order.aggregation in SECURE
         self.adder = by_name(order.aggregation, **({"identities": {COORDINATOR: identity}} if secure else {}))
         self.secure = secure
-        self.star = order.aggregation not in ("subspace", "cycle")
         self.refused: dict[str, list[str]] = {}
         self.number = 0  # of the sum now taken
         self.attempt = 0
@@ -84,7 +81,6 @@ class Lead:
         self._checked: set[str] = set()  # sites whose codes and shape were compared
         self._serial = 0
         self._lock = threading.Lock()
-        self._air: dict[Future[Any], tuple[str, dict[str, Any], Step]] = {}  # asynchronous: asks under way
         self._pool = ThreadPoolExecutor(4 * len(order.sites) + 4, thread_name_prefix="ask")
         self.pulse = Pulse(order.sites, self._hello, self._changed)
 
@@ -145,12 +141,15 @@ class Lead:
             started = time.perf_counter()
             self._gather()
             self._restore()
-            outcome = self._run_star() if self.star else self._run_ring()
+            outcome = self._sums()
             append_event(self.events, event="finished", seconds=round(time.perf_counter() - started, 3))
             return outcome
         finally:
             self.pulse.stop()
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _sums(self) -> Outcome:
+        raise NotImplementedError
 
     def _gather(self) -> None:
         """Wait for the sites; go on without those who refuse, or who are absent although the quorum is there."""
@@ -244,305 +243,9 @@ class Lead:
             temporary.write_bytes(wire.encode(value, limit=LIMIT))
             temporary.chmod(0o600)
 
-    # ---- with a coordinator: plain, masked, robust
-
-    def _run_star(self) -> Outcome:
-        c = self.conductor
-        assert c is not None
-        while (step := c.step()) is not None:
-            self._check_stop()
-            late = self.order.staleness is not None and step.counts
-            total, entered = self._take_as_they_come(step) if late else self._take(step)
-            c.commit(step, total)
-            for site, key in entered.items():
-                self.commits[site] = key
-                if step.counts:
-                    c.traffic.payload(site, c.payload(step))
-            self.number, self.attempt = self.number + 1, 0
-            self._save()
-        self._finish({"public": wire.pack(c.public)})
-        return self._outcome()
-
-    def _take(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
-        """One sum, in as many attempts as it needs."""
-        for _ in range(ATTEMPTS):
-            sites = self._roster_now()
-            self._save()  # the attempt is on disk before the first message: a crash never reuses it
-            roster = self.order.roster(sites, self.attempt)
-            assert self.conductor is not None
-            self.conductor.roster = roster
-            side = self.adder.side(COORDINATOR, roster, step, None)
-            attempt = self.attempt
-            self._exchange(step, roster, side)
-            result = side.result()
-            if isinstance(result, Total):
-                members = tuple(getattr(side, "members", None) or getattr(side, "_alive", None) or roster.sites)
-                return result, {s: [self.number, attempt] for s in members}
-            append_event(self.events, event="burnt", number=self.number, attempt=attempt, step=step.name)
-            if not self.secure:
-                raise self._lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
-            self.attempt += 1
-        raise SumBurnt(f"round {step.round}, step {step.name!r}: {ATTEMPTS} attempts were burnt")
-
-    def _take_as_they_come(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
-        """Asynchronous: add as soon as the quorum of contributions is there, each at most ``staleness`` rounds old.
-
-        Slow sites stay in flight over several rounds and do not stop the others; what comes too late is dropped and the
-        site is asked anew. The order of arrival decides, so the model is not the same twice.
-        """
-        c, bound = self.conductor, self.order.staleness or 0
-        assert c is not None
-        assert isinstance(self.adder, Plain)
-        roster = self.order.roster(self.order.sites, 0)
-        parts: dict[str, Any] = {}
-        entered: dict[str, list[int]] = {}
-        begin = time.monotonic()
-        while len(parts) < self._least:
-            self._check_stop()
-            if time.monotonic() - begin > self.order.deadline:
-                raise self._lost(f"round {step.round}: {len(parts)} sites answered in time")
-            flying = {site for site, _, _ in self._air.values()}
-            for site in self._ready():
-                if site not in flying and site not in parts and self._fits(site):
-                    ask: dict[str, Any] = {
-                        "what": "step",
-                        "number": self.number,
-                        "attempt": 0,
-                        "round": step.round,
-                        "id": self._next_id(),
-                    }
-                    ask |= {"sites": list(roster.sites), "step": wire.pack(step), "public": wire.pack(c.public)}
-                    ask["commit"] = self.commits.get(site)
-                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step)
-            done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
-            if not self._air:
-                time.sleep(0.05)
-            for f in done:
-                site, ask, asked = self._air.pop(f)
-                answer = f.result()
-                state = "none" if answer is None else answer["state"]
-                if state == "working":
-                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, asked)
-                elif state == "refused" and answer is not None:
-                    self._changed(site, "refused", [str(r) for r in answer.get("reasons", [])])
-                elif state == "done" and answer is not None:
-                    if self.number - int(ask["number"]) > bound:
-                        append_event(self.events, event="stale", site=site, number=ask["number"], now=self.number)
-                        continue
-                    try:
-                        letter = wire.decode_message(bytes(answer["mail"][0]), self._protocol)
-                        parts[site] = contribution_of(letter, asked)
-                        entered[site] = [int(ask["number"]), 0]
-                    except (MessageRefused, ProtocolMismatch, IndexError) as e:
-                        append_event(self.events, event="message refused", site=site, what=str(e)[:200])
-            for f, (site, _, _) in list(self._air.items()):
-                if self.pulse.state(site) == "lost":
-                    del self._air[f]
-        arrays, weight = self.adder.add(step, parts)
-        return Total(arrays, weight, len(parts), step.noise_sd * math.sqrt(len(parts))), entered
-
-    def _roster_now(self) -> tuple[str, ...]:
-        """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum."""
-        begin = time.monotonic()
-        while True:
-            self._check_stop()
-            ready = tuple(s for s in self._ready() if self._fits(s))
-            # A site that is merely silent for a moment stays on a plain roster: it is asked again when it answers.
-            wanted = (
-                ready
-                if self.secure
-                else tuple(
-                    s
-                    for s in self.order.sites
-                    if s in ready or (s in self._checked and s not in self.refused and self.pulse.state(s) == "lost")
-                )
-            )
-            recent = [s for s in self.order.sites if s not in self.refused and self.pulse.state(s) in ("loading",)]
-            if len(ready) >= self._least and not (recent and time.monotonic() - begin < self.order.deadline):
-                return wanted
-            if not self.secure and len(wanted) >= self._least:
-                return wanted
-            if time.monotonic() - begin > self.order.deadline:
-                raise self._lost(f"{len(ready)} sites are there after {self.order.deadline:g} s")
-            time.sleep(0.05)
-
-    def _exchange(self, step: Step, roster: Roster, side: Exchange) -> None:
-        """Carry letters between the sites and the coordinator's side until it has a result."""
-        c = self.conductor
-        assert c is not None
-        common = {"number": self.number, "attempt": roster.attempt, "round": step.round}
-        first = {
-            **common,
-            "what": "step",
-            "sites": list(roster.sites),
-            "step": wire.pack(step),
-            "public": wire.pack(c.public),
-        }
-        queue: dict[str, list[dict[str, Any]]] = {
-            s: [{**first, "id": self._next_id(), "commit": self.commits.get(s)}] for s in roster.sites
-        }
-        gone: set[str] = set()  # out of this attempt: refused, or lost its keys
-        flights: dict[Future[Any], tuple[str, dict[str, Any]]] = {}
-        phase = time.monotonic()
-        while side.result() == "pending":
-            self._check_stop()
-            flying = {s for s, _ in flights.values()}
-            for site, asks in queue.items():
-                if asks and site not in flying and site not in gone and self.pulse.state(site) == "ready":
-                    ask = asks.pop(0)
-                    flights[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask)
-            done, _ = wait(list(flights), timeout=0.05, return_when=FIRST_COMPLETED) if flights else ((), ())
-            if not flights:
-                time.sleep(0.05)
-            for f in done:
-                site, ask = flights.pop(f)
-                answer = f.result()
-                state = "none" if answer is None else answer["state"]
-                if answer is not None:
-                    self.pulse.heard(site)
-                if state == "done" and answer is not None:
-                    if self._deliver(side, queue, answer.get("mail", []), common):
-                        phase = time.monotonic()
-                elif state in ("working", "none", "loading", "waiting"):
-                    queue[site].insert(0, ask)
-                else:
-                    gone.add(site)
-                    reasons = [str(r) for r in (answer or {}).get("reasons", [])]
-                    append_event(self.events, event=state, site=site, number=self.number, reasons=reasons)
-                    if state == "refused":
-                        self.refused[site] = reasons
-            for f, (site, ask) in list(flights.items()):
-                if self.pulse.state(site) == "lost":  # its answer may never come; it is asked again when it is back
-                    del flights[f]
-                    queue[site].insert(0, ask)
-            over = time.monotonic() - phase > self.order.deadline
-            if over or self._nobody_left(roster, flights, gone):
-                self._post(queue, side.deadline(), common)
-                phase = time.monotonic()
-
-    def _nobody_left(self, roster: Roster, flights: Mapping[Any, tuple[str, Any]], gone: set[str]) -> bool:
-        """Whether waiting is pointless: everybody else has answered, and those who have not are gone.
-
-        With the quorum still reachable a lost site is not waited for; without it, it is, until the deadline.
-        """
-        if flights:
-            return False
-        out = {s for s in roster.sites if s in gone or self.pulse.state(s) == "lost"}
-        if not out:
-            return False
-        if len(roster.sites) - len(out) >= self.order.quorum:
-            return True
-        return self.secure or out <= gone  # a secure attempt cannot be rescued: burn it, then wait for the sites
-
-    def _deliver(
-        self, side: Exchange, queue: dict[str, list[dict[str, Any]]], mail: list[Any], common: Mapping[str, Any]
-    ) -> bool:
-        moved = False
-        for raw in mail:
-            try:
-                out = side.receive(wire.decode_message(bytes(raw), self._protocol))
-            except (MessageRefused, ProtocolMismatch) as e:
-                append_event(self.events, event="message refused", what=e.what, reasons=list(e.faults))
-                continue
-            moved = moved or bool(out)
-            self._post(queue, out, common)
-        return moved
-
-    def _post(self, queue: dict[str, list[dict[str, Any]]], out: list[Any], common: Mapping[str, Any]) -> None:
-        by_site: dict[str, list[bytes]] = {}
-        for m in out:
-            by_site.setdefault(m.to, []).append(wire.encode_message(m, self._protocol))
-        for site, letters in by_site.items():
-            queue[site].append({**common, "what": "mail", "id": self._next_id(), "letters": letters})
-
     @property
     def _protocol(self) -> str:
         return f"{self.method.name}/{self.method.version}"
-
-    # ---- without: every node adds and combines for itself; the coordinator only keeps time
-
-    def _run_ring(self) -> Outcome:
-        sites = tuple(sorted({host(n) for n in setting_from(self._setting).sites}))
-        c = self.conductor
-        assert c is not None
-        self._all(sites, {"what": "begin", "setting": self._setting})
-        self._catch_up(sites)
-        c.begin()  # the coordinator's own copy stays at the start: it sees no sum
-        failed = 0
-        while True:
-            self._check_stop()
-            self._wait_for(sites)
-            self._save()
-            common = {"number": self.number, "attempt": self.attempt, "sites": list(sites)}
-            answers = self._all(sites, {**common, "what": "step"}, commit=True)
-            ended = [a for a in answers.values() if a["state"] == "ended"]
-            if len(ended) == len(sites):
-                break
-            if all(a["state"] == "done" for a in answers.values()) and self._settled(sites, common):
-                for site in sites:
-                    self.commits[site] = [self.number, self.attempt]
-                self.number, self.attempt, failed = self.number + 1, 0, 0
-                self._save()
-                self._progress(Progress("sum", self.method.name, self.number, 0, {}))
-                continue
-            append_event(self.events, event="burnt", number=self.number, attempt=self.attempt)
-            self.attempt, failed = self.attempt + 1, failed + 1
-            if failed >= ATTEMPTS:
-                raise SumBurnt(f"sum {self.number}: {ATTEMPTS} attempts were burnt")
-        results = self._finish({})
-        return self._merge(results)
-
-    def _wait_for(self, sites: tuple[str, ...]) -> None:
-        """Every site is needed where there is no coordinator."""
-        begin = time.monotonic()
-        while not set(sites) <= set(self._ready()):
-            self._check_stop()
-            gone = [s for s in sites if s in self.refused]
-            if gone or time.monotonic() - begin > self.order.deadline:
-                raise self._lost("every site of the roster is needed")
-            time.sleep(0.05)
-
-    def _catch_up(self, sites: tuple[str, ...]) -> None:
-        """After a crash: if every site holds the finished sum, it counts; nobody pays for it twice."""
-
-        def fresh(site: str) -> list[int]:
-            return list((self._once(site, {"what": "hello"}, 5.0) or {}).get("prepared", []))
-
-        now = [fresh(s) for s in sites]
-        if all(k and k == now[0] and k[0] == self.number for k in now) and self._complete(sites):
-            for s in sites:
-                self.commits[s] = list(now[0])
-            self.number, self.attempt = self.number + 1, 0
-
-    def _complete(self, sites: tuple[str, ...]) -> bool:
-        return all((self._once(s, {"what": "hello"}, 5.0) or {}).get("total") for s in sites)
-
-    def _settled(self, sites: tuple[str, ...], common: Mapping[str, Any]) -> bool:
-        """Wait until every node knows the sum; burn the attempt if one is lost or too slow."""
-        begin = time.monotonic()
-        waiting = set(sites)
-        warned = 0
-        while waiting:
-            self._check_stop()
-            futures = {
-                s: self._pool.submit(self._once, s, {**common, "what": "settle", "id": self._next_id()}, ANSWER)
-                for s in waiting
-            }
-            for s, f in futures.items():
-                answer = f.result()
-                state = "none" if answer is None else answer["state"]
-                if state == "done":
-                    waiting.discard(s)
-                elif state in ("burnt", "lost", "refused", "bad"):
-                    return False
-            if any(self.pulse.state(s) == "lost" for s in waiting):
-                return False
-            if time.monotonic() - begin > self.order.deadline * (1 + warned):
-                if warned == 2:
-                    return False
-                warned += 1
-                self._all(sites, {**common, "what": "deadline"})
-        return True
 
     def _all(
         self, sites: tuple[str, ...], value: Mapping[str, Any], *, commit: bool = False
@@ -572,35 +275,6 @@ class Lead:
     def _finish(self, more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         sites = tuple(s for s in self.order.sites if s not in self.refused and self.pulse.state(s) == "ready")
         return self._all(sites, {"what": "close", **more}, commit=True)
-
-    def _merge(self, results: Mapping[str, Mapping[str, Any]]) -> Outcome:
-        """The model from the sites, who must all have the same, bit for bit."""
-        c = self.conductor
-        assert c is not None
-        states = {s: r["result"] for s, r in results.items() if "result" in r}
-        if not states:
-            raise self._lost("no site handed over the result")
-        first = min(states)
-        reference = wire.encode(states[first]["public"], limit=LIMIT)
-        other = [s for s, v in states.items() if wire.encode(v["public"], limit=LIMIT) != reference]
-        if other:
-            raise ProtocolMismatch(
-                f"study {self.order.id!r}: nodes disagree", faults=[f"{s!r} != {first!r}" for s in other]
-            )
-        c.restore(states[first])
-        from polyclinic.federation.traffic import Traffic
-
-        merged = c.traffic
-        for s, v in states.items():
-            if s != first:
-                t = Traffic.restore(dict(v["traffic"]))
-                for (a, r), n in t.up.items():
-                    merged.up[a, r] += n
-                for (a, r), n in t.down.items():
-                    merged.down[a, r] += n
-                for a, n in t.payloads.items():
-                    merged.payloads[a] += n
-        return self._outcome()
 
     def _outcome(self) -> Outcome:
         c = self.conductor

@@ -1,0 +1,237 @@
+"""Leading a sum that has a coordinator: plain, masked, robust; and the asynchronous way, as contributions come."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from polyclinic.engines.flare.folders import append_event
+from polyclinic.engines.flare.lead import ANSWER, ATTEMPTS, Lead
+from polyclinic.engines.flare.order import COORDINATOR
+from polyclinic.errors import MessageRefused, ProtocolMismatch, SumBurnt
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Outcome
+from polyclinic.federation.protocol import Exchange, Roster, Step, Total
+from polyclinic.federation.sums.plain import Plain, contribution_of
+
+__all__ = ["StarLead"]
+
+
+class StarLead(Lead):
+    """Sends the public state to every site, carries their letters to the coordinator's side of the sum, combines."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._air: dict[Future[Any], tuple[str, dict[str, Any], Step]] = {}  # asynchronous: asks under way
+
+    def _sums(self) -> Outcome:
+        c = self.conductor
+        assert c is not None
+        while (step := c.step()) is not None:
+            self._check_stop()
+            late = self.order.staleness is not None and step.counts
+            total, entered = self._take_as_they_come(step) if late else self._take(step)
+            c.commit(step, total)
+            for site, key in entered.items():
+                self.commits[site] = key
+                if step.counts:
+                    c.traffic.payload(site, c.payload(step))
+            self.number, self.attempt = self.number + 1, 0
+            self._save()
+        self._finish({"public": wire.pack(c.public)})
+        return self._outcome()
+
+    def _take(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
+        """One sum, in as many attempts as it needs."""
+        for _ in range(ATTEMPTS):
+            sites = self._roster_now()
+            self._save()  # the attempt is on disk before the first message: a crash never reuses it
+            roster = self.order.roster(sites, self.attempt)
+            assert self.conductor is not None
+            self.conductor.roster = roster
+            side = self.adder.side(COORDINATOR, roster, step, None)
+            attempt = self.attempt
+            self._exchange(step, roster, side)
+            result = side.result()
+            if isinstance(result, Total):
+                members = tuple(getattr(side, "members", None) or getattr(side, "_alive", None) or roster.sites)
+                return result, {s: [self.number, attempt] for s in members}
+            append_event(self.events, event="burnt", number=self.number, attempt=attempt, step=step.name)
+            if not self.secure:
+                raise self._lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
+            self.attempt += 1
+        raise SumBurnt(f"round {step.round}, step {step.name!r}: {ATTEMPTS} attempts were burnt")
+
+    def _take_as_they_come(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
+        """Asynchronous: add as soon as the quorum of contributions is there, each at most ``staleness`` rounds old.
+
+        Slow sites stay in flight over several rounds and do not stop the others; what comes too late is dropped and the
+        site is asked anew. The order of arrival decides, so the model is not the same twice.
+        """
+        c, bound = self.conductor, self.order.staleness or 0
+        assert c is not None
+        assert isinstance(self.adder, Plain)
+        roster = self.order.roster(self.order.sites, 0)
+        parts: dict[str, Any] = {}
+        entered: dict[str, list[int]] = {}
+        begin = time.monotonic()
+        while len(parts) < self._least:
+            self._check_stop()
+            if time.monotonic() - begin > self.order.deadline:
+                raise self._lost(f"round {step.round}: {len(parts)} sites answered in time")
+            flying = {site for site, _, _ in self._air.values()}
+            for site in self._ready():
+                if site not in flying and site not in parts and self._fits(site):
+                    ask: dict[str, Any] = {
+                        "what": "step",
+                        "number": self.number,
+                        "attempt": 0,
+                        "round": step.round,
+                        "id": self._next_id(),
+                    }
+                    ask |= {"sites": list(roster.sites), "step": wire.pack(step), "public": wire.pack(c.public)}
+                    ask["commit"] = self.commits.get(site)
+                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step)
+            done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
+            if not self._air:
+                time.sleep(0.05)
+            for f in done:
+                site, ask, asked = self._air.pop(f)
+                answer = f.result()
+                state = "none" if answer is None else answer["state"]
+                if state == "working":
+                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, asked)
+                elif state == "refused" and answer is not None:
+                    self._changed(site, "refused", [str(r) for r in answer.get("reasons", [])])
+                elif state == "done" and answer is not None:
+                    if self.number - int(ask["number"]) > bound:
+                        append_event(self.events, event="stale", site=site, number=ask["number"], now=self.number)
+                        continue
+                    try:
+                        letter = wire.decode_message(bytes(answer["mail"][0]), self._protocol)
+                        parts[site] = contribution_of(letter, asked)
+                        entered[site] = [int(ask["number"]), 0]
+                    except (MessageRefused, ProtocolMismatch, IndexError) as e:
+                        append_event(self.events, event="message refused", site=site, what=str(e)[:200])
+            for f, (site, _, _) in list(self._air.items()):
+                if self.pulse.state(site) == "lost":
+                    del self._air[f]
+        arrays, weight = self.adder.add(step, parts)
+        return Total(arrays, weight, len(parts), step.noise_sd * math.sqrt(len(parts))), entered
+
+    def _roster_now(self) -> tuple[str, ...]:
+        """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum."""
+        begin = time.monotonic()
+        while True:
+            self._check_stop()
+            ready = tuple(s for s in self._ready() if self._fits(s))
+            # A site that is merely silent for a moment stays on a plain roster: it is asked again when it answers.
+            wanted = (
+                ready
+                if self.secure
+                else tuple(
+                    s
+                    for s in self.order.sites
+                    if s in ready or (s in self._checked and s not in self.refused and self.pulse.state(s) == "lost")
+                )
+            )
+            recent = [s for s in self.order.sites if s not in self.refused and self.pulse.state(s) in ("loading",)]
+            if len(ready) >= self._least and not (recent and time.monotonic() - begin < self.order.deadline):
+                return wanted
+            if not self.secure and len(wanted) >= self._least:
+                return wanted
+            if time.monotonic() - begin > self.order.deadline:
+                raise self._lost(f"{len(ready)} sites are there after {self.order.deadline:g} s")
+            time.sleep(0.05)
+
+    def _exchange(self, step: Step, roster: Roster, side: Exchange) -> None:
+        """Carry letters between the sites and the coordinator's side until it has a result."""
+        c = self.conductor
+        assert c is not None
+        common = {"number": self.number, "attempt": roster.attempt, "round": step.round}
+        first = {
+            **common,
+            "what": "step",
+            "sites": list(roster.sites),
+            "step": wire.pack(step),
+            "public": wire.pack(c.public),
+        }
+        queue: dict[str, list[dict[str, Any]]] = {
+            s: [{**first, "id": self._next_id(), "commit": self.commits.get(s)}] for s in roster.sites
+        }
+        gone: set[str] = set()  # out of this attempt: refused, or lost its keys
+        flights: dict[Future[Any], tuple[str, dict[str, Any]]] = {}
+        phase = time.monotonic()
+        while side.result() == "pending":
+            self._check_stop()
+            flying = {s for s, _ in flights.values()}
+            for site, asks in queue.items():
+                if asks and site not in flying and site not in gone and self.pulse.state(site) == "ready":
+                    ask = asks.pop(0)
+                    flights[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask)
+            done, _ = wait(list(flights), timeout=0.05, return_when=FIRST_COMPLETED) if flights else ((), ())
+            if not flights:
+                time.sleep(0.05)
+            for f in done:
+                site, ask = flights.pop(f)
+                answer = f.result()
+                state = "none" if answer is None else answer["state"]
+                if answer is not None:
+                    self.pulse.heard(site)
+                if state == "done" and answer is not None:
+                    if self._deliver(side, queue, answer.get("mail", []), common):
+                        phase = time.monotonic()
+                elif state in ("working", "none", "loading", "waiting"):
+                    queue[site].insert(0, ask)
+                else:
+                    gone.add(site)
+                    reasons = [str(r) for r in (answer or {}).get("reasons", [])]
+                    append_event(self.events, event=state, site=site, number=self.number, reasons=reasons)
+                    if state == "refused":
+                        self.refused[site] = reasons
+            for f, (site, ask) in list(flights.items()):
+                if self.pulse.state(site) == "lost":  # its answer may never come; it is asked again when it is back
+                    del flights[f]
+                    queue[site].insert(0, ask)
+            over = time.monotonic() - phase > self.order.deadline
+            if over or self._nobody_left(roster, flights, gone):
+                self._post(queue, side.deadline(), common)
+                phase = time.monotonic()
+
+    def _nobody_left(self, roster: Roster, flights: Mapping[Any, tuple[str, Any]], gone: set[str]) -> bool:
+        """Whether waiting is pointless: everybody else has answered, and those who have not are gone.
+
+        With the quorum still reachable a lost site is not waited for; without it, it is, until the deadline.
+        """
+        if flights:
+            return False
+        out = {s for s in roster.sites if s in gone or self.pulse.state(s) == "lost"}
+        if not out:
+            return False
+        if len(roster.sites) - len(out) >= self.order.quorum:
+            return True
+        return self.secure or out <= gone  # a secure attempt cannot be rescued: burn it, then wait for the sites
+
+    def _deliver(
+        self, side: Exchange, queue: dict[str, list[dict[str, Any]]], mail: list[Any], common: Mapping[str, Any]
+    ) -> bool:
+        moved = False
+        for raw in mail:
+            try:
+                out = side.receive(wire.decode_message(bytes(raw), self._protocol))
+            except (MessageRefused, ProtocolMismatch) as e:
+                append_event(self.events, event="message refused", what=e.what, reasons=list(e.faults))
+                continue
+            moved = moved or bool(out)
+            self._post(queue, out, common)
+        return moved
+
+    def _post(self, queue: dict[str, list[dict[str, Any]]], out: list[Any], common: Mapping[str, Any]) -> None:
+        by_site: dict[str, list[bytes]] = {}
+        for m in out:
+            by_site.setdefault(m.to, []).append(wire.encode_message(m, self._protocol))
+        for site, letters in by_site.items():
+            queue[site].append({**common, "what": "mail", "id": self._next_id(), "letters": letters})
