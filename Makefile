@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
-EXTRAS := dev,nvflare,postgres,sqlite,exact,frames,plots,papers
+EXTRAS := dev,nvflare,postgres,sqlite,exact,frames,plots,papers,docs
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest -q
 OUT ?= runs/demo
@@ -14,7 +14,7 @@ export PYTHONWARNINGS ?= default
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml Makefile
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --upgrade pip uv
 	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[$(EXTRAS)]" || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]"
