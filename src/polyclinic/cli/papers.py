@@ -70,14 +70,14 @@ def run_(
 def report_(
     out: Out = Path("runs/papers"),
     to: Annotated[
-        Path | None, typer.Option("--to", help="Write the page here (default: papers.md in the folder).")
+        Path | None,
+        typer.Option(
+            "--to", help="Write the page here, its figures in a folder beside it (default: papers.md in --out)."
+        ),
     ] = None,
 ) -> None:
     """Render all results of the folder into one page for the docs: paper says, we get, why different."""
     from polyclinic.cli.console import console
-    from polyclinic.papers.experiment import page
+    from polyclinic.papers.experiment import write_page
 
-    path = to or out / "papers.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(out), encoding="utf-8")
-    console.print(str(path))
+    console.print(str(write_page(out, to or out / "papers.md")))

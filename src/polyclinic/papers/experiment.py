@@ -18,7 +18,20 @@ from polyclinic import __version__
 from polyclinic.errors import ConfigError
 from polyclinic.tensors.files import atomic
 
-__all__ = ["Claim", "Experiment", "Lab", "Result", "markdown", "mean_sd", "page", "parameters", "run"]
+__all__ = [
+    "Claim",
+    "Experiment",
+    "Interval",
+    "Lab",
+    "Result",
+    "interval",
+    "markdown",
+    "mean_sd",
+    "page",
+    "parameters",
+    "run",
+    "write_page",
+]
 
 Mode = Literal["quick", "full"]
 
@@ -41,7 +54,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Result:
-    """A table, curves for a figure, and claims."""
+    """A table, curves for a figure, and claims.
+
+    ``curves`` are drawn over ``at`` (numbers, or names for bars; by default 1, 2, ...) with ``spread`` (standard deviations)
+    as error bars; ``log`` names the logarithmic axes (``"x"``, ``"y"``, ``"xy"``).
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -50,6 +67,9 @@ class Result:
     x: str = "round"
     y: str = ""
     note: str = ""
+    at: Sequence[Any] = ()
+    spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    log: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,45 @@ class Experiment:
     title: str
     run: Callable[[Lab], Result]
     data: str = "generated"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over repetitions with its 95 % interval (Student); of one repetition, just the value."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def above(self, bar: float) -> bool:
+        """Whether the whole interval lies above the bar."""
+        return self.low > bar
+
+    def below(self, bar: float) -> bool:
+        """Whether the whole interval lies below the bar."""
+        return self.high < bar
+
+    def __str__(self) -> str:
+        if self.n < 2:
+            return f"{self.mean:+.4g} (one seed)"
+        return f"{self.mean:+.4g} [{self.low:+.4g}, {self.high:+.4g}] (95 %, {self.n} seeds)"
+
+
+def interval(values: Sequence[float | None]) -> Interval:
+    """Mean and 95 % Student interval; repetitions that gave nothing (None) are left out.
+
+    >>> str(interval([0.1, 0.2, 0.3]))
+    '+0.2 [-0.04841, +0.4484] (95 %, 3 seeds)'
+    """
+    known = np.array([v for v in values if v is not None], float)
+    if len(known) < 2:
+        mean = float(known[0]) if len(known) else float("nan")
+        return Interval(mean, mean, mean, len(known))
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
+    return Interval(float(known.mean()), float(known.mean()) - half, float(known.mean()) + half, len(known))
 
 
 class Lab:
@@ -77,6 +136,14 @@ class Lab:
     def seeds(self) -> range:
         """Repetitions; fixed."""
         return range(int(self.parameters.get("seeds", 5)))
+
+    def tune(
+        self, name: str, settings: Sequence[Mapping[str, Any]], loss: Callable[..., float | None]
+    ) -> dict[str, Any]:
+        """The setting of least loss; every method of a comparison gets equally many, on a seed that no figure uses."""
+        found = [self.part(f"tune {name} {json.dumps(s, default=str)}", lambda s=s: loss(**s)) for s in settings]
+        best = min(range(len(found)), key=lambda i: float("inf") if found[i] is None else found[i])
+        return dict(settings[best])
 
     def part(self, key: str, work: Callable[..., Any]) -> Any:
         """Do a part once: its result is kept in the folder, so that an interrupted experiment goes on where it was."""
@@ -120,47 +187,80 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
     for ending, text in ((".json", json.dumps(plain, indent=1)), (".md", markdown(plain))):
         with atomic(place / f"{mode}{ending}") as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
-    _draw(plain, place / f"{mode}.png")
+    _draw(plain, place / f"{mode}.svg")
     return dict(plain)
 
 
-def markdown(value: Mapping[str, Any]) -> str:
+def markdown(value: Mapping[str, Any], level: str = "##") -> str:
     """The experiment as a page section: table, claims with paper and ours side by side."""
-    out = [f"## {value['title']} (`{value['name']}`, {value['mode']})", ""]
+    out = [f"{level} {value['title']} (`{value['name']}`, {value['mode']})", ""]
     out += ["| " + " | ".join(value["columns"]) + " |", "|" + "---|" * len(value["columns"])]
     out += ["| " + " | ".join(_cell(c) for c in row) + " |" for row in value["rows"]]
     if value["claims"]:
         out += ["", "| claim | paper says | we get | holds | why different |", "|---|---|---|---|---|"]
         for c in value["claims"]:
-            holds = {True: "yes", False: "**no**", None: "not comparable"}[c["holds"]]
-            why = c["why"] or ("**not explained**" if c["holds"] is False else "")
+            holds = {True: "holds", False: "does **not** hold", None: "not comparable"}[c["holds"]]
+            why = c["why"] or ("**worse than the paper, and we have no explanation**" if c["holds"] is False else "")
             out.append(f"| {c['text']} | {c['paper']} | {c['ours']} | {holds} | {why} |")
     if value["note"]:
         out += ["", value["note"]]
     settings = ", ".join(f"{k} = {v}" for k, v in value["parameters"].items())
     out += [
         "",
-        f"Parameters: {settings}. `polyclinic papers run {value['name']}"
+        f"Parameters: {settings}; {value['seconds']:.0f} s. `polyclinic papers run {value['name']}"
         + (" --quick`" if value["mode"] == "quick" else "`"),
     ]
     return "\n".join(out)
 
 
-def page(folder: Path) -> str:
-    """All results of a folder as one page: full results where there are any, else quick ones."""
+def page(folder: Path, figures: str = "") -> str:
+    """All results of a folder as one page: full results where there are any, else quick ones.
+
+    ``figures`` is where the page finds the pictures (a relative path); without it they are left out.
+    """
     from polyclinic.papers.catalogue import CATALOGUE
 
-    out = ["# The five papers, table by table", ""]
+    known = {name: found for name in CATALOGUE if (found := _result(folder, name)) is not None}
+    out = ["# Results, table by table", ""]
+    out += [
+        "What the papers say, what this program gets, and why they differ. Written by `polyclinic papers report` from the",
+        "results of `polyclinic papers run all`; every section ends with the command that repeats it. A claim holds when",
+        "its 95 % interval over the seeds lies wholly on the claimed side.",
+        "",
+        "| paper | claims that hold | that do not | not comparable | experiments | minutes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for paper in dict.fromkeys(CATALOGUE[n].paper for n in known):
+        mine = [v for n, v in known.items() if CATALOGUE[n].paper == paper]
+        counts = [sum(c["holds"] is h for v in mine for c in v["claims"]) for h in (True, False, None)]
+        out.append(
+            f"| {paper} | {' | '.join(map(str, counts))} | {len(mine)} | {sum(v['seconds'] for v in mine) / 60:.1f} |"
+        )
     paper = ""
-    for name, experiment in CATALOGUE.items():
-        found = next((p for p in (folder / name / "full.json", folder / name / "quick.json") if p.is_file()), None)
-        if found is None:
-            continue
-        if experiment.paper != paper:
-            paper = experiment.paper
-            out += [f"# {paper}", ""]
-        out += [markdown(json.loads(found.read_text(encoding="utf-8"))), ""]
+    for name, value in known.items():
+        if value["paper"] != paper:
+            paper = value["paper"]
+            out += ["", f"## {paper[0].upper()}{paper[1:]}"]
+        out += ["", markdown(value, "###")]
+        if figures and (folder / name / f"{value['mode']}.svg").is_file():
+            out += ["", f"![{value['title']}]({figures}/{name}.svg)"]
     return "\n".join(out) + "\n"
+
+
+def write_page(folder: Path, to: Path) -> Path:
+    """Write the page of a folder's results, and its figures into a folder of the same name beside it."""
+    pictures = {p.parent.name: p for name in ("quick", "full") for p in sorted(folder.glob(f"*/{name}.svg"))}
+    for name, picture in pictures.items():
+        with atomic(to.with_suffix("") / f"{name}.svg") as temporary:
+            temporary.write_bytes(picture.read_bytes())
+    with atomic(to) as temporary:
+        temporary.write_text(page(folder, to.stem), encoding="utf-8")
+    return to
+
+
+def _result(folder: Path, name: str) -> dict[str, Any] | None:
+    found = next((p for p in (folder / name / "full.json", folder / name / "quick.json") if p.is_file()), None)
+    return None if found is None else dict(json.loads(found.read_text(encoding="utf-8")))
 
 
 def mean_sd(values: Sequence[float | None]) -> str:
@@ -198,12 +298,40 @@ def _draw(value: Mapping[str, Any], path: Path) -> None:
         import matplotlib.pyplot as plt
     except ImportError:
         return
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    for name, curve in value["curves"].items():
-        axes.plot(range(1, len(curve) + 1), curve, label=name)
-    axes.set_xlabel(value["x"])
-    axes.set_ylabel(value["y"])
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    with plt.rc_context(
+        {"svg.hashsalt": value["name"], "svg.fonttype": "path", "axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+        names = [str(v) for v in value["at"]]
+        bars = bool(names) and not all(isinstance(v, int | float) for v in value["at"])
+        for k, (name, curve) in enumerate(value["curves"].items()):
+            spread = value["spread"].get(name)
+            if bars:
+                width = 0.8 / len(value["curves"])
+                axes.bar(
+                    [i + (k + 0.5) * width - 0.4 for i in range(len(curve))], curve, width, yerr=spread, label=name
+                )
+                continue
+            at = value["at"] or range(1, len(curve) + 1)
+            few = "o-" if len(curve) <= 12 else "-"
+            if spread:
+                axes.errorbar(at, curve, yerr=spread, fmt=few, capsize=2, label=name)
+            else:
+                axes.plot(at, curve, few, label=name)
+        if bars:
+            axes.set_xticks(
+                range(len(names)),
+                names,
+                rotation=20 if max(map(len, names)) > 8 else 0,
+                ha="right" if max(map(len, names)) > 8 else "center",
+            )
+        if "x" in value["log"]:
+            axes.set_xscale("log")
+        if "y" in value["log"]:
+            axes.set_yscale("log")
+        axes.set_xlabel(value["x"])
+        axes.set_ylabel(value["y"])
+        axes.legend(frameon=False, fontsize="small")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
