@@ -15,7 +15,16 @@ NAMES = ("east", "north", "south")
 DRUGS, DIAGNOSES, COLUMNS = 30, 24, 6
 
 
-def hospital(folder: Path, name: str, *, patients: int = 60, seed: int = 0, policy: str = "", more: str = "") -> Path:
+def hospital(
+    folder: Path,
+    name: str,
+    *,
+    patients: int = 60,
+    seed: int = 0,
+    policy: str = "",
+    more: str = "",
+    rehearsal: bool = False,
+) -> Path:
     """Write one hospital's records and node file; returns the node file."""
     import duckdb
 
@@ -47,7 +56,7 @@ def hospital(folder: Path, name: str, *, patients: int = 60, seed: int = 0, poli
         csv.writer(f).writerows([["patient_id", *columns, "status"], *features])
     node = folder / "node.toml"
     node.write_text(
-        f'[site]\nname = "{name}"\nfolder = "site"\n'
+        f'[site]\nname = "{name}"\nfolder = "site"\n{"rehearsal = true" if rehearsal else ""}\n'
         '[source]\nkind = "files"\nevents = "events.parquet"\nfeatures = "features.csv"\n'
         f"[policy]\nmin_sites = 3\n{policy}\n"
         f'[keys]\nstudies = "policy"  # signed studies of pinned sites within the policy run without a question\n{more}\n',

@@ -19,6 +19,7 @@ def federation(tmp_path_factory):
 
     made = Federation(
         tmp_path_factory.mktemp("flare"),
+        rehearsal=True,
         more=f"[ledger]\nsimulated_noise_seed = {NOISE}\n",
         policy="max_epsilon_total = 9\nallow_unproven = true",
     )

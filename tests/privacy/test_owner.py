@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,10 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.accountant import Gaussian, epsilon
+from polyclinic.privacy.card import make_card
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise
-from polyclinic.privacy.owner import door_of, ledger_of, policy_of
+from polyclinic.privacy.owner import door_of, ledger_of, noise_of, policy_of
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.study import Node
 
@@ -38,12 +41,47 @@ def test_erasing_the_sites_folder_does_not_erase_what_was_spent(tmp_path):
     assert home.home.resolve() not in ledger_of(home).path.resolve().parents
 
 
-def test_a_ledger_begun_inside_the_folder_goes_on(tmp_path):
+def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path):
     made = node(tmp_path)
-    inside = made.home / "ledger.jsonl"
-    inside.parent.mkdir(parents=True)
-    inside.touch()
-    assert ledger_of(made).path == inside
+    inside = Ledger(made.home / "ledger.jsonl", site="north")
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    from polyclinic.privacy.door import Door
+
+    Door("north", ledger=inside, study="old").release(step, Contribution({"x": np.ones(3)}))
+    Door("north", ledger=inside, study="old2").release(step, Contribution({"x": np.ones(3)}))
+    ledger = ledger_of(made)
+    assert ledger.path == tmp_path / "north.ledger.jsonl"
+    assert ledger.verify() == ()
+    assert [c.study for c in ledger.charges()] == ["old", "old2"]
+    shutil.rmtree(made.home)
+    assert len(ledger_of(made).charges()) == 2
+
+
+def test_a_ledger_in_the_erasable_folder_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="site erase"):
+        ledger_of(node(tmp_path, ledger={"path": "site/spent.jsonl"}))
+    assert ledger_of(node(tmp_path, ledger={"path": "spent.jsonl"})).path == tmp_path / "spent.jsonl"
+
+
+def test_seeded_noise_is_refused_at_a_real_hospital(tmp_path):
+    seeded = {"simulated_noise_seed": 3}
+    for read in (door_of, ledger_of, policy_of, noise_of):
+        with pytest.raises(ConfigError, match="rehearsal = true"):
+            read(node(tmp_path, ledger=seeded))
+    assert noise_of(node(tmp_path)).exact
+    assert noise_of(node(tmp_path, site={"name": "north", "rehearsal": True})).exact  # the flag alone changes nothing
+
+
+def test_seeded_noise_of_a_rehearsal_is_called_not_private_in_ledger_and_card(tmp_path):
+    made = node(tmp_path, site={"name": "north", "rehearsal": True}, ledger={"simulated_noise_seed": 3})
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    door_of(made).release(step, Contribution({"x": np.ones(3)}))
+    (charge,) = ledger_of(made).charges()
+    assert charge.details["noise"].startswith("not private: simulated noise")
+    for label in (noise_of(made).label, f"{ExactNoise.label}; {noise_of(made).label}"):  # at one site is enough
+        card = make_card("dpem", [step], privacy=pc.Privacy(1.0), noise=label)
+        assert (card.guarantee, card.epsilon) == ("none", None)
+        assert "not private: simulated noise" in str(card)
 
 
 def test_every_wrong_setting_is_named(tmp_path):

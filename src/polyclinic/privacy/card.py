@@ -19,7 +19,7 @@ from polyclinic.privacy.accountant import Event, Gaussian
 from polyclinic.privacy.attacks import E0_8, POOLED, SECURE, known_attacks
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.masks import Masks
-from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.privacy.mechanism import NOT_PRIVATE, SimulatedNoise
 from polyclinic.privacy.release import Adjacency, Step
 from polyclinic.tensors.axis import Axis
 
@@ -252,6 +252,8 @@ def make_card(
     if aggregation in SECURE:
         believed.append("no more sites pool what they see than the roster allows; keys stay at their sites")
     claimed, exact = _claimed(paid, privacy, at)
+    if NOT_PRIVATE in noise:  # a rehearsal: whoever knows the seed has the exact values
+        return replace(base, noise=noise, mechanism="none that protects", reasons=(noise, *reasons))
     return replace(
         base,
         guarantee="formal" if formal else "heuristic",

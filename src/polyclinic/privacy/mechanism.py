@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, MissingExtra
 
-__all__ = ["ExactNoise", "Noise", "SimulatedNoise", "discrete_gaussian", "secure_generator"]
+__all__ = [
+    "NOT_PRIVATE",
+    "ExactNoise",
+    "Noise",
+    "RehearsalNoise",
+    "SimulatedNoise",
+    "discrete_gaussian",
+    "secure_generator",
+]
 
 Integers = NDArray[np.int64]
+NOT_PRIVATE: Final = "not private"  # how the label of noise begins that anybody could subtract
 
 
 class Noise(Protocol):
@@ -61,6 +70,12 @@ class SimulatedNoise:
         """Whole numbers with standard deviation ``sd`` (a rounded normal deviate)."""
         _check(sd)
         return np.rint(self._rng.standard_normal(shape) * sd).astype(np.int64)
+
+
+class RehearsalNoise(SimulatedNoise):
+    """Noise from a seed in the node file, so that a rehearsal can be compared with one process. It protects nobody."""
+
+    label = f"{NOT_PRIVATE}: simulated noise from a seed (rehearsal)"
 
 
 class ExactNoise:

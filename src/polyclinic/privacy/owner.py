@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
+from polyclinic.privacy.mechanism import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
 from polyclinic.privacy.policy import Policy
 from polyclinic.study import Node
 
-__all__ = ["LedgerRule", "door_of", "ledger_of", "outbox_of", "policy_of"]
+__all__ = ["LedgerRule", "door_of", "ledger_of", "noise_of", "outbox_of", "policy_of"]
 
 
 class LedgerRule(BaseModel):
@@ -25,7 +26,8 @@ class LedgerRule(BaseModel):
         None, description="The .jsonl file; default: beside the node file, outside what is erased."
     )
     simulated_noise_seed: int | None = Field(
-        None, description="Rehearsals only: seeded floating-point noise; the card then says 'simulation'."
+        None,
+        description="Only with [site] rehearsal = true: seeded noise, which protects nobody; card and ledger say so.",
     )
     cohort: str = Field("all", min_length=1, description="Name of the patients whose budget this is.")
 
@@ -52,9 +54,21 @@ def _read(node: Node) -> tuple[Policy, LedgerRule]:
         rule = LedgerRule.model_validate(node.ledger)
     except ValidationError as e:
         faults += _faults("ledger", e, LedgerRule)
+    if rule.path is not None and _erasable(node, node.path(rule.path)):
+        faults.append(f"ledger.path: {rule.path!r} lies in {node.site.folder!r}, which `site erase` removes")
+    if rule.simulated_noise_seed is not None and not node.site.rehearsal:
+        faults.append(
+            "ledger.simulated_noise_seed: whoever knows the seed subtracts the noise; refused unless [site] rehearsal = true"
+        )
     if faults:
         raise ConfigError(f"node file of site {node.name!r}: wrong settings", faults=faults)
     return policy, rule
+
+
+def _erasable(node: Node, path: Path) -> bool:
+    """Whether a file lies in the folder that ``site erase`` removes."""
+    home = node.home.resolve()
+    return home != node.folder.resolve() and home in path.resolve().parents
 
 
 def policy_of(node: Node) -> Policy:
@@ -68,12 +82,29 @@ def policy_of(node: Node) -> Policy:
 
 
 def ledger_of(node: Node) -> Ledger:
-    """The site's ledger. It is not in the site's erasable folder: deleting data must not delete what was spent."""
+    """The site's ledger, beside the node file: deleting the site's folder must not delete what was spent.
+
+    One that an earlier version began inside the folder is moved out, with its head file: a second ledger would start from
+    nothing, and the first would be erased with the folder.
+    """
     rule = _read(node)[1]
+    if rule.path:
+        return Ledger(node.path(rule.path), site=node.name)
     beside, inside = node.path(f"{node.name}.ledger.jsonl"), node.home / "ledger.jsonl"
-    # one that an engine began inside the folder goes on: a second ledger would start from nothing
-    default = inside if inside.exists() and not beside.exists() else beside
-    return Ledger(node.path(rule.path) if rule.path else default, site=node.name)
+    if inside.exists() and not beside.exists():
+        head = inside.with_name(inside.name + ".head")
+        if head.exists():  # first: a crash between the two leaves a ledger that is still found, and whole
+            head.replace(beside.with_name(beside.name + ".head"))
+        inside.replace(beside)
+    return Ledger(beside, site=node.name)
+
+
+def noise_of(node: Node) -> Noise:
+    """Where a real site's noise comes from: exact arithmetic and a secure source; seeded in a declared rehearsal only."""
+    seed = _read(node)[1].simulated_noise_seed
+    if seed is None:
+        return ExactNoise()
+    return RehearsalNoise(np.random.default_rng([seed, *node.name.encode()]))
 
 
 def outbox_of(node: Node) -> Path:
@@ -100,7 +131,7 @@ def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.
         node.name,
         policy=policy,
         ledger=ledger_of(node),
-        noise=ExactNoise() if exact else SimulatedNoise(),
+        noise=noise_of(node) if exact else SimulatedNoise(),
         study=study,
         store=node.home / "releases",
         outbox=outbox_of(node),

@@ -20,6 +20,9 @@ class SiteIdentity(Section):
 
     name: str = Field(pattern=NAME, description="Unique in the federation.")
     folder: str = Field("site", description="Folder of tensors, caches and checkpoints; erasable as a whole.")
+    rehearsal: bool = Field(
+        False, description="No real patient is behind this file; allows seeded noise. Never at a hospital."
+    )
 
 
 class Node(TomlFile):

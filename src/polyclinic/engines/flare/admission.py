@@ -19,8 +19,8 @@ from polyclinic.federation.protocol import Method, Sum
 from polyclinic.federation.sums import SECURE, by_name
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.mechanism import ExactNoise, Noise, SimulatedNoise
-from polyclinic.privacy.owner import LedgerRule, ledger_of, outbox_of, policy_of
+from polyclinic.privacy.mechanism import Noise
+from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_of
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
@@ -138,9 +138,7 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
     rule = LedgerRule.model_validate(folder.node.ledger)
     noise: Noise | None = None
     if method.params.privacy is not None:
-        seed = rule.simulated_noise_seed  # rehearsals only; the ledger then says "simulation"
-        name = folder.node.name.encode()
-        noise = ExactNoise() if seed is None else SimulatedNoise(np.random.default_rng([seed, *name]))
+        noise = noise_of(folder.node)
     nodes = order.nodes([folder.node.name])
     home = folder.study(order.id)
     return method, {

@@ -77,7 +77,7 @@ class Lead:
         self.commits: dict[str, list[int]] = {}  # site -> the last sum that its contribution entered, and its attempt
         self.conductor: Conductor | None = None
         self._setting: dict[str, Any] = {}
-        self._noise = ""
+        self._noise: set[str] = set()  # kinds of noise at the sites; one that is not private is enough for the card
         self._checked: set[str] = set()  # sites whose codes and shape were compared
         self._serial = 0
         self._lock = threading.Lock()
@@ -190,8 +190,7 @@ class Lead:
                 faults=[f"{s!r} has another vocabulary or shape than {next(iter(known))!r}" for s in other],
             )
         self._checked = set(sites)
-        labels = {str(self.pulse.last(s).get("noise", "")) for s in sites}
-        self._noise = labels.pop() if len(labels) == 1 else "different at different sites"
+        self._noise |= {str(self.pulse.last(s).get("noise", "")) for s in sites}
         return {"shape": first["shape"], "axes": first["axes"], "sites": list(self.order.nodes(sites))}
 
     def _fits(self, site: str) -> bool:
@@ -205,6 +204,7 @@ class Lead:
         digests = [Axis.from_json(a).digest() for a in self._setting["axes"]]
         if theirs["shape"] == list(self._setting["shape"]) and theirs["digests"] == digests:
             self._checked.add(site)
+            self._noise.add(str(answer.get("noise", "")))
             return True
         self._changed(site, "refused", ["another vocabulary or shape than the other sites"])
         return False
@@ -216,6 +216,7 @@ class Lead:
             self._setting = state["setting"]
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.commits = {s: list(k) for s, k in state["commits"].items()}
+            self._noise |= set(state["noise"])
         setting = setting_from(self._setting)
         self.conductor = Conductor(
             self.method, setting, self.adder, self.order.roster(setting.sites, 0), self._progress
@@ -237,6 +238,7 @@ class Lead:
             "number": self.number,
             "attempt": self.attempt,
             "commits": self.commits,
+            "noise": sorted(self._noise),
             "conductor": self.conductor.state(),
         }
         with atomic(self.folder / "state.ckpt") as temporary:
@@ -280,4 +282,5 @@ class Lead:
         c = self.conductor
         assert c is not None
         seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
-        return Outcome(c.public, {}, {}, c.history, c.traffic, c.setting, tuple(c.releases), seconds, self._noise)
+        noise = "; ".join(sorted(self._noise))
+        return Outcome(c.public, {}, {}, c.history, c.traffic, c.setting, tuple(c.releases), seconds, noise)
