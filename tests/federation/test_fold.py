@@ -9,6 +9,7 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, Divergence, PeerLost, ProtocolMismatch
 from polyclinic.federation.battery import example_sites
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.sums.plain import Plain
 
 
 def test_sites_with_another_vocabulary_are_refused_by_name() -> None:
@@ -141,3 +142,24 @@ def test_methods_without_noise_refuse_to_be_private() -> None:
     for cls in (pc.TRIP, pc.LocalModel, pc.SumALS):
         with pytest.raises(ConfigError):
             cls(rank=2, privacy=pc.Privacy(1.0, 1e-6)).fit(example_sites())
+
+
+class _Garbled(Plain):
+    """A plain sum in which one site sends a contribution that nobody can read."""
+
+    def side(self, me, roster, step, mine):
+        made = super().side(me, roster, step, mine)
+        if me == "site1":
+            made.message.body["weight"] = "heavy"
+        return made
+
+
+def test_refused_message_of_one_site_leaves_it_out_if_the_quorum_allows() -> None:
+    sites = example_sites(sites=3)
+    method = pc.LocalTF(rank=2, rounds=3)
+    outcome = Fold(method, sites, adder=_Garbled(), quorum=2).run()
+    silent = Fold(method, sites, adder=Plain(), quorum=2, silent=lambda step, site: site == "site1").run()
+    for a, b in zip(outcome.public.factors, silent.public.factors):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(PeerLost, match="contribution of 'site1' is malformed"):
+        Fold(method, sites, adder=_Garbled()).run()

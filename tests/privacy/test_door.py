@@ -99,6 +99,26 @@ def test_charge_is_on_disk_before_noise_is_drawn(tmp_path):
     assert len(Ledger(path).charges()) == 2, "the lost attempt stays paid, the retry pays anew"
 
 
+def test_a_full_disk_after_the_charge_is_not_paid_twice(tmp_path, monkeypatch):
+    import polyclinic.privacy.door as module
+
+    ledger = Ledger(tmp_path / "l.jsonl")
+    door = Door("n", ledger=ledger, study="icu", store=tmp_path / "out")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as m:
+        m.setattr(module, "write_release", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                door.release(step(), values(), share=1.0, attempt=0)
+    door.release(step(), values(), share=1.0, attempt=0)
+    assert len(ledger.charges()) == 1
+    door.release(step(), values(), share=1.0, attempt=1)
+    assert len(ledger.charges()) == 2
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_same_attempt_sends_the_same_bytes_and_another_pays_anew(tmp_path, stored):
     store = tmp_path / "out" if stored else None

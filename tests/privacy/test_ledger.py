@@ -157,6 +157,25 @@ def test_crash_after_the_line_and_before_the_head_keeps_the_charge(full):
     assert Ledger(full.path).verify() == ()
 
 
+def test_a_second_crash_before_the_head_leaves_a_ledger_that_goes_on(full):
+    class Died(BaseException):
+        pass
+
+    for n in (6, 7, 8):  # a process that always dies between its line and the head, and starts again
+
+        class Dies(Ledger):
+            def _write_head(self):
+                if len(self._entries) > n:  # noqa: B023 - used in this turn only
+                    raise Died
+                super()._write_head()
+
+        with pytest.raises(Died):
+            Dies(full.path).charge(charge(n))
+    again = Ledger(full.path)
+    assert again.verify() == ()
+    assert len(again.charges()) == 9
+
+
 def test_torn_line_of_a_crash_is_repaired_and_noted(full):
     with open(full.path, "ab") as f:
         f.write(b'{"charge":{"adjac')

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from polyclinic.errors import ConfigError, DataError, Divergence, PeerLost, ProtocolMismatch
+from polyclinic.errors import ConfigError, DataError, Divergence, MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.protocol import (
     Arrays,
@@ -180,8 +180,16 @@ class SiteParty:
         return self.method.close(self.site, self.private, public)
 
 
-def deliver(sides: Mapping[str, Exchange], sent: Callable[[Message], None] | None = None) -> None:
-    """Carry messages between mailboxes until all are done; when nothing moves, the deadline passes for everybody."""
+def deliver(
+    sides: Mapping[str, Exchange],
+    sent: Callable[[Message], None] | None = None,
+    refused: Callable[[Message, MessageRefused], None] | None = None,
+) -> None:
+    """Carry messages between mailboxes until all are done; when nothing moves, the deadline passes for everybody.
+
+    A message that its receiver refuses is told to ``refused`` and dropped, as between hosts: its sender is then missing at
+    the deadline, and the quorum decides. Without ``refused`` it is an error.
+    """
     queue: deque[Message] = deque(m for name in sorted(sides) for m in sides[name].start())
     waited = False
     while True:
@@ -190,7 +198,12 @@ def deliver(sides: Mapping[str, Exchange], sent: Callable[[Message], None] | Non
             if sent is not None:
                 sent(m)
             if m.to in sides:
-                queue.extend(sides[m.to].receive(m))
+                try:
+                    queue.extend(sides[m.to].receive(m))
+                except MessageRefused as e:
+                    if refused is None:
+                        raise
+                    refused(m, e)
         if waited or all(x.result() != "pending" for x in sides.values()):
             return
         for _ in range(8):  # a secure sum has several phases, each with its own deadline
@@ -375,17 +388,18 @@ class Fold(Conductor):
         )
         if self.roster.coordinator is not None:
             sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
-        deliver(sides, count)
+        refusals: list[str] = []
+        deliver(sides, count, lambda m, e: refusals.append(f"refused: {m.sender!r}: {e.what}"))
         results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
         if not results:
             missing = sorted(set(self.parties) - set(present))
             raise PeerLost(
                 f"round {step.round}, step {step.name!r}: {len(present)} of {len(self.parties)} sites answered, "
                 f"{self.roster.threshold} are needed",
-                faults=[f"silent: {n!r}" for n in missing],
+                faults=[*(f"silent: {n!r}" for n in missing), *refusals],
                 hint="wait for them and resume, or lower the quorum",
             )
-        return results[0], tuple(present)
+        return results[0], tuple(getattr(sides.get(COORDINATOR), "members", present))
 
     def run(self) -> Outcome:
         """All rounds, then what stays at the sites."""

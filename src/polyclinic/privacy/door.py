@@ -95,6 +95,7 @@ class Door:
         folder = outbox if outbox is not None else None if store is None else store / "outbox"
         self.outbox = None if folder is None else Outbox(folder)
         self._kept: dict[str, tuple[int, str, Contribution]] = {}
+        self._owed: set[str] = set()  # charged by this process, and never stored (full disk): nothing has left for it
         if policy is not None and policy.review != "none" and self.outbox is None:
             raise ConfigError(
                 f"site {site!r}: review = {policy.review!r} needs an outbox", hint="give store= or outbox= a folder"
@@ -215,11 +216,13 @@ class Door:
             self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id, masked=bool(also))
         noisy = self._noisy(mine, math.sqrt(share) * sd, grid)
         self._keep(id, step, digest, noisy)
+        self._owed.discard(id)
         return self._reviewed(id, step, noisy)
 
     def _paid(self, id: str, attempt: int, event: Event) -> bool:
-        """Whether a crash came between this very charge and its release: then it is paid, and nothing has left for it."""
-        if not (self.run and self.resumed) or self._store is None or (self._store / f"{id}.npz").exists():
+        """Whether a crash or a full disk came between this very charge and its release: it is paid, and nothing has left."""
+        known = id in self._owed or (self.run and self.resumed)
+        if not known or self._store is None or (self._store / f"{id}.npz").exists():
             return False
         last = self.ledger.charges(study=self.study)[-1:]
         return any(c.details.get("release") == id and c.attempt == attempt and c.event == event for c in last)
@@ -250,6 +253,7 @@ class Door:
             "versions": _versions(),
             **({"includes": "the masks' finite variance"} if masked else {}),
         }
+        self._owed.add(id)
         self.ledger.charge(
             Charge(
                 self.study,

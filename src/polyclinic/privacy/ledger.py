@@ -68,6 +68,9 @@ class Ledger:
         assert self.path is not None
         entry, line = sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)
         try:
+            head = self._read_head([])
+            if self._entries and (head is None or head.count < len(self._entries)):
+                self._write_head()  # a crash came between a line and its head; a second one must not leave two lines
             new = not self.path.exists()
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:

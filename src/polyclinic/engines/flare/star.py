@@ -57,8 +57,7 @@ class StarLead(Lead):
             self._exchange(step, roster, side)
             result = side.result()
             if isinstance(result, Total):
-                members = tuple(getattr(side, "members", None) or getattr(side, "_alive", None) or roster.sites)
-                return result, {s: [self.number, attempt] for s in members}
+                return result, {s: [self.number, attempt] for s in getattr(side, "members", roster.sites)}
             append_event(self.events, event="burnt", number=self.number, attempt=attempt, step=step.name)
             if not self.secure:
                 raise self._lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")

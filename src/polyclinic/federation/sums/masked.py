@@ -284,6 +284,11 @@ class MaskedCoordinator(Party):
         self._alive: list[str] = []  # survivors: sites whose vectors are in the sum
         self._sum = np.zeros(self.step.size + 1, np.uint64)
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Sites whose vectors are in the sum."""
+        return tuple(self._alive)
+
     def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
         return {kind: self._collect(kind) for kind in self._ORDER}
 
