@@ -277,9 +277,9 @@ def test_no_key_of_a_site_is_on_the_coordinators_disk(world):
     secrets = []
     for site in world.sites.values():
         secrets += [(site.path / "identity.key").read_bytes(), (site.path / "identity.key").read_bytes().hex().encode()]
-        pem = (site.path / "tls.key").read_bytes()
-        secrets.append(b"".join(pem.splitlines()[1:-1])[:200])
-        assert (site.path / "tls.key").stat().st_mode & 0o077 == 0
+        key = site.path / "request" / f"{site.node.name}.key"
+        secrets.append(b"".join(key.read_bytes().splitlines()[1:-1])[:200])
+        assert key.stat().st_mode & 0o077 == 0
     for file in world.coordinator.path.rglob("*"):
         if file.is_file():
             data = b"".join(file.read_bytes().split())

@@ -13,6 +13,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federa
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
 
 
 def _folder(path: Path) -> Any:
@@ -32,7 +33,7 @@ def _say(value: dict[str, Any], json_: bool, text: str) -> None:
     if json_:
         say_json(value)
     else:
-        console.print(text, markup=False)
+        console.print(text, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -44,32 +45,69 @@ def init(
     admin_port: Annotated[
         int, typer.Option(help="Port for the coordinator's own commands.", min=1025, max=65535)
     ] = 8203,
+    enrol_port: Annotated[
+        int, typer.Option(help="Port where sites ask to join; 0: requests are carried as files.", min=0, max=65535)
+    ] = 8204,
+    days: Days = 14.0,
     json_: Json = False,
 ) -> None:
     """Make the certificate authority and one invite per site; nothing of a site is made here."""
     from polyclinic.engines.flare.coordination import coordinator_fingerprint, found
     from polyclinic.engines.flare.folders import read_json
 
-    invites = found(_folder(folder), list(site), host=host, port=port, admin_port=admin_port)
+    home = _folder(folder)
+    invites = found(
+        home, list(site), host=host, port=port, admin_port=admin_port, enrol_port=enrol_port or None, days=days
+    )
     mark = coordinator_fingerprint(read_json(invites[0]))
-    lines = [f"fingerprint of this coordinator: {mark}", "send each site its invite (it holds no secret):"]
+    lines = [f"fingerprint of this coordinator: {mark}"]
+    lines += ["send each site its own invite, as a letter that others should not read (each may be used once):"]
     lines += [f"  {p}" for p in invites]
+    lines += ["next: polyclinic coordinator start; then: polyclinic coordinator requests"]
     _say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, "\n".join(lines))
 
 
 @app.command()
-def invite(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
-    """Invite one more site."""
-    from polyclinic.engines.flare.coordination import invite as make
+def invite(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(help="Name of the site.")],
+    days: Days = 14.0,
+    json_: Json = False,
+) -> None:
+    """Invite one more site, or one anew; an earlier invite for it ends."""
+    from polyclinic.engines.flare.invitation import invite as make
 
-    path = make(_folder(folder), name)
+    path = make(_folder(folder), name, days=days)
     _say({"invite": str(path)}, json_, f"{path}")
+
+
+@app.command()
+def requests(folder: Folder, json_: Json = False) -> None:
+    """Who was invited, who asks to join, and the fingerprints to compare by telephone."""
+    from polyclinic.engines.flare.invitation import entries
+
+    home = _folder(folder)
+    home.read_settings()
+    found: dict[str, dict[str, Any]] = {
+        n: {
+            "state": "ended" if e.state == "invited" and e.over else e.state,
+            "fingerprint": e.fingerprint,
+            "received": e.received,
+            "sender": e.sender,
+        }
+        for n, e in entries(home).items()
+    }
+    lines = [f"{n}  {e['state']}" + (f"  {e['fingerprint']}" if e["fingerprint"] else "") for n, e in found.items()]
+    asking = [n for n, e in found.items() if e["state"] == "waiting"]
+    if asking:
+        lines.append(f"compare by telephone, then: polyclinic coordinator approve {folder} {asking[0]}")
+    _say({"requests": found}, json_, "\n".join(lines) or "nobody was invited yet")
 
 
 @app.command()
 def approve(
     folder: Folder,
-    request: Annotated[Path, typer.Argument(help="The request that `site join` wrote.")],
+    site: Annotated[str, typer.Argument(help="Name of a site that asks to join; or a request file (`--offline`).")],
     fingerprint: Annotated[
         str | None, typer.Option(help="What the site's owner read to you; refused if it differs.")
     ] = None,
@@ -77,19 +115,37 @@ def approve(
     json_: Json = False,
 ) -> None:
     """Sign a site's certificate, after both people compared the fingerprint of its keys."""
-    from polyclinic.engines.flare.coordination import approve as sign
+    from polyclinic.engines.flare import coordination
     from polyclinic.engines.flare.enrolment import read_request
     from polyclinic.engines.flare.folders import read_json
     from polyclinic.errors import ConfigError
 
     home = _folder(folder)
-    made = read_request(read_json(request))
+    home.read_settings()
+    file = Path(site) if site.endswith(".json") or "/" in site else None
+    made = read_request(read_json(file) if file is not None else coordination.waiting(home, site).request)
     if yes and fingerprint is None:
         raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
-    if not yes:
+    if not yes and fingerprint is None:
         typer.confirm(f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?", abort=True)
-    path, mark = sign(home, request, fingerprint)
-    _say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, f"send this to {made.site}: {path}")
+    if file is not None:
+        path, mark = coordination.approve(home, file, fingerprint)
+        text = f"send this to {made.site}: {path}"
+    else:
+        path, mark = coordination.approve_site(home, site, fingerprint)
+        text = f"{site} is approved ({mark}); its `site join` receives the certificate by itself"
+    _say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, text)
+
+
+@app.command()
+def reject(
+    folder: Folder, site: Annotated[str, typer.Argument(help="Name of the site that asks.")], json_: Json = False
+) -> None:
+    """Reject a request to join, e.g. because the fingerprints differ; its invite ends."""
+    from polyclinic.engines.flare.coordination import reject as say_no
+
+    mark = say_no(_folder(folder), site)
+    _say({"site": site, "rejected": mark}, json_, f"the request {mark} of {site} is rejected")
 
 
 @app.command()
@@ -126,7 +182,8 @@ def start(
     from polyclinic.engines.flare.coordinator import start as run
 
     value = run(_folder(folder), foreground=foreground)
-    _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']})")
+    more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
+    _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
 
 
 @app.command()
@@ -146,6 +203,10 @@ def status(folder: Folder, json_: Json = False) -> None:
 
     value = look(_folder(folder))
     lines = [f"coordinator {value['state']} on {value['host']}:{value['port']}"]
+    if value["asking_to_join"]:
+        lines.append(f"asking to join: {', '.join(value['asking_to_join'])} (polyclinic coordinator requests)")
+    if value["invited"]:
+        lines.append(f"invited, not heard of yet: {', '.join(value['invited'])}")
     if value["waiting_for"]:
         lines.append(
             "waiting for: " + ", ".join(_seen(n, value["sites"][n]["last_seen_seconds"]) for n in value["waiting_for"])

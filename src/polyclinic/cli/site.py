@@ -35,52 +35,73 @@ def _say(value: dict[str, Any], json_: bool, text: str) -> None:
     if json_:
         say_json(value)
     else:
-        console.print(text, markup=False)
+        console.print(text, markup=False, soft_wrap=True)
 
 
 @app.command()
 def join(
     invite: Annotated[Path, typer.Argument(help="The coordinator's invite.")],
     node: NodeFile = NODE,
-    approval: Annotated[Path | None, typer.Option(help="The coordinator's approval, once it came back.")] = None,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for the approval; the same command again goes on waiting.", min=0.0)
+    ] = 900.0,
+    offline: Annotated[bool, typer.Option("--offline", help="Send nothing: write a request file to carry.")] = False,
+    approval: Annotated[Path | None, typer.Option(help="The coordinator's approval, carried back as a file.")] = None,
     json_: Json = False,
 ) -> None:
-    """Join a federation: makes this site's keys HERE and a request; with --approval: completes the joining."""
-    from polyclinic.engines.flare.membership import complete, request
+    """Join a federation: makes this site's keys HERE, sends a request, waits for the coordinator's approval."""
+    from polyclinic.engines.flare import need_flare
+
+    need_flare()
+    from polyclinic.engines.flare.membership import complete, request, send
 
     folder = _folder(node)
     path, marks = request(folder, invite)
+    value = {"request": str(path), "fingerprint": marks["site"], **marks}
+    compare = f"  this site    {marks['site']}\n  coordinator  {marks['coordinator']}"
     if approval is not None:
         complete(folder, approval)
-        _say(
-            {"state": "joined", **marks}, json_, f"{folder.node.name} has joined; next: polyclinic site pin, site start"
-        )
+        state = "joined"
+    elif offline:
+        text = f"request: {path}\nsend it to the coordinator, then compare both fingerprints by telephone:\n{compare}"
+        _say({"state": "requested", **value}, json_, text)
         return
-    text = (
-        f"request: {path}\nsend it to the coordinator, then compare both fingerprints by telephone:\n"
-        f"  this site    {marks['site']}\n  coordinator  {marks['coordinator']}"
-    )
-    _say({"state": "requested", "request": str(path), "fingerprint": marks["site"], **marks}, json_, text)
+    else:
+        if not json_:
+            typer.echo(f"compare both fingerprints by telephone with the coordinator:\n{compare}")
+        state = send(folder, wait=0.0)
+        if state != "joined" and wait > 0:
+            if not json_:
+                typer.echo("the request was sent; waiting for the coordinator's approval ...")
+            state = send(folder, wait=wait)
+    if state == "joined":
+        text = f"{folder.node.name} has joined; next: polyclinic site start; when all have joined: polyclinic site pin"
+        _say({"state": "joined", **value}, json_, text)
+        return
+    _say({"state": "requested", **value}, json_, "not approved yet; the same command again goes on")
 
 
 @app.command()
 def pin(
-    roster: Annotated[Path, typer.Argument(help="The coordinator's roster (`coordinator roster`).")],
+    roster: Annotated[
+        Path | None, typer.Argument(help="The coordinator's roster as a file; default: fetched from the coordinator.")
+    ] = None,
     node: NodeFile = NODE,
     yes: Annotated[bool, typer.Option("--yes", help="The fingerprints were compared; do not ask.")] = False,
     json_: Json = False,
 ) -> None:
     """Pin the other sites' keys, after comparing their fingerprints, so that nobody can be slipped in later."""
     from polyclinic.engines.flare.folders import read_json
+    from polyclinic.engines.flare.membership import fetch_roster
     from polyclinic.engines.flare.membership import pin as remember
 
     folder = _folder(node)
-    marks = read_json(roster).get("fingerprints", {})
+    value = read_json(roster) if roster is not None else fetch_roster(folder)
     if not yes:
-        for name, mark in marks.items():
+        for name, mark in value.get("fingerprints", {}).items():
             typer.echo(f"{name}  {mark}")
         typer.confirm("did you compare these with the other sites?", abort=True)
-    pinned = remember(folder, roster)
+    pinned = remember(folder, roster if roster is not None else value)
     _say({"pinned": sorted(pinned)}, json_, f"pinned: {', '.join(sorted(pinned))}")
 
 

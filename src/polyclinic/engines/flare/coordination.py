@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyclinic.engines.flare.enrolment import Authority, fingerprint, issue, new_key, read_request, site_name
+from polyclinic.engines.flare.enrolment import (
+    Authority,
+    Request,
+    fingerprint,
+    issue,
+    new_key,
+    read_request,
+    site_name,
+)
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, private, read_json, write_json, write_key
+from polyclinic.engines.flare.invitation import DAYS, Entry, entries, invite, put
 from polyclinic.engines.flare.kit import ADMIN, PROJECT, admin_kit, server_kit
 from polyclinic.engines.flare.order import Order, make_order
+from polyclinic.engines.flare.provisioning import approve_zip, describe_authority
 from polyclinic.errors import ConfigError
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.study import Study
 
-__all__ = ["approve", "found", "revoke_on_file", "roster", "sign_study"]
+__all__ = ["approve", "approve_site", "found", "reject", "revoke_on_file", "roster", "sign_study", "waiting"]
 
 
-def found(folder: CoordinatorFolder, sites: list[str], *, host: str, port: int, admin_port: int) -> list[Path]:
-    """Make the authority, the coordinator's own keys and kits, and one invite per site; nothing of a site."""
+def found(
+    folder: CoordinatorFolder,
+    sites: list[str],
+    *,
+    host: str,
+    port: int,
+    admin_port: int,
+    enrol_port: int | None = None,
+    days: float = DAYS,
+) -> list[Path]:
+    """Make the authority, the coordinator's own keys and kits, and one invite per site; nothing of a site.
+
+    Parameters
+    ----------
+    enrol_port
+        Where sites ask to join; None: requests and approvals are carried as files.
+    days
+        How long the invites may be used.
+    """
     faults = [f"{n!r} is named twice" for n in sorted({n for n in sites if sites.count(n) > 1})]
     if folder.settings.exists():
         faults.append(f"{folder.path} holds a federation already")
     if re.search(r"\s", str(folder.path.resolve())):
         faults.append(f"{folder.path.resolve()}: FLARE cannot start its processes from a path with blanks")
-    if port == admin_port:
-        faults.append(f"port {port} is given twice")
+    ports = [p for p in (port, admin_port, enrol_port) if p is not None]
+    faults += [f"port {p} is given twice" for p in sorted({p for p in ports if ports.count(p) > 1})]
+    for n in sites:
+        try:
+            site_name(n)
+        except ConfigError as e:
+            faults.append(e.what)
+    if host in sites:
+        faults.append(f"{host!r} is the coordinator's host: a site of that name could pass for it")
     if faults:
         raise ConfigError("the federation cannot be founded", faults=faults)
-    names = [site_name(n) for n in sites]
     private(folder.path)
     authority, pem = Authority.make(PROJECT)
     write_key(folder.authority / "rootCA.key", pem)
     (folder.authority / "rootCA.pem").write_text(authority.pem, encoding="utf-8")
+    describe_authority(folder.authority, PROJECT, authority.mark)
     identity = Identity.generate("coordinator")
     write_key(folder.path / "identity.key", identity._key.private_bytes_raw())
     for kind, common, write in (("server", host, server_kit), ("admin", ADMIN, admin_kit)):
@@ -48,23 +84,9 @@ def found(folder: CoordinatorFolder, sites: list[str], *, host: str, port: int, 
         place = folder.server if kind == "server" else folder.admin
         options: dict[str, Any] = {"port": port} if kind == "server" else {}
         write(place, host=host, admin_port=admin_port, texts=texts, **options)
-    write_json(folder.settings, {"project": PROJECT, "host": host, "port": port, "admin_port": admin_port})
-    return [invite(folder, n) for n in names]
-
-
-def invite(folder: CoordinatorFolder, name: str) -> Path:
-    """An invite: address and public keys; it holds no secret."""
-    settings = folder.read_settings()
-    value = {
-        "kind": "polyclinic invite",
-        "site": site_name(name),
-        "project": settings["project"],
-        "host": settings["host"],
-        "port": settings["port"],
-        "authority": (folder.authority / "rootCA.pem").read_text(encoding="utf-8"),
-        "coordinator": folder.identity().public.hex(),
-    }
-    return write_json(private(folder.path / "invites") / f"{name}.invite.json", value)
+    settings = {"project": PROJECT, "host": host, "port": port, "admin_port": admin_port, "enrol_port": enrol_port}
+    write_json(folder.settings, settings)
+    return [invite(folder, n, days=days) for n in sites]
 
 
 def coordinator_fingerprint(invite_: dict[str, Any]) -> str:
@@ -73,28 +95,74 @@ def coordinator_fingerprint(invite_: dict[str, Any]) -> str:
 
 
 def approve(folder: CoordinatorFolder, request_file: Path, expected: str | None) -> tuple[Path, str]:
-    """Sign a site's certificate after people compared its fingerprint; returns the approval and the fingerprint."""
-    value = read_json(request_file)
+    """Approve a request that was carried as a file; returns the approval to carry back, and the fingerprint."""
+    value = read_json(request_file, "the file that `polyclinic site join --offline` wrote")
     request = read_request(value)
-    if expected is not None and expected != request.fingerprint:
+    entry = entries(folder).get(request.site)
+    if entry is None:
+        raise ConfigError(f"{request.site!r} was not invited", hint="polyclinic coordinator invite FOLDER NAME")
+    return _sign(folder, replace(entry, request=value), request, expected)
+
+
+def approve_site(folder: CoordinatorFolder, name: str, expected: str | None) -> tuple[Path, str]:
+    """Approve the request that a site has sent."""
+    entry = waiting(folder, name)
+    return _sign(folder, entry, read_request(entry.request), expected)
+
+
+def waiting(folder: CoordinatorFolder, name: str) -> Entry:
+    """The request that a site has sent, or what is there instead."""
+    known = entries(folder)
+    if name not in known:
         raise ConfigError(
-            f"request of {request.site!r} has fingerprint {request.fingerprint}, not {expected}",
+            f"{name!r} was not invited",
+            faults=[f"invited: {', '.join(known) or 'nobody'}"],
+            hint="polyclinic coordinator invite FOLDER NAME",
+        )
+    entry = known[name]
+    if entry.request is None:
+        raise ConfigError(
+            f"{name!r} has not sent a request yet",
+            hint="the site's owner runs: polyclinic site join INVITE --node node.toml",
+        )
+    if entry.state == "rejected":
+        raise ConfigError(f"the request of {name!r} was rejected", hint="polyclinic coordinator invite FOLDER NAME")
+    return entry
+
+
+def reject(folder: CoordinatorFolder, name: str) -> str:
+    """Say no to a request; its invite ends. Returns the fingerprint."""
+    entry = waiting(folder, name)
+    if entry.state == "approved":
+        raise ConfigError(f"{name!r} is approved already", hint="polyclinic coordinator revoke")
+    put(folder, replace(entry, state="rejected"))
+    append_event(folder.events, event="rejected", site=name, fingerprint=entry.fingerprint)
+    return str(entry.fingerprint)
+
+
+def _sign(folder: CoordinatorFolder, entry: Entry, request: Request, expected: str | None) -> tuple[Path, str]:
+    """Sign a site's certificate after people compared its fingerprint."""
+    name = request.site
+    if expected is not None and expected.strip().lower() != request.fingerprint:
+        raise ConfigError(
+            f"request of {name!r} has fingerprint {request.fingerprint}, not {expected}",
             hint="somebody else made this request: ask the site again, by telephone",
         )
-    if not (folder.path / "invites" / f"{request.site}.invite.json").exists():
-        raise ConfigError(f"{request.site!r} was not invited", hint="polyclinic coordinator invite FOLDER NAME")
     known = read_json(folder.sites) if folder.sites.exists() else {}
-    if request.site in known and known[request.site]["key"] != request.key.hex():
-        raise ConfigError(f"{request.site!r} is approved with other keys", hint="revoke it first")
-    certificate = issue(Authority.read(folder.authority), request.site, request.public, "client")
-    body = {"kind": "polyclinic approval", "site": request.site, "certificate": certificate}
+    before = known.get(name, {})
+    if before and not before.get("revoked") and before["key"] != request.key.hex():
+        raise ConfigError(f"{name!r} is approved with other keys", hint="revoke it first")
+    signed = approve_zip(folder.authority, request.zip, name, folder.read_settings())
+    body = {"kind": "polyclinic approval", "site": name, "package": base64.b64encode(signed).decode()}
     approval = write_json(
-        private(folder.path / "approvals") / f"{request.site}.approval.json",
+        private(folder.path / "approvals") / f"{name}.approval.json",
         {**body, "signature": folder.identity().sign(digest(body)).hex()},
     )
-    entry = {"key": request.key.hex(), "fingerprint": request.fingerprint, "approved": time.strftime("%Y-%m-%d")}
-    write_json(folder.sites, {**known, request.site: entry})
-    append_event(folder.events, event="approved", site=request.site, fingerprint=request.fingerprint)
+    mine = {"key": request.key.hex(), "fingerprint": request.fingerprint, "approved": time.strftime("%Y-%m-%d")}
+    write_json(folder.sites, {**known, name: mine})
+    put(folder, replace(entry, state="approved"))
+    roster(folder)
+    append_event(folder.events, event="approved", site=name, fingerprint=request.fingerprint)
     return approval, request.fingerprint
 
 
@@ -112,6 +180,7 @@ def revoke_on_file(folder: CoordinatorFolder, name: str) -> None:
     if name not in known:
         raise ConfigError(f"no site {name!r} is approved", faults=[f"known: {', '.join(sorted(known)) or 'none'}"])
     write_json(folder.sites, {**known, name: {**known[name], "revoked": time.strftime("%Y-%m-%d")}})
+    roster(folder)
     append_event(folder.events, event="revoked", site=name)
 
 
@@ -122,7 +191,7 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
 
     sites = folder.approved()
     if not sites:
-        raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER REQUEST")
+        raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
     method = registry.federated(study)
     by_name(method.params.aggregation)
     if getattr(method.params, "n_starts", 1) > 1 and method.name != "mixture":

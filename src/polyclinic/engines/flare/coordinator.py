@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
+from polyclinic.engines.flare.invitation import entries
 from polyclinic.engines.flare.order import Order, read_order
 from polyclinic.engines.flare.processes import (
     Recorded,
@@ -48,9 +49,20 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
     need_flare()
     settings = folder.read_settings()
     prune(folder)
+    host, ports = settings["host"], _ports(settings)
+    if not wait_for(
+        lambda: not any(port_open(host, p) for p in ports), 3.0
+    ):  # two servers would share the port in silence
+        raise ConfigError(
+            "the coordinator cannot start: somebody listens on its ports",
+            faults=[f"{host}:{p}" for p in ports if port_open(host, p)],
+            hint="another coordinator? Stop it, or found the federation on other ports",
+        )
     argv = ["-m", "polyclinic.engines.flare.serve", "server", str(folder.server.resolve()), "server"]
     note = folder.pids / "server.json"
+    desk = receive(folder)
     if foreground:
+        _opened(folder, desk)
         record(note, os.getpid())
         import sys
 
@@ -58,11 +70,36 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
     made = launch(argv, env=environment(folder), log=folder.path / "server.log", note=note)
     up = wait_for(lambda: port_open(settings["host"], settings["port"]) or not alive(made), 30.0)
     if not up or not alive(made):
-        end([made])
+        end(recorded(folder.pids))
         forget(note)
         raise PeerLost("the server did not start", hint=f"read {folder.path / 'server.log'}")
+    _opened(folder, desk)
     append_event(folder.events, event="started", pid=made.pid)
-    return {"state": "started", "pid": made.pid, "host": settings["host"], "port": settings["port"]}
+    where = {k: settings.get(k) for k in ("host", "port", "enrol_port")}
+    return {"state": "started", "pid": made.pid, **where}
+
+
+def _ports(settings: dict[str, Any]) -> list[int]:
+    return [int(settings[k]) for k in ("port", "admin_port", "enrol_port") if settings.get(k) is not None]
+
+
+def receive(folder: CoordinatorFolder) -> Recorded | None:
+    """Open the port where sites ask to join, in a process of its own; None where requests are carried as files."""
+    if folder.read_settings().get("enrol_port") is None:
+        return None
+    argv = ["-m", "polyclinic.engines.flare.reception", str(folder.path.resolve())]
+    return launch(argv, env=dict(os.environ), log=folder.path / "reception.log", note=folder.pids / "reception.json")
+
+
+def _opened(folder: CoordinatorFolder, desk: Recorded | None) -> None:
+    """Wait until the port for joining is open; otherwise end everything that was started."""
+    settings = folder.read_settings()
+    if desk is None:
+        return
+    host, port = settings["host"], int(settings["enrol_port"])
+    if not wait_for(lambda: port_open(host, port) or not alive(desk), 30.0) or not alive(desk):
+        end(recorded(folder.pids))
+        raise PeerLost(f"the port for joining, {port}, did not open", hint=f"read {folder.path / 'reception.log'}")
 
 
 def prune(folder: CoordinatorFolder) -> None:
@@ -149,6 +186,9 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
         "state": "running" if up else "stopped",
         "host": settings["host"],
         "port": settings["port"],
+        "enrol_port": settings.get("enrol_port") if alive(Recorded.read(folder.pids / "reception.json")) else None,
+        "asking_to_join": [n for n, e in entries(folder).items() if e.state == "waiting"],
+        "invited": [n for n, e in entries(folder).items() if e.state == "invited"],
         "sites": sites,
         "waiting_for": [n for n, s in sites.items() if not s["connected"]],
         "studies": _runs(folder),

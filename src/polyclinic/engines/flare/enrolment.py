@@ -1,15 +1,17 @@
-"""Who takes part: an authority, invites without secrets, keys born at the site, and two people who compare fingerprints.
+"""Who takes part: an authority, keys born at the site, requests that prove them, fingerprints that two people compare.
 
-    coordinator init     authority and one invite per site (address, authority's certificate, coordinator's signing key)
-    site join            makes the site's TLS key and signing key AT THE SITE; writes a request with the public halves
-    coordinator approve  after comparing fingerprints: signs the site's certificate, writes an approval
-    site join            after comparing fingerprints: checks the approval and writes FLARE's kit
+    coordinator init     authority and one invite per site (``invitation``)
+    site join            makes the site's TLS key and signing key AT THE SITE and sends a request (``reception``)
+    coordinator approve  after comparing fingerprints: signs the site's certificate (``provisioning``)
+    site join            receives the approval, checks it and writes FLARE's kit
 
 No private key of a site exists at the coordinator at any time.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import datetime
 import hashlib
 import ipaddress
@@ -26,10 +28,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Identity, digest
 
-__all__ = ["Authority", "fingerprint", "issue", "new_key", "read_request", "request_of", "site_name"]
+__all__ = ["Authority", "fingerprint", "issue", "new_key", "read_request", "request_of", "site_name", "words"]
 
 BITS: Final = 2048  # as FLARE itself
-YEARS: Final = 2
+YEARS: Final = 2  # of a certificate
+AUTHORITY_YEARS: Final = 10  # certificates cannot outlive their authority
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # FLARE joins names with dots
 
 
@@ -48,25 +51,40 @@ def new_key() -> tuple[rsa.RSAPrivateKey, bytes]:
     )
 
 
-def fingerprint(name: str, tls: bytes, signing: bytes) -> str:
-    """What two people read to each other: a hash of the name and both public keys, in groups of four.
+def words(data: bytes) -> str:
+    """Bytes as words that can be spoken on the telephone: 16 bits a word, consonants and vowels in turn (proquints).
 
-    >>> fingerprint("north", b"x", b"y")[:9]
-    'e2f2-19c7'
+    The scheme is Wilkerson's (arXiv:0901.4016); eight words hold 128 bits.
+
+    >>> words(bytes([127, 0, 0, 1]))
+    'lusab-babad'
     """
-    h = hashlib.sha256(digest(["polyclinic site", name, tls, signing])).hexdigest()
-    return "-".join(h[i : i + 4] for i in range(0, 32, 4))
+    consonants, vowels = "bdfghjklmnprstvz", "aiou"
+
+    def word(n: int) -> str:
+        c, v = consonants, vowels
+        return c[n >> 12] + v[n >> 10 & 3] + c[n >> 6 & 15] + v[n >> 4 & 3] + c[n & 15]
+
+    return "-".join(word(int.from_bytes(data[i : i + 2], "big")) for i in range(0, len(data), 2))
+
+
+def fingerprint(name: str, tls: bytes, signing: bytes) -> str:
+    """What two people read to each other: eight words, a hash of the name and both public keys.
+
+    >>> fingerprint("north", b"x", b"y")[:11]
+    'varuf-dolal'
+    """
+    return words(hashlib.sha256(digest(["polyclinic site", name, tls, signing])).digest()[:16])
 
 
 def _spki(key: Any) -> bytes:
     return bytes(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
 
 
-def _name(common: str, organisation: str, role: str | None = None) -> x509.Name:
-    parts = [
-        x509.NameAttribute(NameOID.COMMON_NAME, common),
-        x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation),
-    ]
+def _name(common: str, organisation: str | None = None, role: str | None = None) -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
+    if organisation is not None:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
     if role is not None:
         parts.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
     return x509.Name(parts)
@@ -83,7 +101,7 @@ class Authority:
     def make(cls, project: str) -> tuple[Authority, bytes]:
         """A new authority, and the PEM text of its key."""
         key, pem = new_key()
-        name = _name(project, project)
+        name = _name(project)  # FLARE names the issuer of a site's certificate by its common name alone
         now = datetime.datetime.now(datetime.UTC)
         public = key.public_key()
         certificate = (
@@ -93,7 +111,7 @@ class Authority:
             .public_key(public)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+            .not_valid_after(now + datetime.timedelta(days=365 * AUTHORITY_YEARS))
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(sign_certificates=True), critical=True)
@@ -112,6 +130,23 @@ class Authority:
     def pem(self) -> str:
         """The certificate as text."""
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    @property
+    def mark(self) -> str:
+        """SHA-256 of the certificate, as FLARE and openssl write it."""
+        return mark_of(self.pem)
+
+
+def mark_of(pem: str) -> str:
+    """SHA-256 of a certificate in the form ``SHA256:AA:BB...``."""
+    raw = x509.load_pem_x509_certificate(pem.encode()).fingerprint(hashes.SHA256())
+    return "SHA256:" + ":".join(f"{b:02X}" for b in raw)
+
+
+def common_name(der: bytes) -> str:
+    """The name of a certificate's owner."""
+    names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
 
 
 def _usage(*, sign_certificates: bool = False) -> x509.KeyUsage:
@@ -165,16 +200,15 @@ def issue(
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def request_of(name: str, project: str, tls: rsa.RSAPrivateKey, identity: Identity) -> dict[str, Any]:
-    """A site's request: public halves, each proven by its private half."""
-    csr = (
-        x509.CertificateSigningRequestBuilder()
-        .subject_name(_name(name, project))
-        .sign(tls, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-        .decode()
-    )
-    body = {"kind": "polyclinic request", "site": name, "project": project, "csr": csr, "key": identity.public.hex()}
+def request_of(name: str, project: str, request: bytes, identity: Identity) -> dict[str, Any]:
+    """A site's request: FLARE's own (it proves the TLS key), and the signing key, which proves itself and signs both."""
+    body = {
+        "kind": "polyclinic request",
+        "site": name,
+        "project": project,
+        "request": base64.b64encode(request).decode(),
+        "key": identity.public.hex(),
+    }
     return {**body, "signature": identity.sign(digest(body)).hex()}
 
 
@@ -184,7 +218,7 @@ class Request:
 
     site: str
     key: bytes
-    public: Any
+    zip: bytes
     fingerprint: str
 
 
@@ -193,15 +227,17 @@ def read_request(value: Any) -> Request:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    from polyclinic.engines.flare.provisioning import csr_in
+
     try:
-        body = {k: str(value[k]) for k in ("kind", "site", "project", "csr", "key")}
+        body = {k: str(value[k]) for k in ("kind", "site", "project", "request", "key")}
         raw = bytes.fromhex(body["key"])
         Ed25519PublicKey.from_public_bytes(raw).verify(bytes.fromhex(value["signature"]), digest(body))
-        csr = x509.load_pem_x509_csr(body["csr"].encode())
+        data = base64.b64decode(body["request"], validate=True)
+        csr = x509.load_pem_x509_csr(csr_in(data, site_name(body["site"])))
         common = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    except (KeyError, TypeError, ValueError, IndexError, InvalidSignature) as e:
+    except (KeyError, TypeError, ValueError, IndexError, binascii.Error, InvalidSignature) as e:
         raise MessageRefused(f"not a request of a site ({type(e).__name__})") from None
     if not csr.is_signature_valid or common != body["site"] or body["kind"] != "polyclinic request":
         raise MessageRefused(f"request of {body['site']!r}: the TLS key is not proven, or the names differ")
-    public = csr.public_key()
-    return Request(site_name(body["site"]), raw, public, fingerprint(body["site"], _spki(public), raw))
+    return Request(body["site"], raw, data, fingerprint(body["site"], _spki(csr.public_key()), raw))

@@ -74,7 +74,7 @@ def _write(folder: Path, startup: dict[str, Any], texts: dict[str, str], local: 
 
 
 def server_kit(folder: Path, *, host: str, port: int, admin_port: int, texts: dict[str, str]) -> None:
-    """The server's workspace; its jobs and snapshots stay inside it, not in /tmp."""
+    """The server's workspace; its jobs and snapshots stay inside it, not in /tmp (FLARE wants whole paths)."""
     store = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
     service = {
         "name": PROJECT,
@@ -97,7 +97,7 @@ def server_kit(folder: Path, *, host: str, port: int, admin_port: int, texts: di
             "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
             "args": {
                 "uri_root": "/",
-                "storage": {"path": store, "args": {"root_dir": str(folder / "snapshots"), "uri_root": "/"}},
+                "storage": {"path": store, "args": {"root_dir": str(folder.resolve() / "snapshots"), "uri_root": "/"}},
             },
         },
         "components": [
@@ -114,7 +114,7 @@ def server_kit(folder: Path, *, host: str, port: int, admin_port: int, texts: di
             {
                 "id": "job_manager",
                 "path": "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                "args": {"uri_root": str(folder / "jobs"), "job_store_id": "job_store"},
+                "args": {"uri_root": str(folder.resolve() / "jobs"), "job_store_id": "job_store"},
             },
             {"id": "job_store", "path": store},
             {

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from polyclinic.engines.flare.admission import describe
 from polyclinic.engines.flare.coordination import coordinator_fingerprint
-from polyclinic.engines.flare.enrolment import new_key, read_request, request_of, site_name
+from polyclinic.engines.flare.enrolment import read_request, request_of, site_name
 from polyclinic.engines.flare.folders import (
     SiteFolder,
     append_event,
@@ -23,23 +23,36 @@ from polyclinic.engines.flare.folders import (
     write_json,
     write_key,
 )
+from polyclinic.engines.flare.invitation import read_invite
 from polyclinic.engines.flare.kit import site_kit
 from polyclinic.engines.flare.order import read_order
+from polyclinic.engines.flare.provisioning import package, request_zip
+from polyclinic.engines.flare.reception import call
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.owner import outbox_of, policy_of
 
-__all__ = ["complete", "decide", "pending", "pin", "refusals", "request", "studies"]
+__all__ = [
+    "complete",
+    "decide",
+    "fetch_roster",
+    "install",
+    "joined",
+    "pending",
+    "pin",
+    "refusals",
+    "request",
+    "send",
+    "studies",
+]
 
 
 def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]]:
     """Make the site's keys HERE, and a request with their public halves; again: the same request."""
-    invite = read_json(invite_file)
+    invite = read_invite(invite_file)
     faults = []
-    if invite.get("kind") != "polyclinic invite":
-        faults.append(f"{invite_file} is not an invite")
-    elif invite["site"] != folder.node.name:
+    if invite["site"] != folder.node.name:
         faults.append(f"the invite is for {invite['site']!r}, the node file says {folder.node.name!r}")
     if re.search(r"\s", str(folder.path.resolve())):
         faults.append(f"{folder.path.resolve()}: FLARE cannot start its processes from a path with blanks")
@@ -48,50 +61,93 @@ def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]
     site_name(folder.node.name)
     policy_of(folder.node)
     private(folder.path)
-    if folder.invite.exists() and read_json(folder.invite) != invite:
-        raise ConfigError(f"{folder.node.name!r} has joined another federation", hint=f"remove {folder.path} first")
+    if folder.invite.exists():
+        before = read_json(folder.invite)
+        if any(before.get(k) != invite[k] for k in ("authority", "coordinator", "site")):
+            raise ConfigError(f"{folder.node.name!r} has joined another federation", hint=f"remove {folder.path} first")
     write_json(folder.invite, invite)
     if not (folder.path / "identity.key").exists():
         write_key(folder.path / "identity.key", Identity.generate(folder.node.name)._key.private_bytes_raw())
-    if not (folder.path / "tls.key").exists():
-        write_key(folder.path / "tls.key", new_key()[1])
-    tls = serialization.load_pem_private_key((folder.path / "tls.key").read_bytes(), None)
-    assert isinstance(tls, RSAPrivateKey)
-    value = request_of(folder.node.name, str(invite["project"]), tls, folder.identity())
-    path = write_json(folder.path / f"{folder.node.name}.request.json", value)
+    path = folder.path / f"{folder.node.name}.request.json"
+    data, _ = request_zip(folder.path, folder.node.name, str(invite["project"]))
+    value = request_of(folder.node.name, str(invite["project"]), data, folder.identity())
+    write_json(path, value)
     return path, {"site": read_request(value).fingerprint, "coordinator": coordinator_fingerprint(invite)}
 
 
-def complete(folder: SiteFolder, approval_file: Path) -> None:
-    """Check the coordinator's approval and write FLARE's kit; the private key never left this folder."""
-    from cryptography import x509
+def send(folder: SiteFolder, *, wait: float, every: float = 2.0) -> str:
+    """Send the request and wait for the coordinator's approval; returns "joined", or "waiting" if it has not come yet."""
+    invite = folder.read_invite()
+    if invite.get("enrol_port") is None:
+        raise ConfigError(
+            "this coordinator takes no requests over the network",
+            hint="carry the request by hand: polyclinic site join INVITE --offline",
+        )
+    value = {
+        "site": folder.node.name,
+        "secret": invite["secret"],
+        "request": read_json(folder.path / f"{folder.node.name}.request.json"),
+    }
+    end = time.monotonic() + wait
+    while True:
+        answer = call(invite, "/join", value)
+        if answer["state"] == "approved":
+            install(folder, answer.get("approval"))
+            return "joined"
+        if time.monotonic() + every > end:
+            return "waiting"
+        time.sleep(every)
 
-    invite, value = folder.read_invite(), read_json(approval_file)
+
+def complete(folder: SiteFolder, approval_file: Path) -> None:
+    """Take the coordinator's approval from a file that somebody carried."""
+    install(folder, read_json(approval_file), str(approval_file))
+
+
+def install(folder: SiteFolder, value: Any, where: str = "the answer of the coordinator") -> None:
+    """Check the coordinator's approval and write FLARE's kit; the private key never left this folder."""
+    invite = folder.read_invite()
     try:
-        body = {k: str(value[k]) for k in ("kind", "site", "certificate")}
+        body = {k: str(value[k]) for k in ("kind", "site", "package")}
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(invite["coordinator"]))
         key.verify(bytes.fromhex(value["signature"]), digest(body))
-        certificate = x509.load_pem_x509_certificate(body["certificate"].encode())
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(invite["authority"].encode()))
+        signed = base64.b64decode(body["package"], validate=True)
     except (InvalidSignature, ValueError, KeyError, TypeError) as e:
         raise MessageRefused(
-            f"{approval_file}: not an approval by the coordinator of the invite ({type(e).__name__})"
+            f"{where}: not an approval by the coordinator of the invite ({type(e).__name__})"
         ) from None
-    tls = serialization.load_pem_private_key((folder.path / "tls.key").read_bytes(), None)
-    if body["site"] != folder.node.name or certificate.public_key() != tls.public_key():
-        raise MessageRefused(f"{approval_file}: the certificate is not for this site's key")
-    texts = {
-        "rootCA.pem": str(invite["authority"]),
-        "client.crt": body["certificate"],
-        "client.key": (folder.path / "tls.key").read_text(encoding="utf-8"),
-    }
+    if body["site"] != folder.node.name:
+        raise MessageRefused(f"{where}: the approval is for {body['site']!r}, this is {folder.node.name!r}")
+    try:
+        texts = package(folder.path, folder.node.name, signed, str(invite["authority_sha256"]))
+    except ConfigError as e:
+        raise MessageRefused(f"{where}: the certificate is not for this site's key", faults=e.faults) from None
+    if texts["rootCA.pem"].strip() != str(invite["authority"]).strip():
+        raise MessageRefused(f"{where}: the authority is not the invite's")
     site_kit(folder.workspace, folder.node.name, host=invite["host"], port=int(invite["port"]), texts=texts)
+    write_json(folder.invite, {**invite, "secret": ""})  # it was for once
     append_event(folder.events, event="joined", host=invite["host"], port=invite["port"])
 
 
-def pin(folder: SiteFolder, roster_file: Path) -> dict[str, str]:
+def fetch_roster(folder: SiteFolder) -> dict[str, Any]:
+    """The signed list of sites, from the coordinator, with this site's certificate."""
+    invite = folder.read_invite()
+    if not joined(folder):
+        raise ConfigError(f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE")
+    if invite.get("enrol_port") is None:
+        raise ConfigError("this coordinator hands out no roster over the network", hint="polyclinic site pin ROSTER")
+    return call(invite, "/roster", {}, kit=folder.workspace / "startup")
+
+
+def joined(folder: SiteFolder) -> bool:
+    """Whether the coordinator's approval is here."""
+    return (folder.workspace / "startup" / "client.crt").exists()
+
+
+def pin(folder: SiteFolder, roster: Path | dict[str, Any]) -> dict[str, str]:
     """Remember the other sites' keys, after the owner has compared their fingerprints."""
-    value, invite = read_json(roster_file), folder.read_invite()
+    roster_file = roster if isinstance(roster, Path) else "the roster"
+    value, invite = read_json(roster) if isinstance(roster, Path) else roster, folder.read_invite()
     try:
         body = {"kind": value["kind"], "sites": {str(k): str(v) for k, v in value["sites"].items()}}
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(invite["coordinator"]))
