@@ -100,9 +100,12 @@ def log_likelihood(model: CountModel, tensor: SparseTensor) -> float:
 
 
 def structure_kept(model: CountModel, reference: CountModel, marginals: CountModel, test: SparseTensor) -> float:
-    """Share of the reference's gain over the marginals that the model keeps on held-out patients; 1 = all of it."""
+    """Share of the reference's gain over the marginals that the model keeps on held-out patients; 1 = all of it.
+
+    NaN where the reference itself gains nothing (too few patients): then there is no structure to keep.
+    """
     none, full = log_likelihood(marginals, test), log_likelihood(reference, test)
-    return (log_likelihood(model, test) - none) / (full - none)
+    return (log_likelihood(model, test) - none) / (full - none) if full > none else float("nan")
 
 
 def halves(tensor: SparseTensor, rng: np.random.Generator) -> tuple[SparseTensor, SparseTensor]:
