@@ -1,8 +1,8 @@
 """A rehearsal of a federation on this machine: ``make rehearsal``, or ``python examples/rehearsal/run.py OUT``.
 
 A coordinator and three hospitals as separate processes with mutual TLS on loopback, each hospital with its own node file
-and database, enrolled as real ones are: keys are born at the site, requests and approvals travel as files. Then one study
-of each kind: TRIP masked, DPEM masked with formal patient-level privacy, a Gaussian mixture by subspace perturbation, UnPSL
+and database, enrolled as real ones are: keys are born at the site, which sends a request with its one-time invite; the
+coordinator approves it by its fingerprint; certificate and roster come back over the network. Then one study of each kind: TRIP masked, DPEM masked with formal patient-level privacy, a Gaussian mixture by subspace perturbation, UnPSL
 plain. Everything is done with the command ``polyclinic``; no FLARE command is typed.
 """
 
@@ -79,28 +79,29 @@ def main(out: Path) -> None:
         free_port(),
         "--admin-port",
         free_port(),
+        "--enrol-port",
+        free_port(),
     )
     say(f"coordinator founded, fingerprint {made['fingerprint']}")
     nodes = {
         n: hospitals.hospital(out / n, n, patients=120, policy="max_epsilon_total = 8.0\nallow_unproven = true")
         for n in hospitals.NAMES
     }
-    for name, invite in zip(hospitals.NAMES, made["invites"]):
-        asked = polyclinic("site", "join", invite, "--node", nodes[name])
-        assert asked["coordinator"] == made["fingerprint"]  # what the two people compare by telephone
-        approved = polyclinic(
-            "coordinator", "approve", coordinator, asked["request"], "--fingerprint", asked["fingerprint"], "--yes"
-        )
-        polyclinic("site", "join", invite, "--node", nodes[name], "--approval", approved["approval"])
-        say(f"{name} joined, fingerprint {asked['fingerprint']}")
-    roster = polyclinic("coordinator", "roster", coordinator)["roster"]
-    for node in nodes.values():
-        polyclinic("site", "pin", roster, "--node", node, "--yes")
     try:
         polyclinic("coordinator", "start", coordinator)
+        say("coordinator runs")
+        for name, invite in zip(hospitals.NAMES, made["invites"]):
+            asked = polyclinic("site", "join", invite, "--node", nodes[name], "--wait", 0)
+            assert asked["coordinator"] == made["fingerprint"]  # what the two people compare by telephone
+            shown = polyclinic("coordinator", "requests", coordinator)["requests"][name]["fingerprint"]
+            assert shown == asked["fingerprint"]
+            polyclinic("coordinator", "approve", coordinator, name, "--fingerprint", shown, "--yes")
+            joined = polyclinic("site", "join", invite, "--node", nodes[name])
+            say(f"{name} {joined['state']}, fingerprint {shown}")
         for node in nodes.values():
+            polyclinic("site", "pin", "--node", node, "--yes")
             polyclinic("site", "start", "--node", node)
-        say("coordinator and three sites run")
+        say("three sites run")
         for name, (method, data, tail) in STUDIES.items():
             study = hospitals.study(out / "studies", name, method, data=data, head="deadline = 120\n", tail=tail)
             done = polyclinic("coordinator", "submit", coordinator, study)

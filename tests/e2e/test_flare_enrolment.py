@@ -1,0 +1,314 @@
+"""Joining a federation over the network: keys born at the site, one-time invites, fingerprints that two people compare."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from flare_federation import hospitals
+
+from polyclinic.cli import main
+from polyclinic.engines.flare import coordination, coordinator, invitation, membership, reception
+from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json, write_json
+from polyclinic.engines.flare.processes import alive, end, free_port, port_open, recorded, wait_for
+from polyclinic.errors import PeerLost, PolicyRefusal
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+SITES = ["east", "north", "south", "west", "isle"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A coordinator whose port for joining is open, in a process of its own; FLARE's server is not needed for it."""
+    folder = CoordinatorFolder(tmp_path_factory.mktemp("join") / "coordinator")
+    ports = {"port": free_port(), "admin_port": free_port(), "enrol_port": free_port()}
+    coordination.found(folder, SITES, host="localhost", **ports)
+    desk = coordinator.receive(folder)
+    try:
+        assert wait_for(lambda: port_open("localhost", ports["enrol_port"]), 30)
+        yield folder
+        assert alive(desk)
+    finally:
+        end(recorded(folder.pids))
+
+
+def node_of(home: CoordinatorFolder, name: str, where: str = "") -> Path:
+    place = home.path.parent / (where or name)
+    return place / "node.toml" if (place / "node.toml").exists() else hospitals.hospital(place, name, patients=5)
+
+
+def invite_of(home: CoordinatorFolder, name: str) -> Path:
+    return home.path / "invites" / f"{name}.invite.json"
+
+
+def command(capsys, *arguments: object) -> tuple[int, dict]:
+    """Run a command with --json: exit code and answer."""
+    with pytest.raises(SystemExit) as stop:
+        main([*map(str, arguments), "--json"])
+    said = capsys.readouterr().out.strip().splitlines()
+    return int(stop.value.code or 0), json.loads(said[-1]) if said else {}
+
+
+def test_site_joins_over_the_network_and_both_people_read_the_same_words(home, capsys):
+    node, invite = node_of(home, "north"), invite_of(home, "north")
+    code, asked = command(capsys, "site", "join", invite, "--node", node, "--wait", 0)
+    assert (code, asked["state"]) == (0, "requested")
+    code, shown = command(capsys, "coordinator", "requests", home.path)
+    assert shown["requests"]["north"]["state"] == "waiting"
+    assert shown["requests"]["north"]["fingerprint"] == asked["fingerprint"]
+    assert len(asked["fingerprint"].split("-")) == 8
+    assert asked["coordinator"] == coordination.coordinator_fingerprint(read_json(invite))
+    code, made = command(
+        capsys, "coordinator", "approve", home.path, "north", "--fingerprint", asked["fingerprint"], "--yes"
+    )
+    assert code == 0
+    code, done = command(capsys, "site", "join", invite, "--node", node)
+    assert (code, done["state"]) == (0, "joined")
+    code, pinned = command(capsys, "site", "pin", "--node", node, "--yes")
+    assert pinned["pinned"] == ["north"]
+
+    site = SiteFolder.of(node)
+    kit = site.workspace / "startup"
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    certificate = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes())
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((home.authority / "rootCA.pem").read_bytes()))
+    key = load_pem_private_key((kit / "client.key").read_bytes(), None)
+    assert certificate.public_key() == key.public_key()
+    assert (kit / "client.key").stat().st_mode & 0o077 == 0
+    assert not read_json(site.invite)["secret"]
+    assert json.loads((site.workspace / "local" / "authorization.json").read_text())["permissions"]["project_admin"][
+        "byoc"
+    ] == ("none")
+    assert not list(site.workspace.rglob("*.sh"))
+
+
+def test_no_private_key_of_a_site_is_at_the_coordinator(home):
+    site = SiteFolder.of(node_of(home, "north"))
+    membership.request(site, invite_of(home, "north"))
+    raw = (site.path / "identity.key").read_bytes()
+    pem = b"".join((site.path / "request" / "north.key").read_bytes().splitlines()[1:-1])[:200]
+    for file in (f for f in home.path.rglob("*") if f.is_file()):
+        data = b"".join(file.read_bytes().split())
+        assert not any(s in data for s in (raw, raw.hex().encode(), pem)), file
+
+
+def test_nothing_of_flare_is_written_outside_of_the_folders(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    site = SiteFolder.of(node_of(home, "isle"))
+    _, marks = membership.request(site, invite_of(home, "isle"))
+    membership.send(site, wait=0.0)
+    coordination.approve_site(home, "isle", marks["site"])
+    assert membership.send(site, wait=0.0) == "joined"
+    assert not list(tmp_path.iterdir())
+
+
+def test_invite_works_once(home, capsys):
+    """Somebody who found the invite asks with other keys: refused, and the first request stays as it is."""
+    first = SiteFolder.of(node_of(home, "east"))
+    _, marks = membership.request(first, invite_of(home, "east"))
+    assert membership.send(first, wait=0.0) == "waiting"
+    thief = node_of(home, "east", "thief")
+    code, said = command(capsys, "site", "join", invite_of(home, "east"), "--node", thief, "--wait", 0)
+    assert code == 4
+    assert "used before" in said["what"]
+    assert invitation.entries(home)["east"].fingerprint == marks["site"]
+    assert membership.send(first, wait=0.0) == "waiting"
+    assert any(e["event"] == "enrolment refused" for e in read_events(home.events))
+
+
+def test_wrong_fingerprint_signs_nothing_and_a_rejected_site_is_told(home, capsys):
+    node = node_of(home, "south")
+    command(capsys, "site", "join", invite_of(home, "south"), "--node", node, "--wait", 0)
+    wrong = "lusab-babad-lusab-babad-lusab-babad-lusab-babad"
+    code, said = command(capsys, "coordinator", "approve", home.path, "south", "--fingerprint", wrong, "--yes")
+    assert code == 2
+    assert "fingerprint" in said["what"]
+    assert "south" not in home.approved()
+    assert not (home.path / "approvals" / "south.approval.json").exists()
+    assert command(capsys, "coordinator", "reject", home.path, "south")[0] == 0
+    code, said = command(capsys, "site", "join", invite_of(home, "south"), "--node", node, "--wait", 0)
+    assert code == 4
+    assert "rejected" in said["what"]
+    code, again = command(capsys, "coordinator", "invite", home.path, "south")  # a new invite, the same keys
+    code, said = command(capsys, "site", "join", again["invite"], "--node", node, "--wait", 0)
+    assert (code, said["state"]) == (0, "requested")
+
+
+def test_bad_and_ended_invites_say_what_is_wrong(home, capsys, tmp_path):
+    node = node_of(home, "west")
+    good = read_json(invite_of(home, "west"))
+
+    def told(name: str, **change: object) -> tuple[int, str]:
+        path = write_json(tmp_path / f"{name}.json", {**good, **change})
+        code, said = command(capsys, "site", "join", path, "--node", node, "--wait", 0)
+        return code, " ".join([said["what"], *said["faults"]])
+
+    code, text = told("ended", ends=int(time.time()) - 60)
+    assert (code, "it ended on" in text) == (2, True)
+    code, text = told("damaged", authority_sha256="SHA256:00", secret=None)
+    assert (code, "secret is missing" in text) == (2, True)
+    other = read_json(invite_of(home, "east"))
+    code, text = told("other", authority=good["authority"].replace("A", "B", 5))
+    assert (code, "authority's certificate" in text) == (2, True)
+    code, text = told("another-site", site="east", secret=other["secret"])
+    assert (code, "the node file says 'west'" in text) == (2, True)
+    code, text = told("guessed", secret="0" * 32)
+    assert (code, "no such invite" in text) == (4, True)
+    assert invitation.entries(home)["west"].state == "invited"
+    # a site whose clock is wrong, or that ignores the date: the coordinator looks, too
+    entry = invitation.entries(home)["west"]
+    try:
+        from dataclasses import replace
+
+        invitation.put(home, replace(entry, ends=time.time() - 60))
+        code, text = told("late")
+        assert (code, "has ended" in text) == (4, True)
+    finally:
+        invitation.put(home, entry)
+
+
+def test_another_authority_at_the_address_is_not_talked_to(home, capsys, tmp_path):
+    """The invite of one federation with the address of another: the site sends nothing."""
+    other = CoordinatorFolder(tmp_path / "other")
+    port = read_json(home.settings)["enrol_port"]
+    (invite,) = coordination.found(
+        other, ["west"], host="localhost", port=free_port(), admin_port=free_port(), enrol_port=port
+    )
+    node = hospitals.hospital(tmp_path / "west", "west", patients=5)
+    before = len(read_events(home.events))
+    code, said = command(capsys, "site", "join", invite, "--node", node, "--wait", 0)
+    assert code == 5
+    assert "does not prove to be the coordinator" in said["what"]
+    assert len(read_events(home.events)) == before
+
+
+def test_closed_port_says_what_to_do(tmp_path, capsys):
+    folder = CoordinatorFolder(tmp_path / "closed")
+    (invite,) = coordination.found(
+        folder, ["north"], host="localhost", port=free_port(), admin_port=free_port(), enrol_port=free_port()
+    )
+    node = hospitals.hospital(tmp_path / "north", "north", patients=5)
+    code, said = command(capsys, "site", "join", invite, "--node", node)
+    assert code == 5
+    assert "--offline" in said["hint"]
+    code, said = command(capsys, "site", "join", invite, "--node", node, "--offline")
+    approval, _ = coordination.approve(folder, Path(said["request"]), said["fingerprint"])  # carried by hand
+    code, said = command(capsys, "site", "join", invite, "--node", node, "--approval", approval)
+    assert (code, said["state"]) == (0, "joined")
+    code, said = command(capsys, "coordinator", "invite", folder.path, "north")
+    assert code == 2
+    assert "joined already" in said["what"]
+
+
+def test_roster_is_for_sites_that_have_joined(home):
+    site = SiteFolder.of(node_of(home, "north"))
+    if not membership.joined(site):
+        _, marks = membership.request(site, invite_of(home, "north"))
+        membership.send(site, wait=0.0)
+        coordination.approve_site(home, "north", marks["site"])
+        membership.send(site, wait=0.0)
+    assert "north" in membership.fetch_roster(site)["sites"]
+    with pytest.raises(PolicyRefusal, match="only a site that has joined"):
+        reception.call(site.read_invite(), "/roster", {})
+
+
+class _Proxy(threading.Thread):
+    """A hospital's proxy: passes TLS through on CONNECT, as the deployment guide asks."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        self.seen: list[str] = []
+
+    def run(self) -> None:
+        line, _ = self.listening.accept()
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += line.recv(4096)
+        self.seen.append(head.split(b"\r\n")[0].decode())
+        host, port = self.seen[0].split()[1].split(":")
+        out = socket.create_connection((host, int(port)))
+        line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        def pump(a: socket.socket, b: socket.socket) -> None:
+            while data := a.recv(65536):
+                b.sendall(data)
+
+        threading.Thread(target=pump, args=(line, out), daemon=True).start()
+        pump(out, line)
+
+
+def test_proxy_that_passes_tls_through_is_used(home, monkeypatch):
+    proxy = _Proxy()
+    proxy.start()
+    for name in ("no_proxy", "NO_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+    invite = read_json(invite_of(home, "west"))
+    with pytest.raises(PolicyRefusal, match="no such invite"):
+        reception.call(invite, "/join", {"site": "west", "secret": "x"})
+    assert proxy.seen == [f"CONNECT localhost:{invite['enrol_port']} HTTP/1.{proxy.seen[0][-1]}"]
+
+
+@pytest.fixture
+def desk(home, monkeypatch):
+    """The same port in this process, with a short patience, to press on its limits."""
+    monkeypatch.setattr(reception, "SECONDS", 1.5)
+    with reception.Reception(home, "127.0.0.1", 0) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def test_port_for_joining_is_bounded(home, desk):
+    port = desk.server_address[1]
+    invite = {**read_json(invite_of(home, "west")), "enrol_port": port}
+    with pytest.raises(PolicyRefusal, match="at most 65,536 bytes"):
+        reception.call(invite, "/join", {"site": "west", "secret": "x" * reception.BODY})
+    with pytest.raises(PolicyRefusal, match="nothing here"):
+        reception.call(invite, "/../coordinator.json", {})
+    with pytest.raises(PolicyRefusal, match="not a request"):
+        reception.call(invite, "/join", {"site": ["west"], "secret": 7})
+    # connections that say nothing, or drip, end by themselves; as many at a time as there are slots, and no more threads
+    before = threading.active_count()
+    lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(reception.AT_ONCE + 8)]
+    time.sleep(0.5)
+    assert threading.active_count() - before <= 2 * reception.AT_ONCE
+    tls = ssl.create_default_context(cadata=invite["authority"])
+    begin = time.monotonic()
+    for line in lines:
+        line.settimeout(20)
+        assert line.recv(1) == b""
+    assert time.monotonic() - begin < 10
+    with tls.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost") as drip:
+        drip.settimeout(20)
+        begin = time.monotonic()
+        with pytest.raises(OSError):
+            for _ in range(100):
+                drip.sendall(b"P")
+                time.sleep(0.1)
+        assert time.monotonic() - begin < 5
+    # garbage, then too many calls a minute from one address: cut, and the process lives
+    for n in range(reception.A_MINUTE):
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            line.sendall(bytes([n % 256]) * 64)
+    with pytest.raises(PeerLost):
+        reception.call(invite, "/join", {"site": "west", "secret": "x"})
+    desk._calls.clear()
+    with pytest.raises(PolicyRefusal, match="no such invite"):
+        reception.call(invite, "/join", {"site": "west", "secret": "x"})
+    assert set(invitation.entries(home)) == set(SITES)
