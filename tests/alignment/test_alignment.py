@@ -51,9 +51,31 @@ def test_padding_hides_how_many_codes_a_site_has() -> None:
         {"a": ["x"], "b": ["x", "y", "z"], "c": []},
         "m",
         pad=7,
-        tap=lambda m: lengths.add(len(m.body["points"])) if m.kind.startswith("list") else None,
+        tap=lambda m: lengths.add(len(m.body["sealed"])) if m.kind.startswith("list") else None,
     )
-    assert lengths == {7}
+    assert lengths == {12 + 7 * 32 + 16}  # nonce, points, tag of the seal
+
+
+def test_letters_of_the_ring_are_sealed_and_tell_nothing_to_a_relay() -> None:
+    """Whoever carries the letters sees no point of a list: the same secrets never show twice, nor the hash of a code."""
+    from polyclinic.alignment.ring import _hash
+
+    seen: list[bytes] = []
+    places, _ = ring(
+        {"a": ["x", "y"], "b": ["y"], "c": ["z"]},
+        "m",
+        tap=lambda m: seen.append(b"".join(bytes(v) for v in m.body.values() if isinstance(v, bytes))),
+    )
+    assert set(places["a"]) == {"x", "y"}
+    assert all(_hash("m", c) not in text for c in "xyz" for text in seen)
+
+
+def test_sites_on_a_public_list_are_left_alone() -> None:
+    axes = ["patient", pc.Axis("drug", ("p", "q"), None, "public"), pc.Axis("diagnosis", ("d",))]
+    sites = [pc.Site(n, pc.SparseTensor([[0, 1, 0]], [1.0], (1, 2, 1), axes=axes)) for n in "ab"]
+    aligned = align_by_ring(sites)
+    assert aligned[0].tensor.axes[1].labels == ("p", "q")
+    assert aligned[0].tensor.axes[2].labels == ("diagnosis 0",)
 
 
 def test_secrets_are_gone_after_the_ring() -> None:
@@ -73,18 +95,30 @@ def test_tampered_lists_are_refused() -> None:
     names = ("a", "b", "c")
     identities, keys = introduce([*names, "coordinator"])
     roster = Roster(names, "coordinator", threshold=3, keys=keys)
-    a, b = (RingSite(Envelope(n, roster, step_of("m"), identities[n]), "m", ["x"]) for n in "ab")
-    (letter,) = a.start()
-    points = letter.body["points"].copy()
-    points[0, 0] ^= 1
+    a, b, c = (RingSite(Envelope(n, roster, step_of("m"), identities[n]), "m", ["x"]) for n in names)
+    hellos = [m for p in (a, b, c) for m in p.start()]
+    (letter,) = [x for m in hellos if m.to == "a" for x in a.receive(m)]
+    assert b.receive(letter) == []  # it overtook the hellos, and waits
+    with pytest.raises(MessageRefused, match="out of turn"):
+        b.receive(letter)
+    b._early.clear()
+    for m in hellos:
+        if m.to == "b":
+            b.receive(m)
+    sealed = bytearray(letter.body["sealed"])
+    sealed[20] ^= 1
     with pytest.raises(MessageRefused, match="signature"):
-        b.receive(Message(**{**letter.__dict__, "body": {**letter.body, "points": points}}))
+        b.receive(Message(**{**letter.__dict__, "body": {**letter.body, "sealed": bytes(sealed)}}))
+    with pytest.raises(MessageRefused, match="does not open"):
+        b.receive(a.envelope.seal("b", "list:a", {"sealed": bytes(sealed)}))
+    short = a._lines["b"].seal(b"\0" * 31, "list:a")
+    with pytest.raises(MessageRefused):
+        b.receive(a.envelope.seal("b", "list:a", {"sealed": short}))
+    with pytest.raises(MessageRefused, match="not before"):
+        b.receive(c.envelope.seal("b", "list:c", {"sealed": b""}))
     b.receive(letter)
     with pytest.raises(MessageRefused):
         b.receive(letter)
-    forged = a.envelope.seal("b", "list:a", {"points": np.zeros((1, 31), np.uint8)})
-    with pytest.raises(MessageRefused):
-        b.receive(forged)
 
 
 def test_too_long_or_doubled_lists_are_refused() -> None:

@@ -4,7 +4,8 @@ Every site k has a secret scalar. A code c becomes the tag H(c)^(k_1 k_2 ... k_n
 the ring, every site raises it to its own secret, and it comes home. Equal codes have equal tags, and no tag can be made,
 or checked against a dictionary, without all the secrets.
 
-    list:OWNER   site -> next site           the owner's list, raised by one more secret; order kept, shuffled by the owner
+    hello        site -> both neighbours     a fresh X25519 key, signed
+    list:OWNER   site -> next site           the owner's list, raised by one more secret; order kept, shuffled by the owner; sealed
     tags         site -> coordinator         the finished tags of the owner's real codes, shuffled anew
     places       coordinator -> site         for each tag that it sent, its place in the sorted union; and the union's size
 
@@ -25,16 +26,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, MessageRefused
-from polyclinic.federation.envelope import Envelope, Identity, Party, introduce
+from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, introduce
 from polyclinic.federation.fold import COORDINATOR, deliver
 from polyclinic.federation.protocol import Message, Roster, Step
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site, Sites
+from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["RingCoordinator", "RingSite", "align_by_ring", "ring"]
+__all__ = ["RingCoordinator", "RingSite", "align_by_ring", "place", "ring", "step_of"]
 
 BYTES: Final = 32
 MOST: Final = 50_000  # codes in one list; more is a dictionary in disguise
@@ -96,23 +99,60 @@ class RingSite(Party):
         hidden = [_hash(mode, c) for c in order] + dummies
         self._list = np.frombuffer(b"".join(hidden), np.uint8).reshape(-1, BYTES)
         ring_order = list(self.roster.sites)
-        self._next = ring_order[(ring_order.index(self.me) + 1) % len(ring_order)]
+        at = ring_order.index(self.me)
+        self._before, self._next = ring_order[at - 1], ring_order[(at + 1) % len(ring_order)]
+        self._neighbours = tuple(sorted({self._before, self._next}))
+        self._key = X25519PrivateKey.generate()
+        self._lines: dict[str, Channel] = {}
+        self._early: dict[str, Message] = {}
         self._left = len(ring_order) - 1  # lists of others that have still to pass
         self._sent: list[str] = []
         self.places: dict[str, int] = {}
         self.size = 0
 
     def start(self) -> list[Message]:
-        assert self._secret is not None
-        mine, self._list = _raise(self._list, self._secret), np.empty((0, BYTES), np.uint8)
-        return [self.envelope.seal(self._next, f"list:{self.me}", {"points": mine})]
+        body = {"key": self._key.public_key().public_bytes_raw()}
+        return [self.envelope.seal(n, "hello", body) for n in self._neighbours]
 
     def handlers(self) -> Handlers:
-        return {f"list:{owner}": self._list_of(owner) for owner in self.roster.sites} | {"places": self._places}
+        lists = {f"list:{owner}": self._list_of(owner) for owner in self.roster.sites}
+        return lists | {"hello": self._hello, "places": self._places}
+
+    def take(self, message: Message) -> list[Message]:
+        """Lists that overtook a hello wait for it."""
+        body = self.envelope.open(message)
+        if message.kind.startswith("list:") and len(self._lines) < len(self._neighbours):
+            if message.sender != self._before or message.kind in self._early:
+                raise MessageRefused(f"message {message.kind!r} from {message.sender!r} is out of turn")
+            self._early[message.kind] = message
+            return []
+        return self.handle(message, body)
+
+    def _hello(self, sender: str, body: dict[str, Any]) -> list[Message]:
+        if sender not in self._neighbours:
+            raise MessageRefused(f"hello from {sender!r}, who is no neighbour of {self.me!r} on the ring")
+        key = agree(self._key, bytes(body["key"]), self.envelope.context, "line", self.me, sender)
+        self._lines[sender] = Channel(key, self.me, sender)
+        if len(self._lines) < len(self._neighbours):
+            return []
+        assert self._secret is not None
+        mine, self._list = _raise(self._list, self._secret), np.empty((0, BYTES), np.uint8)
+        out = [self._sealed(self.me, mine)]
+        early, self._early = self._early, {}
+        for m in early.values():
+            out += self.take(m)
+        return out
+
+    def _sealed(self, owner: str, points: Points) -> Message:
+        kind = f"list:{owner}"
+        return self.envelope.seal(self._next, kind, {"sealed": self._lines[self._next].seal(points.tobytes(), kind)})
 
     def _list_of(self, owner: str) -> Callable[[str, dict[str, Any]], list[Message]]:
         def take(sender: str, body: dict[str, Any]) -> list[Message]:
-            points = _points(body, owner)
+            if sender != self._before:
+                raise MessageRefused(f"list of {owner!r} from {sender!r}, who is not before {self.me!r} on the ring")
+            raw = self._lines[sender].open(bytes(body["sealed"]), f"list:{owner}")
+            points = _points({"points": np.frombuffer(raw, np.uint8).reshape(-1, BYTES)}, owner)
             if owner == self.me:
                 return self._home(points)
             if self._secret is None:
@@ -121,12 +161,14 @@ class RingSite(Party):
             self._left -= 1
             if self._left == 0:
                 self._secret = None  # the last list has passed: the secret is of no more use, and gone
-            return [self.envelope.seal(self._next, f"list:{owner}", {"points": raised})]
+            return [self._sealed(owner, raised)]
 
         return take
 
     def _home(self, points: Points) -> list[Message]:
         """The own list is back with every secret on it: send the tags of the real codes, in a new order."""
+        if len(points) < len(self._order):
+            raise MessageRefused(f"the list of {self.me!r} came home with {len(points)} of {len(self._order)} codes")
         order = list(range(len(self._order)))
         secrets.SystemRandom().shuffle(order)
         self._sent = [self._order[i] for i in order]
@@ -210,23 +252,32 @@ def ring(
 
 
 def align_by_ring(sites: Sequence[Site], *, pad: int = 0) -> Sites:
-    """Put sites on common codes by the ring, mode by mode; each site keeps the names of its own codes only."""
-    modes = len(sites[0].counts().axes)
+    """Put sites on common codes by the ring, mode by mode; each site keeps the names of its own codes only.
+
+    A mode whose codes are public, and the same everywhere, stays as it is.
+    """
     tensors = {s.name: s.counts() for s in sites}
-    for n in range(1, modes):
-        name = next(iter(tensors.values())).axes[n].name
-        unlabelled = [s for s, t in tensors.items() if t.axes[n].labels is None]
+    for n in range(1, len(sites[0].counts().axes)):
+        axes = {s: t.axes[n] for s, t in tensors.items()}
+        name = next(iter(axes.values())).name
+        unlabelled = [s for s, a in axes.items() if a.labels is None]
         if unlabelled:
             raise ConfigError(
                 f"mode {name!r}: sites without labels cannot be aligned", faults=[repr(s) for s in unlabelled]
             )
-        places, size = ring({s: t.axes[n].labels or () for s, t in tensors.items()}, name, pad=pad)
-        labels = tuple(f"{name} {i}" for i in range(size))
+        if all(a.vocabulary == "public" for a in axes.values()) and len({a.digest() for a in axes.values()}) == 1:
+            continue
+        places, size = ring({s: a.labels or () for s, a in axes.items()}, name, pad=pad)
         for s, t in tensors.items():
-            own = t.axes[n]
-            texts = [""] * size
-            for i, label in enumerate(own.labels or ()):
-                texts[places[s][label]] = own.describe(i) if own.names is None else f"{label} {own.describe(i)}"
-            axis = Axis(name, labels, tuple(texts), "data")
-            tensors[s] = t.recode(n, [places[s][label] for label in own.labels or ()], axis, size)
+            tensors[s] = place(t, n, places[s], size)
     return Sites([Site(s.name, tensors[s.name], s.features, s.labels) for s in sites], getattr(sites, "truth", None))
+
+
+def place(tensor: SparseTensor, mode: int, places: Mapping[str, int], size: int) -> SparseTensor:
+    """A site's tensor with the codes of one mode at the places of the union; only its own codes have a name in it."""
+    own = tensor.axes[mode]
+    texts = [""] * size
+    for i, label in enumerate(own.labels or ()):
+        texts[places[label]] = own.describe(i) if own.names is None else f"{label} {own.describe(i)}"
+    axis = Axis(own.name, tuple(f"{own.name} {i}" for i in range(size)), tuple(texts), "data")
+    return tensor.recode(mode, [places[label] for label in own.labels or ()], axis, size)

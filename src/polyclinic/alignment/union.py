@@ -8,7 +8,7 @@ from polyclinic.errors import ProtocolMismatch
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site, Sites
 
-__all__ = ["align", "to_axes"]
+__all__ = ["align", "to_axes", "union"]
 
 
 def align(sites: Sequence[Site]) -> Sites:
@@ -47,28 +47,31 @@ def align(sites: Sequence[Site]) -> Sites:
         if len({a.labels for a in mine.values()}) == 1:
             axes.append(None)  # the same codes in the same order already
             continue
-        names: dict[str, str] = {}
-        for a in mine.values():
-            for i, label in enumerate(a.labels or ()):
-                if a.names is not None and not names.get(label):
-                    names[label] = a.names[i]
-                names.setdefault(label, "")
-        labels = tuple(sorted(names))
-        sources = {a.vocabulary for a in mine.values()}
-        same = all(a.labels is not None and set(a.labels) == set(labels) for a in mine.values())
-        axes.append(
-            Axis(
-                next(iter(mine.values())).name,
-                labels,
-                tuple(names[x] for x in labels) if any(names.values()) else None,
-                sources.pop() if len(sources) == 1 and same else "data",
-            )
-        )
+        axes.append(union(list(mine.values())))
     if faults:
         raise ProtocolMismatch(
             "codes without labels cannot be aligned", faults=faults, hint="label the axes of every site"
         )
     return Sites([to_axes(s, axes) for s in sites], getattr(sites, "truth", None))
+
+
+def union(axes: Sequence[Axis]) -> Axis:
+    """One mode's codes of all sites, sorted; public only if every site has exactly these from a public list.
+
+    >>> union([Axis("drug", ("b", "a")), Axis("drug", ("b", "c"), ("", "third"))]).labels
+    ('a', 'b', 'c')
+    """
+    names: dict[str, str] = {}
+    for a in axes:
+        for i, label in enumerate(a.labels or ()):
+            if a.names is not None and not names.get(label):
+                names[label] = a.names[i]
+            names.setdefault(label, "")
+    labels = tuple(sorted(names))
+    sources = {a.vocabulary for a in axes}
+    same = all(a.labels is not None and set(a.labels) == set(labels) for a in axes)
+    texts = tuple(names[x] for x in labels) if any(names.values()) else None
+    return Axis(axes[0].name, labels, texts, sources.pop() if len(sources) == 1 and same else "data")
 
 
 def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
