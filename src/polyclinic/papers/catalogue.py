@@ -11,18 +11,25 @@ from polyclinic.papers.experiment import Experiment, Lab, Result
 __all__ = ["CATALOGUE", "find"]
 
 _TABLE: Final = {  # name: (paper, title, module, function, data)
-    "dpfact-rmse": ("DPFact", "Figure 2: RMSE over epochs", "dpfact", "rmse", "generated"),
+    "dpfact-rmse": ("DPFact", "Figure 2 (a): RMSE over epochs, icu_network", "dpfact", "rmse", "generated"),
+    "dpfact-rmse-synthetic": ("DPFact", "Figure 2 (c): RMSE over epochs, synthetic", "dpfact", "rmse", "generated"),
+    "dpfact-rmse-mimic": ("DPFact", "Figure 2 (a): RMSE over epochs, MIMIC-III demo", "dpfact", "rmse", "mimic3_demo"),
+    "dpfact-rmse-cms": ("DPFact", "Figure 2 (b): RMSE over epochs, DE-SynPUF", "dpfact", "rmse", "cms_desynpuf"),
     "dpfact-cost": ("DPFact", "Table 3: communication cost", "dpfact", "cost", "generated"),
+    "dpfact-cost-real": ("DPFact", "Table 3: communication cost, open data", "dpfact", "cost", "cms_desynpuf"),
     "dpfact-sites": ("DPFact", "Tables 2, 8: cost by number of sites", "dpfact", "sites", "generated"),
-    "dpfact-auc": ("DPFact", "Table 4: mortality AUC by rank", "dpfact", "auc", "generated"),
-    "dpfact-nicu": ("DPFact", "Figure 3 (a): AUC of NICU patients", "dpfact", "nicu", "generated"),
-    "dpfact-fms": ("DPFact", "Figure 3 (b): FMS against the budget", "dpfact", "fms", "generated"),
-    "dpfact-phenotypes": ("DPFact", "Tables 5-7: representative phenotypes", "dpfact", "phenotypes", "generated"),
-    "dpfact-mu": ("DPFact", "Figure 4: mu against column norms", "dpfact", "mu", "generated"),
-    "dpfact-grid": ("DPFact", "Section 5.4: grid over gamma and mu", "dpfact", "grid", "generated"),
+    "dpfact-sites-real": ("DPFact", "Tables 2, 8: the same, open data", "dpfact", "sites", "cms_desynpuf"),
+    "dpfact-auc": ("DPFact", "Table 4: mortality AUC by rank", "dpfact_utility", "auc", "generated"),
+    "dpfact-auc-real": ("DPFact", "Table 4: the same, open data", "dpfact_utility", "auc", "cms_desynpuf"),
+    "dpfact-nicu": ("DPFact", "Figure 3 (a): AUC of NICU patients", "dpfact_utility", "nicu", "generated"),
+    "dpfact-fms": ("DPFact", "Figure 3 (b): FMS against the budget", "dpfact_settings", "fms", "generated"),
+    "dpfact-phenotypes": ("DPFact", "Tables 5-7: representative phenotypes", "dpfact_utility", "phenotypes", "generated"),
+    "dpfact-mu": ("DPFact", "Figure 4: mu against column norms", "dpfact_settings", "mu", "generated"),
+    "dpfact-grid": ("DPFact", "Section 5.4: grids over gamma, mu, eta", "dpfact_settings", "grid", "generated"),
     "localtf-rmse": ("LocalTF", "Sections 4.5.1, 4.5.3: RMSE and AUC", "localtf", "rmse", "generated"),
     "localtf-cost": ("LocalTF", "Section 4.5.2: communication", "localtf", "cost", "generated"),
-    "localtf-passes": ("LocalTF", "grid over b", "localtf", "passes", "generated"),
+    "localtf-convergence": ("LocalTF", "Figure 4.1: convergence", "localtf", "convergence", "generated"),
+    "localtf-passes": ("LocalTF", "Section 4.4.4: grid over b", "localtf", "passes", "generated"),
     "localtf-four-mode": ("LocalTF", "future work: four modes", "localtf", "four_mode", "generated"),
     "trip-size": ("TRIP", "Figure 4: RMSE, time and convergence against nonzeros", "trip", "size", "generated"),
     "trip-hospitals": ("TRIP", "Figures 5 (a), (c): number of hospitals", "trip", "hospitals", "generated"),
@@ -34,8 +41,9 @@ _TABLE: Final = {  # name: (paper, title, module, function, data)
     "unpsl-table1": ("UnPSL", "Table 1: real data", "similarity", "table1", "parkinsons"),
     "unpsl-table2": ("UnPSL", "Table 2: synthetic data", "similarity", "table2", "generated"),
     "unpsl-figures": ("UnPSL", "Figures 1-3", "similarity", "figures", "parkinsons"),
-    "em-figure2": ("private EM", "Figure 2: log-likelihood", "similarity", "em_figure2", "parkinsons"),
-    "em-figure3": ("private EM", "Figure 3: leaked information", "similarity", "em_figure3", "generated"),
+    "em-figure2": ("private EM", "Figure 2: log-likelihood", "em", "figure2", "parkinsons"),
+    "em-figure3": ("private EM", "Figure 3: leaked information", "em", "figure3", "generated"),
+    "em-inversion": ("private EM", "what exact sums give away", "em", "inversion", "generated"),
     "beyond-epsilon": ("beyond", "DPEM against epsilon and cohort size", "beyond", "epsilon", "generated"),
     "beyond-sums": ("beyond", "the price of no secure aggregation", "beyond", "sums", "generated"),
     "beyond-real": ("beyond", "DPEM on real open data", "beyond", "real", "cms_desynpuf"),
@@ -59,7 +67,7 @@ def find(name: str) -> list[Experiment]:
     """One experiment, all of a paper (``dpfact``), or ``all``.
 
     >>> [e.name for e in find("em")]
-    ['em-figure2', 'em-figure3']
+    ['em-figure2', 'em-figure3', 'em-inversion']
     """
     if name == "all":
         return list(CATALOGUE.values())

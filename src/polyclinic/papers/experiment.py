@@ -102,15 +102,15 @@ class Interval:
 
     def __str__(self) -> str:
         if self.n < 2:
-            return f"{self.mean:+.4g} (one seed)"
-        return f"{self.mean:+.4g} [{self.low:+.4g}, {self.high:+.4g}] (95 %, {self.n} seeds)"
+            return f"{self.mean:.4g} (one seed)"
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}] (95 %, {self.n} seeds)"
 
 
 def interval(values: Sequence[float | None]) -> Interval:
     """Mean and 95 % Student interval; repetitions that gave nothing (None) are left out.
 
     >>> str(interval([0.1, 0.2, 0.3]))
-    '+0.2 [-0.04841, +0.4484] (95 %, 3 seeds)'
+    '0.2 [-0.04841, 0.4484] (95 %, 3 seeds)'
     """
     known = np.array([v for v in values if v is not None], float)
     if len(known) < 2:

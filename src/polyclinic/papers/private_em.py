@@ -165,22 +165,22 @@ def figure_3(*, runs: int = 10_000, iterations: int = 3, sd: float = 1e3, seed: 
     }
 
 
-def inversion(*, seed: int = 0, epsilon: float = 4.0) -> dict[str, Any]:
+def inversion(*, seed: int = 0, epsilon: float = 4.0, crowd: int = 600, starts: int = 6) -> dict[str, Any]:
     """Three honest nodes of one record each: found exactly from exact sums, not found from paid ones (E4.8)."""
     rng = np.random.default_rng(seed)
     centres = np.array([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
     honest = ("n0", "n1", "n2")
 
-    def network(crowd: int) -> list[Site]:
-        x = centres[np.arange(3 + crowd) % 3] + rng.normal(size=(3 + crowd, 2))
+    def network(others: int) -> list[Site]:
+        x = centres[np.arange(3 + others) % 3] + rng.normal(size=(3 + others, 2))
         return [*(Site(n, features=x[i : i + 1]) for i, n in enumerate(honest)), Site("z", features=x[3:])]
 
     exact = em_inversion.run(network(21), honest, seed=seed, n_components=3, rounds=2, tol=0.0, start="box")
     paid = em_inversion.run(
-        network(600),
+        network(crowd),
         honest,
         seed=seed,
-        starts=6,
+        starts=starts,
         n_components=3,
         radius=10.0,
         aggregation="masked",

@@ -1,15 +1,13 @@
-"""The UnPSL and private EM experiments as tables with claims."""
+"""The UnPSL experiments as tables with claims."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from polyclinic.papers import private_em, unpsl
+from polyclinic.papers import unpsl
 from polyclinic.papers.experiment import Claim, Lab, Result
 
-__all__ = ["em_figure2", "em_figure3", "figures", "table1", "table2"]
+__all__ = ["figures", "table1", "table2"]
 
 
 def table1(lab: Lab) -> Result:
@@ -120,45 +118,3 @@ def figures(lab: Lab) -> Result:
 def _last(found: dict[str, Any]) -> float:
     curves = [v for v in found.values() if isinstance(v, list) and v and isinstance(v[-1], float)]
     return float(curves[-1][-1]) if curves else float("nan")
-
-
-def em_figure2(lab: Lab) -> Result:
-    """Private EM, Figure 2: log-likelihood of subspace and cycle EM on the Parkinson data."""
-    f = lab.part("figure 2", lambda: private_em.figure_2(nodes=lab["nodes"], iterations=lab["iterations"]))
-    rows = [[way, c[0], c[-1], f["falls"][way]] for way, c in f["curves"].items()]
-    return Result(
-        ["sum", "first log-likelihood", "last", "largest fall"],
-        rows,
-        [
-            Claim(
-                "subspace and cycle coincide",
-                "curves coincide",
-                f"largest difference {f['difference']:.1e}",
-                bool(f["difference"] < 1e-6 * abs(rows[0][2])),
-                asserted=True,
-            )
-        ],
-        f["curves"],
-        "EM iteration",
-        "log-likelihood",
-    )
-
-
-def em_figure3(lab: Lab) -> Result:
-    """Private EM, Figure 3: what corrupt nodes 2 and 4 learn of honest nodes 1, 3, 5."""
-    f = lab.part("figure 3", lambda: private_em.figure_3(runs=lab["runs"], iterations=lab["iterations"]))
-    rows = [[way, node, float(np.mean(v))] for way, nodes in f["nmi"].items() for node, v in nodes.items()]
-    return Result(
-        ["sum", "honest node", "normalised mutual information"],
-        rows,
-        [
-            Claim(
-                "federated above cycle above subspace",
-                "the order of Figure 3",
-                "order " + ("holds" if f["order_holds"] else "does not hold"),
-                bool(f["order_holds"]),
-                "E4.12: the normalisation is a matter of the estimator",
-                asserted=True,
-            )
-        ],
-    )
