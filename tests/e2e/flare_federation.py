@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ assert _spec is not None
 assert _spec.loader is not None
 hospitals = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(hospitals)
+
+
+OUTSIDE = (Path("/tmp/nvflare"),)  # where FLARE writes by default
 
 
 class Federation:
@@ -145,6 +148,50 @@ class Federation:
         folder = self.sites[name].pids
         return [p.pid for p in (*recorded(folder, "worker-*.json"), *recorded(folder, "client.json"))]
 
+    def worker(self, name: str) -> int:
+        """The number of a site's worker; 0 if none runs."""
+        from polyclinic.engines.flare.processes import alive, recorded
+
+        return next((p.pid for p in recorded(self.sites[name].pids, "worker-*.json") if alive(p)), 0)
+
+    def server(self) -> list[int]:
+        """The coordinator's processes: FLARE's server and the studies that it runs."""
+        import psutil
+
+        from polyclinic.engines.flare.processes import recorded
+
+        (server,) = recorded(self.coordinator.pids, "server.json")
+        return [server.pid, *(c.pid for c in psutil.Process(server.pid).children(recursive=True))]
+
+    def ports(self) -> set[int]:
+        """Every port on which a process of this federation listens."""
+        import psutil
+
+        found = set()
+        for pid in self.processes():
+            with suppress(psutil.Error):
+                found |= {c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == "LISTEN"}
+        return found
+
+    def left_behind(self) -> list[str]:
+        """What a stopped federation must not leave: processes, ports, files of FLARE inside or outside its folders."""
+        from polyclinic.engines.flare.processes import port_open
+
+        wait_until(lambda: not self.processes(), 15)
+        left = [f"process {p}" for p in self.processes()]
+        left += [f"port {p}" for p in (self.port, self.admin_port) if port_open("localhost", p)]
+        for workspace in (self.coordinator.server, *(s.workspace for s in self.sites.values())):
+            left += [
+                str(p)
+                for p in workspace.iterdir()
+                if (p.is_dir() and p.name not in ("startup", "local", "transfer")) or p.suffix == ".fl"
+            ]
+        for pids in (self.coordinator.pids, *(s.pids for s in self.sites.values())):
+            left += [str(p) for p in pids.glob("*.json")]
+        private = (self.coordinator.path, *(s.path for s in self.sites.values()))
+        left += [str(p) for f in private for p in f.rglob("*") if p.is_file() and p.stat().st_mode & 0o077]
+        return left + [str(p) for p in OUTSIDE if p.exists()]
+
     def kill(self, *pids: int) -> None:
         """kill -9 by number."""
         for pid in pids:
@@ -153,26 +200,42 @@ class Federation:
             except ProcessLookupError:
                 continue
 
+    def restart(self, *names: str, after: float = 0.3) -> None:
+        """kill -9 whole sites at once; a service manager starts them again a moment later."""
+        from polyclinic.engines.flare import site
+
+        self.kill(*(pid for n in names for pid in self.pids(n)))
+
+        def later() -> None:
+            time.sleep(after)
+            for n in names:
+                site.start(self.sites[n])
+
+        threading.Thread(target=later).start()
+
 
 @contextmanager
 def running(federation: Federation) -> Iterator[Federation]:
-    """Started, and stopped whatever happens."""
+    """Started, and stopped whatever happens; then nothing may be left of it."""
+    assert not [p for p in OUTSIDE if p.exists()], "something else left FLARE's files: remove them"
     try:
         federation.start()
         yield federation
     finally:
         federation.stop()
+    assert federation.left_behind() == []
 
 
 class At:
     """Does something once, when a run reaches a round."""
 
     def __init__(self, round_: int, act: Callable[[], None]) -> None:
-        self.round, self.act, self.done = round_, act, threading.Event()
+        self.round, self.act, self.done, self.when = round_, act, threading.Event(), 0.0
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event.get("kind") == "round" and event["round"] >= self.round and not self.done.is_set():
             self.done.set()
+            self.when = time.time()
             self.act()
 
 

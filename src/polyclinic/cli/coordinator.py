@@ -302,7 +302,7 @@ def _publish(run: Path, order: Any) -> None:
     model.publish(read_outcome(run, model))
     if order.staleness is not None:
         text = (
-            f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not repeatable"
+            f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
         )
         model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
     folder = RunFolder(run)

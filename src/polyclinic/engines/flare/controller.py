@@ -14,7 +14,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from polyclinic.engines.flare.executor import ASK
-from polyclinic.engines.flare.folders import CoordinatorFolder, alone, append_event, write_json
+from polyclinic.engines.flare.folders import FULL, CoordinatorFolder, alone, append_event, write_json
 from polyclinic.engines.flare.leads import lead_for
 from polyclinic.engines.flare.order import read_order
 from polyclinic.engines.flare.result import write_outcome
@@ -79,12 +79,21 @@ class StudyController(Controller):  # type: ignore[misc]
                 lead = lead_for(order, folder.identity(), run, ask, stopped)
                 outcome = lead.run()
                 write_outcome(run, outcome)
-                (run / "state.ckpt").unlink(missing_ok=True)
                 write_json(run / "status.json", {**status, "state": "finished", "refused": lead.refused})
+                (run / "state.ckpt").unlink(
+                    missing_ok=True
+                )  # last: killed before this, the study ends once more, the same
         except PolyclinicError as e:
             append_event(run / "events.jsonl", event="stopped", code=e.code, what=e.what, reasons=list(e.faults))
             report = {"error": e.code, "what": e.what, "faults": list(e.faults), "hint": e.hint, "exit": e.exit_code}
             write_json(run / "status.json", {**status, "state": "stopped", **report})
+        except OSError as e:
+            if e.errno not in FULL:
+                raise
+            what = f"the coordinator cannot write to its disk ({e.strerror})"
+            append_event(run / "events.jsonl", event="stopped", what=what)
+            hint = "free space, then: polyclinic coordinator resume"
+            write_json(run / "status.json", {**status, "state": "stopped", "what": what, "hint": hint, "exit": 1})
         except Exception as e:
             append_event(run / "events.jsonl", event="failed", what=f"{type(e).__name__}: {e}")
             write_json(

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.engines.flare.admission import Admission, admit
-from polyclinic.engines.flare.folders import SiteFolder, append_event
+from polyclinic.engines.flare.folders import FULL, SiteFolder, append_event
 from polyclinic.engines.flare.letter import open_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
+from polyclinic.engines.flare.thin import Hashes, Unknown, thick
 from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import digest
@@ -74,7 +75,8 @@ class Desk:
         self._key: Key | None = None
         self._step: Step | None = None
         self._early: deque[Message] = deque(maxlen=EARLY)
-        self._out: list[Message] = []
+        self._hashes = Hashes()
+        self._public: dict[str, Any] = {}  # large arrays of the last public state, by hash
         self.dropped = 0
         self._load = self._pool.submit(self._open)
 
@@ -93,7 +95,9 @@ class Desk:
             self._blame(e)
         except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
             append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
-            self._become("refused", ["the site failed; its own log says why"])
+            full = isinstance(e, OSError) and e.errno in FULL
+            why = "the site cannot write to its disk" if full else "the site failed; its own log says why"
+            self._become("refused", [why])
 
     def _waiting(self, reasons: list[str]) -> None:
         self._become("waiting", reasons)
@@ -159,11 +163,17 @@ class Desk:
             append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
             return {"state": "bad", "reasons": [e.what, *e.faults]}
         except PolyclinicError as e:
+            if isinstance(e.__cause__, OSError):  # the ledger
+                return self._unwritten(e.__cause__)
             self._blame(e)
             return {"state": self._state, "reasons": self._reasons}
-        except OSError as e:  # a full disk: nothing was released, because the state comes first
-            append_event(self.folder.events, event="failed", study=self.order.id, error=f"{e.strerror}")
-            return {"state": "bad", "reasons": [f"the site cannot write to its disk ({e.strerror})"]}
+        except OSError as e:
+            return self._unwritten(e)
+
+    def _unwritten(self, e: OSError) -> dict[str, Any]:
+        """A full disk: nothing was released, because charge and state come first; the site can be asked again."""
+        append_event(self.folder.events, event="failed", study=self.order.id, error=f"{e.strerror}")
+        return {"state": "bad", "reasons": [f"the site cannot write to its disk ({e.strerror})"]}
 
     def _hello(self, *, full: bool) -> dict[str, Any]:
         with self._lock:
@@ -227,16 +237,27 @@ class Desk:
                 )
         else:
             step = wire.unpack(Step, ask["step"])
-            public = wire.unpack(self._method.Public, ask["public"])
-        self._save()  # from here on a crash can be told from a first start
+            try:
+                tree = thick(ask["public"], self._public)
+            except Unknown:
+                return {"state": "unknown"}
+            self._public = self._hashes.of(tree)
+            public = wire.unpack(self._method.Public, tree)
+        if not self._file.exists():
+            self._save()  # from here on a crash can be told from a first start
         if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
         mine: dict[str, Contribution] = {n: p.contribute(step, public, roster) for n, p in self._parties.items()}
         sides = {n: self._admission.adder.side(n, roster, step, x) for n, x in mine.items()}
+        states = {n: p._next for n, p in self._parties.items()}
+        if self._committed is None and not self._private(None).exists():
+            self._write(self._private(None), {n: wire.pack(p.private) for n, p in self._parties.items()})
+        self._write(self._private(key), wire.pack(states))
         with self._lock:
-            self._prepared = (key, {n: p._next for n, p in self._parties.items()})
+            self._prepared = (key, states)
             self._prepared_public = None
             self._save()
+            self._prune(step.round)
             self._sides, self._key, self._step = sides, key, step
             early, self._early = [m for m in self._early if self._mine(m)], deque(maxlen=EARLY)
             out = [m for side in sides.values() for m in side.start()]
@@ -409,47 +430,66 @@ class Desk:
             temporary.write_bytes(wire.encode(out, limit=STATE_LIMIT))
             temporary.chmod(0o600)
         self._file.unlink(missing_ok=True)
-        for old in (self.home / "releases").rglob("*.npz"):
+        for old in (*self.home.glob("private-*.ckpt"), *(self.home / "releases").rglob("*.npz")):
             old.unlink()
         append_event(self.folder.events, event="finished", study=self.order.id)
         return out
 
     # ---- the checkpoint: patients' loadings are in it, so it is the owner's only and inside the erasable folder
+    # A private state is written once, under the number of its sum; the small file says which is committed, which prepared.
 
     @property
     def _file(self) -> Path:
         return self.home / "state.ckpt"
 
+    def _private(self, key: Key | None) -> Path:
+        return self.home / f"private-{'open' if key is None else f'{key[0]}-{key[1]}'}.ckpt"
+
+    def _write(self, path: Path, value: Any) -> None:
+        with atomic(path) as temporary:
+            temporary.write_bytes(wire.encode(value, limit=STATE_LIMIT))
+            temporary.chmod(0o600)
+
     def _save(self) -> None:
         value: dict[str, Any] = {
             "order": self.order.id,
             "committed": list(self._committed or ()),
-            "private": {n: wire.pack(p.private) for n, p in self._parties.items()},
-            "prepared": [list(self._prepared[0]), wire.pack(self._prepared[1])] if self._prepared else None,
+            "prepared": list(self._prepared[0]) if self._prepared else None,
             "entered": [[k[0], k[1], v] for k, v in self._entered.items()],
             "conductor": None,
         }
         if self._conductor is not None:
             state = self._conductor.state()
             value["conductor"] = {"setting": self._setting_tree, "now": state, "next": self._prepared_public}
-        with atomic(self._file) as temporary:
-            temporary.write_bytes(wire.encode(value, limit=STATE_LIMIT))
-            temporary.chmod(0o600)
+        self._write(self._file, value)
+
+    def _prune(self, round_: int) -> None:
+        """Forget private states that no sum can go back to, and releases that nobody can ask for again."""
+        keep = {self._private(self._committed), *([self._private(self._prepared[0])] if self._prepared else [])}
+        for old in self.home.glob("private-*.ckpt"):
+            if old not in keep:
+                old.unlink(missing_ok=True)
+        for old in (self.home / "releases").rglob("r*.npz"):
+            if int(old.name[1:].partition("-")[0]) < round_ - 1:
+                old.unlink(missing_ok=True)
 
     def _restore(self) -> None:
         if not self._file.exists():
             return
         value = wire.decode(self._file.read_bytes(), limit=STATE_LIMIT)
 
-        def read(tree: Any) -> Any:
-            return None if tree is None else wire.unpack(self._method.Private, tree)
+        def read(path: Path) -> dict[str, Any]:
+            trees = wire.decode(path.read_bytes(), limit=STATE_LIMIT)
+            return {n: None if x is None else wire.unpack(self._method.Private, x) for n, x in trees.items()}
 
         self._committed = tuple(value["committed"]) or None
-        for node, party in self._parties.items():
-            party.private = read(value["private"][node])
+        kept = self._private(self._committed)
+        if self._committed is not None or kept.exists():
+            for node, state in read(kept).items():
+                self._parties[node].private = state
         if value["prepared"] is not None:
-            key, trees = value["prepared"]
-            self._prepared = ((key[0], key[1]), {n: read(t) for n, t in trees.items()})
+            key = (int(value["prepared"][0]), int(value["prepared"][1]))
+            self._prepared = (key, read(self._private(key)))
         self._entered = {(a, b): v for a, b, v in value["entered"]}
         if value["conductor"] is not None:
             self._make_conductor(value["conductor"]["setting"])

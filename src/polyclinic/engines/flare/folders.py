@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.envelope import Identity
@@ -17,6 +18,7 @@ from polyclinic.study import Node
 from polyclinic.tensors.files import atomic
 
 __all__ = [
+    "FULL",
     "CoordinatorFolder",
     "SiteFolder",
     "append_event",
@@ -26,6 +28,8 @@ __all__ = [
     "write_json",
     "write_key",
 ]
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def private(path: Path) -> Path:
@@ -67,15 +71,22 @@ def read_json(path: Path, hint: str = "") -> dict[str, Any]:
 
 
 def append_event(path: Path, **event: Any) -> None:
-    """Add one line to a log of events; time first."""
+    """Add one line to a log of events; time first. On a full disk the line is dropped: a log never ends a study."""
     import time
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    line = (json.dumps({"time": stamp, **event}, default=str) + "\n").encode()
     try:
-        os.write(handle, (json.dumps({"time": stamp, **event}, default=str) + "\n").encode())
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            done = os.write(handle, line)
+            if done < len(line):  # no half lines: the next one would be glued to it
+                os.ftruncate(handle, os.fstat(handle).st_size - done)
+        finally:
+            os.close(handle)
+    except OSError as e:
+        if e.errno not in FULL:
+            raise
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

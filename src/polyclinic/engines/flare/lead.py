@@ -72,8 +72,10 @@ class Lead:
         self.adder = by_name(order.aggregation, **({"identities": {COORDINATOR: identity}} if secure else {}))
         self.secure = secure
         self.refused: dict[str, list[str]] = {}
+        self._trouble: dict[str, list[str]] = {}  # what a site last said when it could not do its part
         self.number = 0  # of the sum now taken
         self.attempt = 0
+        self._saved: tuple[int, int] | None = None  # number and attempt that are on disk
         self.commits: dict[str, list[int]] = {}  # site -> the last sum that its contribution entered, and its attempt
         self.conductor: Conductor | None = None
         self._setting: dict[str, Any] = {}
@@ -126,7 +128,11 @@ class Lead:
             raise PeerLost("the run was stopped", hint="polyclinic coordinator resume")
 
     def _lost(self, why: str) -> PeerLost:
-        states = [f"{s!r}: {'refused' if s in self.refused else self.pulse.state(s)}" for s in self.order.sites]
+        states = []
+        for s in self.order.sites:
+            said = self.refused.get(s) or self._trouble.get(s) or []
+            state = "refused" if s in self.refused else self.pulse.state(s)
+            states.append(f"{s!r}: {state}{': ' if said else ''}{'; '.join(said)}")
         return PeerLost(
             f"study {self.order.id!r}: {why}; {self.order.quorum} sites are needed",
             faults=states,
@@ -155,13 +161,17 @@ class Lead:
         """Wait for the sites; go on without those who refuse, or who are absent although the quorum is there."""
         begin = time.monotonic()
         first_quorum: float | None = None
+        first_refusal: float | None = None
         while True:
             self._check_stop()
             ready = self._ready()
             open_ = [s for s in self.order.sites if s not in self.refused and s not in ready]
             now = time.monotonic()
             if len(self.order.sites) - len(self.refused) < self._least:
-                raise self._lost("too many sites refused")
+                first_refusal = first_refusal or now  # the others may have reasons, too: all of them at once
+                coming = [s for s in open_ if self.pulse.state(s) in ("absent", "loading")]
+                if not coming or now - first_refusal > min(GRACE, self.order.deadline):
+                    raise self._lost("too many sites refused")
             if not open_:
                 break
             if len(ready) >= self._least:
@@ -244,6 +254,7 @@ class Lead:
         with atomic(self.folder / "state.ckpt") as temporary:
             temporary.write_bytes(wire.encode(value, limit=LIMIT))
             temporary.chmod(0o600)
+        self._saved = (self.number, self.attempt)
 
     @property
     def _protocol(self) -> str:

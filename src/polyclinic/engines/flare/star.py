@@ -10,7 +10,8 @@ from typing import Any
 
 from polyclinic.engines.flare.folders import append_event
 from polyclinic.engines.flare.lead import ANSWER, ATTEMPTS, Lead
-from polyclinic.engines.flare.order import COORDINATOR
+from polyclinic.engines.flare.order import COORDINATOR, host
+from polyclinic.engines.flare.thin import Hashes, thin
 from polyclinic.errors import MessageRefused, ProtocolMismatch, SumBurnt
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Outcome
@@ -26,6 +27,9 @@ class StarLead(Lead):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._air: dict[Future[Any], tuple[str, dict[str, Any], Step]] = {}  # asynchronous: asks under way
+        self._asked: dict[str, set[str]] = {}  # and the large arrays that they named
+        self._hashes = Hashes()
+        self._there: dict[str, set[str]] = {}  # large arrays of the public state that a site has, by hash
 
     def _sums(self) -> Outcome:
         c = self.conductor
@@ -48,7 +52,8 @@ class StarLead(Lead):
         """One sum, in as many attempts as it needs."""
         for _ in range(ATTEMPTS):
             sites = self._roster_now()
-            self._save()  # the attempt is on disk before the first message: a crash never reuses it
+            if self._saved != (self.number, self.attempt):
+                self._save()  # the attempt is on disk before the first message: a crash never reuses it
             roster = self.order.roster(sites, self.attempt)
             assert self.conductor is not None
             self.conductor.roster = roster
@@ -74,8 +79,10 @@ class StarLead(Lead):
         assert c is not None
         assert isinstance(self.adder, Plain)
         roster = self.order.roster(self.order.sites, 0)
+        arrays = self._hashes.of(tree := wire.pack(c.public))
         parts: dict[str, Any] = {}
         entered: dict[str, list[int]] = {}
+        rest: dict[str, float] = {}  # a site that cannot do its part is asked again in a second, not at once
         begin = time.monotonic()
         while len(parts) < self._least:
             self._check_stop()
@@ -83,6 +90,8 @@ class StarLead(Lead):
                 raise self._lost(f"round {step.round}: {len(parts)} sites answered in time")
             flying = {site for site, _, _ in self._air.values()}
             for site in self._ready():
+                if time.monotonic() < rest.get(site, 0.0):
+                    continue
                 if site not in flying and site not in parts and self._fits(site):
                     ask: dict[str, Any] = {
                         "what": "step",
@@ -91,8 +100,9 @@ class StarLead(Lead):
                         "round": step.round,
                         "id": self._next_id(),
                     }
-                    ask |= {"sites": list(roster.sites), "step": wire.pack(step), "public": wire.pack(c.public)}
-                    ask["commit"] = self.commits.get(site)
+                    ask |= {"sites": list(roster.sites), "step": wire.pack(step), "commit": self.commits.get(site)}
+                    ask["public"] = thin(tree, arrays, self._there.pop(site, set()))
+                    self._asked[site] = set(arrays)
                     self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step)
             done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
             if not self._air:
@@ -105,12 +115,18 @@ class StarLead(Lead):
                     self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, asked)
                 elif state == "refused" and answer is not None:
                     self._changed(site, "refused", [str(r) for r in answer.get("reasons", [])])
+                elif state == "bad" and answer is not None:
+                    self._trouble[site] = [str(r) for r in answer.get("reasons", [])]
+                    rest[site] = time.monotonic() + 1.0
                 elif state == "done" and answer is not None:
+                    self._there[site] = self._asked[site]
                     if self.number - int(ask["number"]) > bound:
                         append_event(self.events, event="stale", site=site, number=ask["number"], now=self.number)
                         continue
                     try:
                         letter = wire.decode_message(bytes(answer["mail"][0]), self._protocol)
+                        if letter.sender != site:
+                            raise MessageRefused(f"{site!r} sent a letter under the name of {letter.sender!r}")
                         parts[site] = contribution_of(letter, asked)
                         entered[site] = [int(ask["number"]), 0]
                     except (MessageRefused, ProtocolMismatch, IndexError) as e:
@@ -118,8 +134,10 @@ class StarLead(Lead):
             for f, (site, _, _) in list(self._air.items()):
                 if self.pulse.state(site) == "lost":
                     del self._air[f]
-        arrays, weight = self.adder.add(step, parts)
-        return Total(arrays, weight, len(parts), step.noise_sd * math.sqrt(len(parts))), entered
+        ages = {s: self.number - number for s, (number, _) in sorted(entered.items())}
+        append_event(self.events, event="added", number=self.number, age=ages)
+        values, weight = self.adder.add(step, parts)
+        return Total(values, weight, len(parts), step.noise_sd * math.sqrt(len(parts))), entered
 
     def _roster_now(self) -> tuple[str, ...]:
         """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum."""
@@ -151,16 +169,14 @@ class StarLead(Lead):
         c = self.conductor
         assert c is not None
         common = {"number": self.number, "attempt": roster.attempt, "round": step.round}
-        first = {
-            **common,
-            "what": "step",
-            "sites": list(roster.sites),
-            "step": wire.pack(step),
-            "public": wire.pack(c.public),
-        }
-        queue: dict[str, list[dict[str, Any]]] = {
-            s: [{**first, "id": self._next_id(), "commit": self.commits.get(s)}] for s in roster.sites
-        }
+        arrays = self._hashes.of(tree := wire.pack(c.public))
+        first = {**common, "what": "step", "sites": list(roster.sites), "step": wire.pack(step)}
+
+        def opening(site: str) -> dict[str, Any]:
+            public = thin(tree, arrays, self._there.pop(site, set()))  # until it answers, nobody knows what it has
+            return {**first, "public": public, "id": self._next_id(), "commit": self.commits.get(site)}
+
+        queue: dict[str, list[dict[str, Any]]] = {s: [opening(s)] for s in roster.sites}
         gone: set[str] = set()  # out of this attempt: refused, or lost its keys
         flights: dict[Future[Any], tuple[str, dict[str, Any]]] = {}
         phase = time.monotonic()
@@ -181,13 +197,26 @@ class StarLead(Lead):
                 if answer is not None:
                     self.pulse.heard(site)
                 if state == "done" and answer is not None:
-                    if self._deliver(side, queue, answer.get("mail", []), common):
-                        phase = time.monotonic()
+                    self._trouble.pop(site, None)
+                    self._there[site] = set(arrays)
+                    try:
+                        if self._deliver(site, side, queue, answer.get("mail", []), common):
+                            phase = time.monotonic()
+                    except (MessageRefused, ProtocolMismatch) as e:
+                        append_event(
+                            self.events, event="message refused", site=site, what=e.what, reasons=list(e.faults)
+                        )
+                        self._trouble[site] = [e.what, *e.faults]
+                        if not self.secure:  # its one letter of this sum: without it, it is not waited for
+                            gone.add(site)
                 elif state in ("working", "none", "loading", "waiting"):
                     queue[site].insert(0, ask)
+                elif state == "unknown":  # it was restarted: the whole public state
+                    queue[site].insert(0, opening(site))
                 else:
                     gone.add(site)
                     reasons = [str(r) for r in (answer or {}).get("reasons", [])]
+                    self._trouble[site] = reasons
                     append_event(self.events, event=state, site=site, number=self.number, reasons=reasons)
                     if state == "refused":
                         self.refused[site] = reasons
@@ -215,15 +244,20 @@ class StarLead(Lead):
         return self.secure or out <= gone  # a secure attempt cannot be rescued: burn it, then wait for the sites
 
     def _deliver(
-        self, side: Exchange, queue: dict[str, list[dict[str, Any]]], mail: list[Any], common: Mapping[str, Any]
+        self,
+        site: str,
+        side: Exchange,
+        queue: dict[str, list[dict[str, Any]]],
+        mail: list[Any],
+        common: Mapping[str, Any],
     ) -> bool:
+        """Hand a site's letters to the coordinator's side; a letter under another's name is refused."""
         moved = False
         for raw in mail:
-            try:
-                out = side.receive(wire.decode_message(bytes(raw), self._protocol))
-            except (MessageRefused, ProtocolMismatch) as e:
-                append_event(self.events, event="message refused", what=e.what, reasons=list(e.faults))
-                continue
+            letter = wire.decode_message(bytes(raw), self._protocol)
+            if host(letter.sender) != site:
+                raise MessageRefused(f"{site!r} sent a letter under the name of {letter.sender!r}")
+            out = side.receive(letter)
             moved = moved or bool(out)
             self._post(queue, out, common)
         return moved
