@@ -49,9 +49,7 @@ def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[Any]:
                 break
             except Exception as e:
                 if n == tries - 1:
-                    raise PeerLost(
-                        "the coordinator's server does not answer", faults=[str(e)], hint="polyclinic coordinator start"
-                    ) from None
+                    raise _silent(e) from None
                 time.sleep(1.0)
     try:
         yield made
@@ -63,7 +61,18 @@ def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[Any]:
 def connected(api: Any) -> dict[str, float]:
     """Sites that FLARE's server has heard of: name -> time of the last sign of life."""
     with quiet():
-        return {str(c.name): float(c.last_connect_time) for c in api.get_connected_client_list()}
+        try:
+            return {str(c.name): float(c.last_connect_time) for c in api.get_connected_client_list()}
+        except Exception as e:  # FLARE raises many kinds when its server dies
+            raise _silent(e) from None
+
+
+def _silent(e: Exception) -> PeerLost:
+    return PeerLost(
+        "the coordinator's server does not answer",
+        faults=[f"{type(e).__name__}: {e}"],
+        hint="polyclinic coordinator start, then: polyclinic coordinator resume",
+    )
 
 
 def submit(api: Any, order: Order, run: Path, sites: list[str], least: int) -> str:
@@ -72,4 +81,7 @@ def submit(api: Any, order: Order, run: Path, sites: list[str], least: int) -> s
     shutil.rmtree(place, ignore_errors=True)
     job_folder(place, order=order.encode(), sites=sites, quorum=least)
     with quiet():
-        return str(api.submit_job(str(place.resolve())))
+        try:
+            return str(api.submit_job(str(place.resolve())))
+        except Exception as e:
+            raise _silent(e) from None
