@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic import datasets
-from polyclinic.alignment import align
+from polyclinic.alignment import align, align_by_ring
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
@@ -38,7 +38,9 @@ def sites_of(study: Study) -> Sites:
     if study.data is None:
         from polyclinic.tensors.ingest import read_sites
 
-        return align(read_sites(study))
+        found = read_sites(study)
+        secret = study.tensor is not None and study.tensor.alignment == "ring"
+        return align_by_ring(found) if secret else align(found)
     if study.data.dataset not in GENERATORS:
         raise ConfigError(f"data.dataset {study.data.dataset!r} is unknown", faults=[f"known: {', '.join(GENERATORS)}"])
     values = {"seed": study.seed, **study.data.parameters}

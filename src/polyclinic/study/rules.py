@@ -72,6 +72,10 @@ class TensorRule(Section):
     vocabulary: dict[str, str] = Field(
         default_factory=dict, description="Per kind a public list of codes: CSV with columns code and (optional) name."
     )
+    alignment: Literal["ring", "union"] | None = Field(
+        None,
+        description="Modes without a public list: agree on codes by the ring (nobody shows a code), or show the lists.",
+    )
     ranges: str | None = Field(None, description="CSV code, low, high: results outside are abnormal labs.")
 
     @model_validator(mode="after")

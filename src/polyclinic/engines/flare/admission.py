@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,10 +22,11 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import Noise
 from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_of
 from polyclinic.study import Study
+from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
 
-__all__ = ["Admission", "admit", "describe", "doubts", "hosted"]
+__all__ = ["Admission", "admit", "describe", "doubts", "hosted", "setting_tree"]
 
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
@@ -58,6 +59,8 @@ def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
             questions.append(f"site {name!r} is not known here: compare its key, then `polyclinic site pin`")
         elif pins[name] != order.keys[name]:
             faults.append(f"site {name!r} has another key than the one that was compared and pinned")
+    if order.alignment == "union" and folder.node.keys.get("alignment") != "union":
+        faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
     accepted = folder.study(order.id) / "accepted.json"
     if folder.node.keys.get("studies", "ask") != "policy" and not accepted.exists():
         questions.append("the owner has not accepted this study: `polyclinic site review`")
@@ -109,7 +112,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     adder = (
         by_name(order.aggregation, identities=identities) if order.aggregation in SECURE else by_name(order.aggregation)
     )
-    return Admission(method, hosted(site, tuple(doors)), adder, doors, _setting(method, site))
+    return Admission(method, hosted(site, tuple(doors)), adder, doors, _setting(order, method, site))
 
 
 def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
@@ -159,19 +162,26 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
     }
 
 
-def _setting(method: Method[Any, Any, Any], site: Site) -> dict[str, Any]:
+def _setting(order: Order, method: Method[Any, Any, Any], site: Site) -> dict[str, Any]:
     if method.needs == "features":
         return {"shape": [int(site.matrix().shape[1])], "axes": [], "digests": []}
-    tensor = site.counts()
-    data = [a.name for a in tensor.axes[1:] if a.vocabulary == "data"]
-    if data:
+    axes = site.counts().axes[1:]
+    data = [a.name for a in axes if a.vocabulary == "data"]
+    if data and order.alignment is None:
         raise ProtocolMismatch(
             f"site {site.name!r}: the codes of {', '.join(data)} were chosen from the data, not public"
         )
+    if data:  # until the sites have agreed on codes nothing of them leaves, not even how many they are
+        return {"shape": [], "axes": [], "digests": [], "alignment": None}
+    return setting_tree(site, axes)
+
+
+def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, Any]:
+    """What is public about a site with a tensor, as it travels."""
     return {
-        "shape": [int(n) for n in tensor.shape[1:]],
-        "axes": [a.to_json() for a in tensor.axes[1:]],
-        "digests": [a.digest() for a in tensor.axes[1:]],
+        "shape": [int(n) for n in site.counts().shape[1:]],
+        "axes": [a.to_json() for a in axes],
+        "digests": [a.digest() for a in axes],
     }
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.engines.flare.admission import Admission, admit
+from polyclinic.engines.flare.aligning import SiteAlignment
 from polyclinic.engines.flare.folders import FULL, SiteFolder, append_event
 from polyclinic.engines.flare.letter import open_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
@@ -77,6 +78,7 @@ class Desk:
         self._early: deque[Message] = deque(maxlen=EARLY)
         self._hashes = Hashes()
         self._public: dict[str, Any] = {}  # large arrays of the last public state, by hash
+        self._codes = SiteAlignment(order, folder, self._dispatch)
         self.dropped = 0
         self._load = self._pool.submit(self._open)
 
@@ -86,8 +88,7 @@ class Desk:
         try:
             with one_thread():
                 made = admit(self.order, self.folder, self._waiting)
-            self._parties = {n: SiteParty(made.method, s, made.adder, made.doors[n]) for n, s in made.sites.items()}
-            self._admission = made
+            self._sit(made if self.order.alignment is None else self._codes.kept(made))
             self._restore()
             self._become("ready")
             append_event(self.folder.events, event="ready", study=self.order.id)
@@ -98,6 +99,19 @@ class Desk:
             full = isinstance(e, OSError) and e.errno in FULL
             why = "the site cannot write to its disk" if full else "the site failed; its own log says why"
             self._become("refused", [why])
+
+    def _sit(self, made: Admission) -> None:
+        self._parties = {n: SiteParty(made.method, s, made.adder, made.doors[n]) for n, s in made.sites.items()}
+        self._admission = made
+
+    def _align(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """Before the first sum: agree with the other sites on codes."""
+        if self._file.exists():
+            raise MessageRefused(f"site {self.me!r} has taken sums of study {self.order.id!r}: its codes stay")
+        out, made = self._codes.answer(ask, self._protocol)
+        if made is not None:
+            self._sit(made)
+        return out
 
     def _waiting(self, reasons: list[str]) -> None:
         self._become("waiting", reasons)
@@ -144,7 +158,7 @@ class Desk:
             task = self._tasks.get(id)
             if task is None:
                 act = {"begin": self._begin, "step": self._sum, "mail": self._mail, "settle": self._settle}.get(what)
-                act = {"close": self._close, "deadline": self._deadline}.get(what, act)
+                act = {"close": self._close, "deadline": self._deadline, "align": self._align}.get(what, act)
                 if act is None:
                     raise MessageRefused(f"unknown ask {what!r}")
                 task = self._tasks[id] = self._pool.submit(self._guarded, act, ask)
@@ -334,9 +348,14 @@ class Desk:
             if value["study"] != self.order.id or self._admission is None:
                 return
             letters = [wire.decode_message(bytes(x), self._protocol) for x in value["letters"]]
+            for m in letters:
+                if self._codes.mine(m):
+                    self._codes.put(m)
             with self._lock:
                 out: list[Message] = []
                 for m in letters:
+                    if self._codes.mine(m):
+                        continue
                     if self._sides and self._mine(m):
                         out += self._receive(m)
                     else:

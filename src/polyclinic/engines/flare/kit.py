@@ -62,7 +62,8 @@ def _log() -> dict[str, Any]:
 
 
 def _write(folder: Path, startup: dict[str, Any], texts: dict[str, str], local: dict[str, Any]) -> None:
-    private(folder / "transfer")
+    for place in (folder.parent, folder, folder / "transfer"):
+        private(place)
     for name, value in startup.items():
         write_json(private(folder / "startup") / name, value)
     for name, text in texts.items():

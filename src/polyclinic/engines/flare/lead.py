@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.engines import registry
+from polyclinic.engines.flare.aligning import agree_on_codes
 from polyclinic.engines.flare.desk import setting_from
 from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.engines.flare.letter import seal_ask
@@ -182,6 +183,8 @@ class Lead:
             elif now - begin > self.order.deadline:
                 raise self._lost(f"{len(ready)} sites are ready after {self.order.deadline:g} s")
             time.sleep(0.05)
+        if self.order.alignment is not None:
+            agree_on_codes(self)
         self._setting = self._agree(self._ready())
 
     @property
@@ -193,7 +196,8 @@ class Lead:
         settings = {s: self.pulse.last(s).get("setting") for s in sites}
         known = {s: v for s, v in settings.items() if v}
         first = next(iter(known.values()))
-        other = [s for s, v in known.items() if v["shape"] != first["shape"] or v["digests"] != first["digests"]]
+        keys = ("shape", "digests", "alignment")
+        other = [s for s, v in known.items() if any(v.get(k) != first.get(k) for k in keys)]
         if other or len(known) < len(sites):
             raise ProtocolMismatch(
                 f"study {self.order.id!r}: sites do not fit together",
@@ -201,7 +205,8 @@ class Lead:
             )
         self._checked = set(sites)
         self._noise |= {str(self.pulse.last(s).get("noise", "")) for s in sites}
-        return {"shape": first["shape"], "axes": first["axes"], "sites": list(self.order.nodes(sites))}
+        common = {k: first[k] for k in ("shape", "axes", "alignment") if k in first}
+        return {**common, "sites": list(self.order.nodes(sites))}
 
     def _fits(self, site: str) -> bool:
         """Whether a site that came later speaks of the same things."""
@@ -212,7 +217,8 @@ class Lead:
         if not theirs:
             return False
         digests = [Axis.from_json(a).digest() for a in self._setting["axes"]]
-        if theirs["shape"] == list(self._setting["shape"]) and theirs["digests"] == digests:
+        same = theirs.get("alignment") == self._setting.get("alignment")
+        if same and theirs["shape"] == list(self._setting["shape"]) and theirs["digests"] == digests:
             self._checked.add(site)
             self._noise.add(str(answer.get("noise", "")))
             return True

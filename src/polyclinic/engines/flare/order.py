@@ -22,6 +22,7 @@ __all__ = ["COORDINATOR", "Order", "host", "make_order", "read_order"]
 
 COORDINATOR: Final = "coordinator"
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
+ALIGNMENTS: Final = ("ring", "union")
 ASYNCHRONOUS: Final = ("dpfact", "localtf")
 LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
 
@@ -51,6 +52,13 @@ class Order:
     def aggregation(self) -> str:
         """How contributions are added."""
         return str(self.study["method"].get("aggregation", "plain"))
+
+    @property
+    def alignment(self) -> str | None:
+        """How the sites agree on codes before the first sum; None where every mode has a public list."""
+        rule = self.study.get("tensor") or {}
+        open_ = [m for m in rule.get("modes", ()) if m not in rule.get("vocabulary", {})]
+        return str(rule["alignment"]) if open_ and rule.get("alignment") in ALIGNMENTS else None
 
     def body(self) -> dict[str, Any]:
         """What is signed."""
@@ -126,10 +134,16 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
             if str(how.get("to", "")).endswith(".csv"):
                 carry(how, "to", f"groups-{kind}.csv")
         missing = [m for m in rule["modes"] if m not in rule.get("vocabulary", {})]
-        if missing:
+        how = rule.get("alignment")
+        if missing and how not in ALIGNMENTS:
             raise ConfigError(
                 f"study {study.name!r}: no public vocabulary of {', '.join(missing)}",
-                hint="between hospitals the codes of every mode must be public: [tensor] vocabulary = {mode = 'codes.csv'}",
+                hint="[tensor] vocabulary = {mode = 'codes.csv'}; or alignment = 'ring': the sites agree on codes in secret",
+            )
+        if missing and (study.privacy is not None or study.study.nodes_per_site > 1):
+            raise ConfigError(
+                f"study {study.name!r}: alignment = {how!r} with [privacy] or nodes_per_site",
+                hint="which codes occur at a site is data, too, and no bound covers it: give public lists",
             )
     names = tuple(sorted(keys))
     adder = str(study.chosen().parameters.get("aggregation", "plain"))

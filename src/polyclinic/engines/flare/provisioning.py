@@ -50,6 +50,7 @@ def nvflare(*arguments: str, home: Path) -> str:
         if e.code not in (0, None):
             said = [x.strip() for x in (err.getvalue() + out.getvalue()).splitlines() if x.strip()]
             raise ConfigError(f"FLARE refused ({' '.join(arguments[:2])})", faults=said[:5]) from None
+    _mine(home)
     return out.getvalue()
 
 
@@ -69,6 +70,12 @@ def _at_home(home: Path) -> Iterator[None]:
             os.environ["HOME"] = before
 
 
+def _mine(folder: Path) -> None:
+    """FLARE makes some of its files readable by all, whatever the mask."""
+    for p in folder.rglob("*"):
+        p.chmod(0o700 if p.is_dir() else 0o600)
+
+
 def _yaml(path: Path, value: dict[str, Any]) -> Path:
     path.write_text(json.dumps(value), encoding="utf-8")  # JSON is YAML
     return path
@@ -84,6 +91,7 @@ def request_zip(folder: Path, name: str, project: str) -> tuple[bytes, Path]:
         definition = _yaml(folder / "participant.yaml", who)
         nvflare("cert", "request", "-p", str(definition), "--out", str(place), home=folder / "nvflare")
         definition.unlink()
+        _mine(place)
     return (place / f"{name}.request.zip").read_bytes(), key
 
 
@@ -143,6 +151,7 @@ def package(folder: Path, name: str, signed: bytes, fingerprint: str) -> dict[st
         (place / f"{name}.signed.zip").write_bytes(signed)
         options = ["--request-dir", str(folder / "request"), "-w", str(place / "kit"), "--fingerprint", fingerprint]
         nvflare("package", str(place / f"{name}.signed.zip"), *options, home=folder / "nvflare")
+        _mine(folder / "request")
         kits = sorted((place / "kit").glob(f"*/prod_*/{name}/startup"))
         if len(kits) != 1:
             raise MessageRefused(f"FLARE made no kit for {name!r}")

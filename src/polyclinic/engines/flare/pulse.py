@@ -58,6 +58,10 @@ class Pulse:
         if site in self._heard:
             self._heard[site] = time.monotonic()
 
+    def look(self, sites: tuple[str, ...]) -> None:
+        """Ask these sites now: what they last said is out of date."""
+        list(self._pool.map(self._one, sites))
+
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()

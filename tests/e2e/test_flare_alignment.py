@@ -1,0 +1,50 @@
+"""A study without public lists of codes between real processes: the sites agree on codes by the ring."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from flare_federation import same
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+TRIP = 'name = "trip"\nrank = 4\nrounds = 2\naggregation = "masked"'
+DATA = '[tensor]\nmodes = ["drug", "diagnosis"]\nwindow = "visit"\nalignment = "ring"\n'
+
+
+def test_ring_between_real_processes_gives_the_model_of_one_process(federation):
+    from polyclinic.alignment import align
+    from polyclinic.alignment.ring import place
+    from polyclinic.engines.flare.folders import read_json
+    from polyclinic.engines.registry import federated
+    from polyclinic.federation.fold import Fold
+    from polyclinic.study import Study
+    from polyclinic.tensors.ingest import ingest
+    from polyclinic.tensors.site import Site
+
+    path = federation.study("ring", TRIP, data=DATA)
+    order = federation.order(path)
+    status = federation.follow(order)
+    assert status["state"] == "finished", (status, federation.events(order))
+    outcome = federation.outcome(order)
+    study = Study.read(path)
+    raw = [ingest(s.node, study, federation.root / "in-process" / n).site for n, s in federation.sites.items()]
+    placed = []
+    for s in raw:
+        agreed = read_json(federation.sites[s.name].study(order.id) / "codes.json")["agreed"]
+        tensor = s.counts()
+        for n, axis in enumerate(tensor.axes[1:], start=1):
+            assert set(agreed[axis.name]["places"]) == set(axis.labels)
+            tensor = place(tensor, n, agreed[axis.name]["places"], agreed[axis.name]["size"])
+        placed.append(Site(s.name, tensor))
+    assert outcome.setting.shape == align(raw)[0].counts().shape[1:]
+    assert same(outcome.public, Fold(federated(study), placed).run().public)
+    codes = {c.encode() for s in raw for a in s.counts().axes[1:] for c in a.labels or ()}
+    here = [f for f in federation.coordinator.run(order.id).rglob("*") if f.is_file()]
+    assert not [(f, c) for f in here for c in codes if c in f.read_bytes()]
