@@ -1,215 +1,337 @@
-"""Experiments of the LocalTF thesis: RMSE and AUC with and without l2,1, communication, passes, four modes."""
+"""Experiments of the LocalTF thesis, quality: RMSE and AUC with and without l2,1, convergence, four modes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.datasets import icu_network, planted_four_mode
-from polyclinic.evaluation.prediction import outcome_auc
-from polyclinic.papers.experiment import Claim, Lab, Result, mean_sd
-from polyclinic.papers.reach import reach
+from polyclinic.datasets import planted_four_mode
+from polyclinic.evaluation.prediction import outcome_auc, random_factors_auc
+from polyclinic.evaluation.prediction import split as by_patient
+from polyclinic.papers.cohorts import TITLES, cohort
+from polyclinic.papers.dpfact import UNITS, literal, unless
+from polyclinic.papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic.papers.reach import trace
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.localtf import DistributedSGD, LocalTF
+from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.phenotypes.sumals import SumALS
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.tensors.matching import factor_match_score
 
-__all__ = ["cost", "four_mode", "passes", "rmse"]
+__all__ = ["PRINTED", "convergence", "four_mode", "rmse"]
+
+# Section 4.5: RMSE (mean, variance) and AUC.
+PAPER: Final = {
+    "CP-ALS": (1.29164, 6.46e-7, 0.63658),
+    "DPFact": (0.7734, 2.44e-5, 0.62668),
+    "LocalTF": (0.7442, 5.32e-6, 0.63144),
+    "DPFact w/o l2,1": (1.21252, 2.54e-5, 0.54736),
+    "LocalTF w/o l2,1": (1.13328, 5.99e-5, 0.5612),
+}
+PRINTED: Final[dict[str, Any]] = {"variant": "paper", "zeros": "missing", "learning_rate": 0.01, "local_passes": 3}
 
 
 def rmse(lab: Lab) -> Result:
-    """Sections 4.5.1 and 4.5.3: RMSE and AUC (80/20) over five starts, with and without l2,1; literal beside corrected."""
-    rank = lab["rank"]
-    literal = {"zeros": "missing", "learning_rate": 0.01}
-    models: dict[str, Any] = {
-        "CP-ALS": (CPALS, {}),
-        "DPFact": (DPFact, {}),
-        "LocalTF": (LocalTF, {"sparsity": 1.0}),
-        "DPFact w/o l2,1": (DPFact, {"sparsity": 0.0}),
-        "LocalTF w/o l2,1": (LocalTF, {}),
-        "LocalTF, literal": (LocalTF, {**literal, "sparsity": 0.5}),
-        "LocalTF, literal, w/o l2,1": (LocalTF, literal),
-    }
-    paper = {
-        "CP-ALS": (1.29164, 0.63658),
-        "DPFact": (0.7734, 0.62668),
-        "LocalTF": (0.7442, 0.63144),
-        "DPFact w/o l2,1": (1.21252, 0.54736),
-        "LocalTF w/o l2,1": (1.13328, 0.5612),
-    }
-    rows, got = [], {}
-    for name, (cls, more) in models.items():
-        found = [
-            lab.part(
-                f"{name} {s}", lambda cls=cls, more=more, s=s: _both(cls(rank=rank, seed=s, **more), lab["patients"], s)
-            )
-            for s in lab.seeds
-        ]
-        got[name] = {k: float(np.mean([f[k] for f in found])) for k in found[0]}
-        says = paper.get(name, (None, None))
+    """Sections 4.5.1 and 4.5.3: RMSE (mean and variance) and AUC (80/20) over five starts, with and without l2,1."""
+    names = [*PAPER, *(f"{n}, literal" for n in PAPER if n != "CP-ALS"), "frozen random factors"]
+    found = {n: [lab.part(f"{n} {s}", lambda n=n, s=s: _both(lab, n, s)) for s in lab.seeds] for n in names}
+    rows = []
+    for n in names:
+        says = PAPER.get(n.removesuffix(", literal"))
         rows.append(
             [
-                name,
-                says[0],
-                mean_sd([f["observed"] for f in found]),
-                mean_sd([f["full"] for f in found]),
-                says[1],
-                mean_sd([f["auc"] for f in found]),
+                n,
+                *(("-", "-") if says is None else (f"{says[0]:g} ({says[1]:.2g})", says[2])),
+                *(_mean_variance([f[k] for f in found[n]]) for k in ("few", "observed", "full")),
+                mean_sd([f["auc"] for f in found[n]]),
             ]
         )
+
+    def gap(left: str, right: str, key: str) -> Interval:
+        return interval([a[key] - b[key] for a, b in zip(found[left], found[right])])
+
+    few, many = lab["few"], lab["rounds"]
+    lowest = [gap("LocalTF, literal", r, "observed") for r in ("DPFact, literal", "CP-ALS")]
+    plain = [gap("LocalTF w/o l2,1, literal", r, "observed") for r in ("DPFact w/o l2,1, literal", "CP-ALS")]
+    cells = [gap("LocalTF", r, "full") for r in ("DPFact", "CP-ALS")]
+    early, late = (gap("LocalTF, literal", "LocalTF w/o l2,1, literal", k) for k in ("few", "observed"))
+    mended = gap("LocalTF", "LocalTF w/o l2,1", "full")
+    moving = interval([f["few"] / f["observed"] - 1 for f in found["LocalTF w/o l2,1, literal"]])
+    still = interval([f["few"] / f["observed"] - 1 for f in found["LocalTF"]])
+    use, printed = (
+        gap("LocalTF", "LocalTF w/o l2,1", "auc"),
+        gap("LocalTF, literal", "LocalTF w/o l2,1, literal", "auc"),
+    )
+    pooled_best = gap("CP-ALS", "LocalTF", "auc")
+    ratio, low, high = _variances([f["observed"] for f in found["LocalTF"]], [f["observed"] for f in found["CP-ALS"]])
+    dead = "E0.3: the printed threshold mu after every pass removes columns; without it the differences are "
     return Result(
         [
             "model",
-            "paper: RMSE",
-            "ours: RMSE over nonzeros",
-            "ours: RMSE over all cells",
-            "paper: AUC",
-            "ours: AUC (80/20)",
+            "thesis: RMSE (variance)",
+            "thesis: AUC",
+            f"RMSE over nonzeros after {few} rounds (variance)",
+            f"after {many} (variance)",
+            f"RMSE over all cells after {many} (variance)",
+            "AUC (80/20)",
         ],
         rows,
         [
             Claim(
-                "LocalTF has the lowest RMSE",
-                "0.7442 against 0.7734 (DPFact) and 1.29 (CP-ALS)",
-                f"over all cells LocalTF {got['LocalTF']['full']:.4f}, DPFact {got['DPFact']['full']:.4f}, CP-ALS {got['CP-ALS']['full']:.4f}",
-                bool(got["LocalTF"]["full"] <= min(got["DPFact"]["full"], got["CP-ALS"]["full"])),
-                "E0.5: the thesis measures nonzeros only; CP-ALS minimises the error over all cells and wins there",
+                "LocalTF has the lowest RMSE (literal, nonzeros; against DPFact, CP-ALS)",
+                "0.7442 against 0.7734 and 1.29164",
+                "; ".join(map(str, lowest)),
+                all(g.below(0) for g in lowest),
+                unless(all(g.below(0) for g in lowest), dead + "; ".join(map(str, plain))),
             ),
             Claim(
-                "l2,1 lowers the training RMSE",
-                "1.13 to 0.74",
-                f"{got['LocalTF w/o l2,1']['full']:.4f} without, {got['LocalTF']['full']:.4f} with",
-                bool(got["LocalTF"]["full"] < got["LocalTF w/o l2,1"]["full"]),
-                "E1.6: a regulariser cannot lower the error at the optimum; the published runs had not converged",
+                "the same without l2,1 (literal, nonzeros)",
+                "1.13328 against 1.21252 and 1.29164",
+                "; ".join(map(str, plain)),
+                all(g.below(0) for g in plain),
             ),
             Claim(
-                "LocalTF w/o l2,1 predicts worse than with it",
-                "0.5612 against 0.63144",
-                f"{got['LocalTF w/o l2,1']['auc']:.4f} against {got['LocalTF']['auc']:.4f}",
-                bool(got["LocalTF"]["auc"] > got["LocalTF w/o l2,1"]["auc"] + 0.01),
-                "E1.6",
+                "the same over all cells (corrected)",
+                "not reported",
+                "; ".join(map(str, cells)),
+                all(g.below(0) for g in cells),
+                unless(
+                    all(g.below(0) for g in cells),
+                    "E0.5: CP-ALS minimises this very error over the pooled data" if cells[1].above(0) else "",
+                ),
+            ),
+            Claim(
+                f"l2,1 lowers the training RMSE (literal, nonzeros, {few} and {many} rounds)",
+                "1.13328 to 0.7442",
+                f"{early}; {late}",
+                early.below(0) and late.below(0),
+                unless(
+                    early.below(0) and late.below(0),
+                    f"E1.6: a regulariser cannot lower the error at the optimum; after {few} rounds the run without it is still {moving} above "
+                    f"its RMSE after {many}",
+                ),
+            ),
+            Claim(
+                "l2,1 lowers the RMSE over all cells (corrected)",
+                "not reported",
+                f"{mended}",
+                mended.below(0),
+                unless(
+                    mended.below(0),
+                    f"E1.6; this run has settled: after {few} rounds {still} above its RMSE after {many}",
+                ),
+            ),
+            Claim(
+                "CP-ALS is the most stable over starts, more than LocalTF",
+                "variance 6.5e-7 against 5.3e-6",
+                f"ratio of variances LocalTF / CP-ALS {ratio:.2g} [{low:.2g}, {high:.2g}] (95 %, F)",
+                low > 1 if len(lab.seeds) > 1 else None,
+                ""
+                if low > 1
+                else "five starts cannot tell a ratio of variances below 9.6 from 1"
+                if ratio < 9.6
+                else "",
+            ),
+            Claim(
+                "l2,1 raises the AUC (corrected)",
+                "0.5612 to 0.63144",
+                str(use),
+                use.above(0),
+                unless(
+                    use.above(0),
+                    "E1.6: both have settled, so that there is nothing for it to repair"
+                    if abs(use.mean) < 0.01
+                    else "",
+                ),
+            ),
+            Claim(
+                "l2,1 raises the AUC (literal)",
+                "0.5612 to 0.63144",
+                str(printed),
+                printed.above(0),
+                unless(printed.above(0), "E0.3: the printed threshold removes columns" if late.above(0) else ""),
+            ),
+            Claim(
+                "CP-ALS has the highest AUC (corrected)",
+                "0.63658 against 0.63144",
+                f"CP-ALS less LocalTF {pooled_best}",
+                pooled_best.above(0),
+                unless(
+                    pooled_best.above(0),
+                    "the difference is within the spread over starts" if abs(pooled_best.mean) < 0.01 else "",
+                ),
             ),
         ],
+        {
+            label: [float(np.mean([f[key] or 0.0 for f in found[n]])) for n in names]
+            for key, label in (("observed", "RMSE over nonzeros"), ("auc", "AUC"))
+        },
+        "model",
+        "RMSE over nonzeros; AUC",
+        note=f"One network ({TITLES['icu']}), five starts, factors learnt on 80 % of the patients and judged there (RMSE) and on the others (AUC). "
+        "Literal: zeros missing, eta 0.01, b 3, threshold mu as printed; every site's own factors as trained.",
+        at=names,
     )
 
 
-def _both(model: Any, patients: int, seed: int) -> dict[str, float]:
-    network = icu_network(patients=patients, seed=seed)
-    score = model.with_params().fit(network).score(network)
+def _mean_variance(values: Sequence[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    return f"{np.mean(known):.4f} ({np.var(known, ddof=1) if len(known) > 1 else 0.0:.2g})" if known else "-"
+
+
+def _variances(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
+    """Ratio of variances with its 95 % interval (F)."""
+    from scipy.stats import f
+
+    if len(left) < 2:
+        return float("nan"), float("nan"), float("nan")
+    ratio = float(np.var(left, ddof=1) / max(float(np.var(right, ddof=1)), 1e-300))
+    edge = float(f.ppf(0.975, len(left) - 1, len(right) - 1))
+    return ratio, ratio / edge, ratio * edge
+
+
+def _both(lab: Lab, name: str, seed: int) -> dict[str, Any]:
+    network = cohort("icu", 0, lab["patients"])
+    train, _ = by_patient(network, 0.8, 0)
+    if name == "frozen random factors":
+        return {"few": None, "observed": None, "full": None, "auc": random_factors_auc(network, lab["rank"], 0.8, 0)}
+    common = {"rank": lab["rank"], "seed": seed, "rounds": lab["rounds"], "tol": 0.0}
+    off = "w/o" in name
+    if name == "CP-ALS":
+        model: Any = SumALS(**common, warmup=20)
+    elif name.endswith("literal"):
+        printed = literal("icu") if name.startswith("DPFact") else {**PRINTED, "sparsity": UNITS}
+        printed = {**printed, "sparsity": 0.0} if off else printed
+        model = (DPFact if name.startswith("DPFact") else LocalTF)(**common, **printed)
+    else:
+        model = (DPFact if name.startswith("DPFact") else LocalTF)(**common, sparsity=0.0 if off else 1.0)
+    found = trace(model, train)
     return {
-        "observed": score["rmse_observed"],
-        "full": score["rmse_full"],
-        "auc": outcome_auc(model, network, 0.8, seed).auc,
+        "few": found.observed[lab["few"] - 1],
+        "observed": found.observed[-1],
+        "full": found.full[-1],
+        "auc": outcome_auc(found.model, network, 0.8, 0, fit=False).auc,
     }
 
 
-def cost(lab: Lab) -> Result:
-    """Section 4.5.2: rounds and bytes to the same quality (within 1 % of pooled), one worker's upload beside the thesis'."""
-    network = icu_network(patients=lab["patients"], seed=0)
-    rank = network.truth.rank + 2
-    methods: dict[str, Any] = {
-        "DPFact": (DPFact, {"sparsity": 0.0}, 25),
-        "LocalTF": (LocalTF, {}, 21),
-        "LocalTF, b = 4": (LocalTF, {"local_passes": 4}, None),
-        "distributed SGD": (DistributedSGD, {}, 35),
-        "TRIP": (TRIP, {}, None),
-        "TRIP, literal": (TRIP, {"variant": "paper"}, None),
-        "SumALS": (SumALS, {}, None),
+def convergence(lab: Lab) -> Result:
+    """Figure 4.1: RMSE over rounds of CP-ALS, DPFact and LocalTF, none with l2,1; as printed and corrected."""
+    made: dict[str, Any] = {
+        "CP-ALS": lambda **k: SumALS(warmup=20, **k),
+        "CP-ALS, plain sweeps": lambda **k: SumALS(warmup=0, **k),
+        "DPFact": lambda **k: DPFact(sparsity=0.0, **k),
+        "LocalTF": LocalTF,
+        "LocalTF, b = 3": lambda **k: LocalTF(local_passes=3, **k),
+        "DPFact, literal": lambda **k: DPFact(**literal("icu", sparsity=0.0), **k),
+        "LocalTF, literal": lambda **k: LocalTF(**PRINTED, **k),
     }
-    rows, median = [], {}
-    for name, (cls, more, paper) in methods.items():
-        hits = [
+    rows, curves, settled = [], {}, {}
+    for name, make in made.items():
+        found = [
             lab.part(
                 f"{name} {s}",
-                lambda cls=cls, more=more, s=s: reach(
-                    cls(rank=rank, rounds=lab["rounds"], seed=s, **more), network, rank, s, 0.01
-                ),
+                lambda make=make, s=s: trace(
+                    make(rank=lab["rank"], rounds=lab["rounds"], seed=s, tol=0.0), cohort("icu", s, lab["patients"])
+                ).values(),
             )
             for s in lab.seeds
         ]
-        got = [h for h in hits if h]
-        median[name] = float(np.median([h["bytes"] if h else np.inf for h in hits]))
+        settled[name] = [_settled(f["observed"]) for f in found]
+        curves[name] = np.mean([f["observed"] for f in found], axis=0).tolist()
         rows.append(
             [
                 name,
-                paper,
-                f"{len(got)} of {len(hits)}",
-                float(np.median([h["rounds"] for h in got])) if got else None,
-                median[name] / 1e6 if np.isfinite(median[name]) else None,
+                mean_sd([float(x) for x in settled[name]]),
+                *(mean_sd([f[k][-1] for f in found]) for k in ("observed", "full")),
             ]
         )
-    wide = LocalTF(rank=50, rounds=1, seed=0).fit(_papers_shape())
-    each = wide.traffic_.payload_bytes_up // 3
+
+    def gap(left: str, right: str) -> Interval:
+        return interval([float(a - b) for a, b in zip(settled[left], settled[right])])
+
+    first, printed = gap("LocalTF", "DPFact"), gap("LocalTF, literal", "DPFact, literal")
+    several = gap("LocalTF, b = 3", "DPFact")
+    plain, warm = gap("CP-ALS, plain sweeps", "LocalTF"), gap("CP-ALS", "LocalTF")
     return Result(
-        ["method", "rounds in the thesis", "reached", "our rounds (median)", "MB, both ways, all sites"],
+        [
+            "method",
+            "rounds until it stays within 1 % of its end",
+            "last RMSE over nonzeros",
+            "last RMSE over all cells",
+        ],
         rows,
         [
-            Claim("one upload of B and C at rank 50 is 207,200 bytes", "207,200", f"{each:,}", each == 207_200),
+            Claim("CP-ALS (plain sweeps) converges faster than LocalTF", "fastest", f"{plain} rounds", plain.below(0)),
             Claim(
-                "LocalTF below DPFact below TRIP (literal)",
-                "21 rounds against 25; TRIP dearer",
-                ", ".join(
-                    f"{k} {v / 1e6:.2f} MB" for k, v in median.items() if k in ("LocalTF", "DPFact", "TRIP, literal")
+                "so does our CP-ALS",
+                "fastest",
+                f"{warm} rounds",
+                warm.below(0),
+                unless(
+                    warm.below(0),
+                    "its first 20 sweeps are by projected gradient, which is slower and finds better optima: see the last columns",
                 ),
-                bool(median["LocalTF"] <= median["DPFact"] <= median["TRIP, literal"]),
-                "duals make ADMM need fewer rounds; see RECIPES: literal TRIP is not the dearest",
             ),
+            Claim(
+                "LocalTF converges at least as fast as DPFact (corrected, b = 1)",
+                "slightly faster",
+                f"{first} rounds",
+                first.below(1),
+            ),
+            Claim("the same with b = 3", "slightly faster", f"{several} rounds", several.below(1)),
+            Claim("the same, literal", "slightly faster", f"{printed} rounds", printed.below(1)),
         ],
+        curves,
+        "round",
+        "RMSE over nonzeros",
+        note=f"{TITLES['icu']}, rank {lab['rank']}, no l2,1.",
     )
 
 
-def _papers_shape() -> Any:
-    from polyclinic.tensors.site import Site
-    from polyclinic.tensors.sparse import SparseTensor
-
-    rng = np.random.default_rng(0)
-    shape = (30, 202, 316)
-    return [
-        Site(f"s{k}", SparseTensor(np.column_stack([rng.integers(0, d, 400) for d in shape]), np.ones(400), shape))
-        for k in range(3)
-    ]
-
-
-def passes(lab: Lab) -> Result:
-    """The grid over b: local passes between communications."""
-    network = icu_network(patients=lab["patients"], seed=0)
-    rank = network.truth.rank + 2
-    rows = []
-    for b in lab["passes"]:
-        hits = [
-            lab.part(
-                f"{b} {s}",
-                lambda b=b, s=s: reach(
-                    LocalTF(rank=rank, rounds=lab["rounds"], seed=s, local_passes=b), network, rank, s, 0.01
-                ),
-            )
-            for s in lab.seeds
-        ]
-        got = [h for h in hits if h]
-        rows.append(
-            [
-                b,
-                f"{len(got)} of {len(hits)}",
-                float(np.median([h["rounds"] for h in got])) if got else None,
-                float(np.median([h["bytes"] for h in got])) / 1e6 if got else None,
-            ]
-        )
-    return Result(["local passes (b)", "reached", "rounds (median)", "MB, both ways"], rows)
+def _settled(values: Sequence[float]) -> int:
+    away = np.flatnonzero(np.abs(np.array(values) / values[-1] - 1) > 0.01)
+    return int(away[-1]) + 2 if len(away) else 1
 
 
 def four_mode(lab: Lab) -> Result:
     """The thesis' future work: a tensor of four modes."""
-    rows = []
-    for name, cls in (("LocalTF", LocalTF), ("DPFact", DPFact), ("TRIP", TRIP), ("CP-ALS", CPALS)):
-        found = [lab.part(f"{name} {s}", lambda cls=cls, s=s: _four(cls, lab["patients"], s)) for s in lab.seeds]
-        rows.append([name, mean_sd([f[0] for f in found]), mean_sd([f[1] for f in found])])
-    return Result(["method", "FMS to truth", "fit"], rows, [Claim("four modes work", "future work", rows[0][1], True)])
+    methods = {"LocalTF": LocalTF, "DPFact": DPFact, "TRIP": TRIP, "CP-ALS": CPALS}
+    found = {
+        n: [lab.part(f"{n} {s}", lambda cls=cls, s=s: _four(cls, lab["patients"], s)) for s in lab.seeds]
+        for n, cls in methods.items()
+    }
+    like = interval([f["fms"] for f in found["LocalTF"]])
+    lag = interval([a["fit"] - b["fit"] for a, b in zip(found["LocalTF"], found["CP-ALS"])])
+    return Result(
+        ["method", "FMS to truth", "fit"],
+        [[n, mean_sd([f["fms"] for f in parts]), mean_sd([f["fit"] for f in parts])] for n, parts in found.items()],
+        [
+            Claim(
+                "LocalTF finds the phenotypes of a planted four-mode tensor",
+                "future work",
+                f"FMS {like}",
+                like.above(0.8),
+            ),
+            Claim("its fit is within 0.01 of pooled CP-ALS's", "future work", f"difference {lag}", lag.above(-0.01)),
+        ],
+        {
+            "FMS to truth": [float(np.mean([f["fms"] for f in parts])) for parts in found.values()],
+            "fit": [float(np.mean([f["fit"] for f in parts])) for parts in found.values()],
+        },
+        "method",
+        "FMS to truth; fit",
+        at=list(found),
+        spread={
+            label: [float(np.std([f[k] for f in parts], ddof=1)) if len(parts) > 1 else 0.0 for parts in found.values()]
+            for k, label in (("fms", "FMS to truth"), ("fit", "fit"))
+        },
+    )
 
 
-def _four(cls: Any, patients: int, seed: int) -> list[float]:
+def _four(cls: Any, patients: int, seed: int) -> dict[str, float]:
     network = planted_four_mode(patients=patients, seed=seed)
     m = cls(rank=network.truth.rank + 2, seed=seed).fit(network)
-    return [factor_match_score(m.factors_, network.truth.factors), m.score(network)["fit"]]
+    return {"fms": factor_match_score(m.factors_, network.truth.factors), "fit": m.score(network)["fit"]}
