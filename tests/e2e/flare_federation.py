@@ -160,8 +160,11 @@ class Federation:
 
         from polyclinic.engines.flare.processes import recorded
 
-        (server,) = recorded(self.coordinator.pids, "server.json")
-        return [server.pid, *(c.pid for c in psutil.Process(server.pid).children(recursive=True))]
+        found = []
+        for server in recorded(self.coordinator.pids, "server.json"):
+            with suppress(psutil.Error):
+                found += [server.pid, *(c.pid for c in psutil.Process(server.pid).children(recursive=True))]
+        return found
 
     def ports(self) -> set[int]:
         """Every port on which a process of this federation listens."""
@@ -191,6 +194,20 @@ class Federation:
         private = (self.coordinator.path, *(s.path for s in self.sites.values()))
         left += [str(p) for f in private for p in f.rglob("*") if p.is_file() and p.stat().st_mode & 0o077]
         return left + [str(p) for p in OUTSIDE if p.exists()]
+
+    def keys_at_the_coordinator(self) -> list[str]:
+        """Files at the coordinator that hold a private key of a site; whatever ran, there must be none."""
+        secrets = []
+        for site in self.sites.values():
+            for key in (*site.path.rglob("*.key"), *site.path.rglob("*.pem")):
+                data = key.read_bytes()
+                if b"PRIVATE KEY" in data:
+                    secrets.append(b"".join(data.splitlines()[1:-1])[100:200])
+                elif len(data) == 32:
+                    secrets += [data, data.hex().encode()]
+        assert len(secrets) >= 3 * len(self.sites)  # the search knows what it looks for
+        files = [p for p in self.coordinator.path.rglob("*") if p.is_file()]
+        return [str(p) for p in files if any(s in b"".join(p.read_bytes().split()) for s in secrets)]
 
     def kill(self, *pids: int) -> None:
         """kill -9 by number."""
@@ -224,6 +241,7 @@ def running(federation: Federation) -> Iterator[Federation]:
     finally:
         federation.stop()
     assert federation.left_behind() == []
+    assert federation.keys_at_the_coordinator() == []
 
 
 class At:

@@ -37,7 +37,7 @@ TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 class World:
     """Three enrolled sites and a coordinator whose wire is a function call."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, policy: str = "") -> None:
         os.umask(0o077)
         self.root = root
         hospitals.vocabulary(root / "studies")
@@ -47,7 +47,7 @@ class World:
         )
         self.sites = {}
         for name, invite in zip(hospitals.NAMES, invites):
-            site = SiteFolder.of(hospitals.hospital(root / name, name, patients=25))
+            site = SiteFolder.of(hospitals.hospital(root / name, name, patients=25, policy=policy))
             request, marks = membership.request(site, invite)
             approval, _ = coordination.approve(self.coordinator, request, marks["site"])
             membership.complete(site, approval)
@@ -284,6 +284,38 @@ def test_no_key_of_a_site_is_on_the_coordinators_disk(world):
         if file.is_file():
             data = b"".join(file.read_bytes().split())
             assert not any(s in data for s in secrets), file
+
+
+def test_what_was_spent_survives_erasing_the_site_and_joining_anew(tmp_path):
+    from polyclinic.cli import main
+    from polyclinic.engines.flare.invitation import invite
+    from polyclinic.privacy.owner import ledger_of
+
+    world = World(tmp_path, policy="max_epsilon_total = 2.4")
+    method = 'name = "dpem"\nrank = 2\nrounds = 1\naggregation = "plain"'
+    tail = "[privacy]\nepsilon = 2.0\ndelta = 1e-6"
+    order = world.order(world.study("first", method, tail=tail))
+    world.open(order)
+    world.lead(order).run()
+    site = world.sites["south"]
+    spent, count = ledger_of(site.node).epsilon(1e-6), len(ledger_of(site.node).charges())
+    assert count > 0
+    assert 1.5 < spent <= 2.0
+    with pytest.raises(SystemExit, match="0"):
+        main(["site", "erase", str(site.node_path), "--yes"])
+    assert not site.path.exists()
+    coordination.revoke_on_file(world.coordinator, "south")
+    request, marks = membership.request(site, invite(world.coordinator, "south"))
+    approval, _ = coordination.approve(world.coordinator, request, marks["site"])
+    membership.complete(site, approval)
+    membership.pin(site, coordination.roster(world.coordinator))
+    assert ledger_of(site.node).verify() == ()
+    assert (ledger_of(site.node).epsilon(1e-6), len(ledger_of(site.node).charges())) == (spent, count)
+    order = world.order(world.study("second", method, tail=tail))
+    world.open(order)
+    world.desks["south"]._load.result(60)
+    assert world.desks["south"]._state == "refused"
+    assert any("budget" in r or "epsilon" in r for r in world.desks["south"]._reasons), world.desks["south"]._reasons
 
 
 def test_request_with_another_fingerprint_or_key_is_not_approved(world, tmp_path):

@@ -75,7 +75,9 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Erase the site's folder: tensors, caches, checkpoints. The hospital's own data and its ledger stay."""
+    from polyclinic.engines.flare.processes import alive, recorded
     from polyclinic.errors import ConfigError
+    from polyclinic.privacy.owner import ledger_of
     from polyclinic.study import Node
 
     read = Node.read(node)
@@ -87,6 +89,9 @@ def erase(
     if not home.exists():
         sys.stdout.write(f"{home}: nothing there\n")
         return
+    if any(alive(p) for p in recorded(home / "federation" / "pids")):
+        raise ConfigError(f"site {read.name!r} is running", hint=f"polyclinic site stop --node {node}")
+    ledger_of(read)  # one that an earlier version began in the folder moves out of it; one put there by hand is refused
     if not yes:
         typer.confirm(f"erase {home} and everything in it?", abort=True)
     shutil.rmtree(home)
