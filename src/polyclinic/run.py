@@ -30,7 +30,8 @@ class RunFolder:
     def create(cls, path: str | Path, *, resume: bool = False) -> RunFolder:
         """A new folder, or the same one again with ``resume``."""
         p = Path(path)
-        if p.exists() and any(p.iterdir()) and not resume:
+        begun = p.is_dir() and any(x.name != "study.json" for x in p.iterdir())  # a refused study leaves nothing else
+        if (p.exists() and not p.is_dir()) or (begun and not resume):
             raise ConfigError(f"{p}: the folder is not empty", hint="choose another --out, or --resume the run in it")
         p.mkdir(parents=True, exist_ok=True)
         os.chmod(p, 0o700)

@@ -119,7 +119,7 @@ def test_wrong_options_name_every_fault() -> None:
     assert len(raised.value.faults) == 3
     with pytest.raises(ConfigError, match="ICU9"):
         pc.datasets.icu_network(sizes={"ICU9": 10})
-    with pytest.raises(ConfigError, match="too few"):
+    with pytest.raises(ConfigError, match="at least 60"):
         pc.datasets.icu_network(patients=10)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyclinic.errors import ProtocolMismatch
+from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site, Sites
 
@@ -25,6 +25,9 @@ def align(sites: Sequence[Site]) -> Sites:
     >>> [(s.tensor.shape, s.tensor.coords.tolist()) for s in align([a, b])]
     [((1, 2, 2), [[0, 0, 0]]), ((1, 2, 2), [[0, 0, 1]])]
     """
+    twice = sorted({s.name for s in sites if sum(t.name == s.name for t in sites) > 1})
+    if twice:
+        raise DataError("two sites have one name", faults=[repr(n) for n in twice], hint="give every site its own name")
     holders = [s for s in sites if s.tensor is not None]
     if not holders:
         return Sites(sites, getattr(sites, "truth", None))

@@ -70,7 +70,14 @@ def _attacks(seed: int, as_json: bool) -> None:
     from polyclinic.cli.console import console, say_json
     from polyclinic.evaluation.attacks import every_attack
 
-    found = list(every_attack(seed))
+    found = []
+    for attack in every_attack(seed):
+        found.append(attack)
+        if not as_json:
+            console.print(
+                f"{attack.name}, against {attack.against}: {'succeeds' if attack.succeeded else 'fails'}",
+                highlight=False,
+            )
     if as_json:
         say_json({"attacks": [{**asdict(a), "as_expected": a.as_expected} for a in found]})
     else:

@@ -145,8 +145,11 @@ def _sizes(patients: int, sizes: Mapping[str, int] | None) -> dict[str, int]:
         if faults or not sizes:
             raise ConfigError("icu_network: sizes are not usable", faults=faults or ["no unit given"])
         return {u: int(n) for u, n in sizes.items()}
-    if patients < 60:
-        raise ConfigError(f"icu_network: {patients} patients are too few for six units", hint="ask for at least 60")
+    if not isinstance(patients, int | np.integer) or patients < 60:
+        raise ConfigError(
+            f"icu_network: patients must be a whole number of at least 60 (six units), got {patients!r}",
+            hint="ask for at least 60",
+        )
     edges = np.round(np.cumsum(list(ICU_SHARES.values())) * patients).astype(int)
     return dict(zip(ICU_SHARES, np.diff(edges, prepend=0).tolist()))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.errors import PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold, Outcome
 from polyclinic.federation.protocol import Message, Method, Step, seeds
@@ -333,6 +333,11 @@ def check_protocol(
     >>> check_protocol(TRIP(rank=2, rounds=3), parts=[2, 3]).passed
     True
     """
+    if not isinstance(method, Method):
+        kind = f"the class {method.__name__}" if isinstance(method, type) else f"a {type(method).__name__}"
+        raise ConfigError(
+            f"check_protocol wants a method, got {kind}", hint="e.g. pc.check_protocol(pc.TRIP(rank=2, rounds=3))"
+        )
     checks = _Checks(method, sites if sites is not None else example_sites(method.needs))
     done = []
     for number in parts if parts is not None else range(1, 14):

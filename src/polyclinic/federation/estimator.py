@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold, Outcome, Progress
@@ -31,6 +31,13 @@ class Configured:
                 for n, f in cls.Params.model_fields.items()
             ]
         )
+
+    if not TYPE_CHECKING:  # a parameter reads like an attribute (model.rank), as in scikit-learn
+
+        def __getattr__(self, name: str) -> Any:
+            if name in type(self).Params.model_fields and "params" in self.__dict__:
+                return getattr(self.params, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters, by name."""

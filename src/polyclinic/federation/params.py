@@ -32,10 +32,13 @@ def checked(model: type[Params], values: dict[str, Any], what: str) -> Any:
     try:
         return model(**values)
     except ValidationError as e:
-        faults = []
+        faults: dict[tuple[str, str], list[str]] = {}  # a value that fits none of a parameter's types is one fault
         for f in e.errors():
-            where = ".".join(str(x) for x in f["loc"]) or "parameters"
+            first = str(f["loc"][0]) if f["loc"] else "parameters"
+            inside = isinstance(values.get(first), dict | BaseModel) and f["input"] is not values.get(first)
+            where = ".".join(str(x) for x in f["loc"]) if inside else first
             value = "" if f["type"] in ("missing", "extra_forbidden") else f" (got {f['input']!r})"
             known = f"; known: {', '.join(sorted(model.model_fields))}" if f["type"] == "extra_forbidden" else ""
-            faults.append(f"{where}: {f['msg']}{value}{known}")
-        raise ConfigError(f"{what}: wrong parameters", faults=faults) from None
+            faults.setdefault((where, value + known), []).append(f["msg"])
+        told = [f"{where}: {' or '.join(dict.fromkeys(msgs))}{more}" for (where, more), msgs in faults.items()]
+        raise ConfigError(f"{what}: wrong parameters", faults=told) from None

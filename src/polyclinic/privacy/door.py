@@ -263,7 +263,7 @@ class Door:
                 attempt,
                 event,
                 step.adjacency,
-                step.formal,
+                step.formal and not isinstance(event, Unbounded),
                 self.cohort,
                 details,
             )

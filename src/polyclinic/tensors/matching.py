@@ -36,6 +36,8 @@ def cosines(a: Sequence[Matrix], b: Sequence[Matrix]) -> Matrix:
             faults=[f"first {[np.shape(x) for x in a]}", f"second {[np.shape(y) for y in b]}"],
             hint="compare factors over the same codes (pc.align the sites first)",
         )
+    if not all(np.isfinite(x).all() for x in (*a, *b)):
+        raise DataError("factors hold NaN or infinity: nothing can be matched", hint="did the fit diverge?")
     out = np.ones((a[0].shape[1], b[0].shape[1]))
     for x, y in zip(a, b):
         out *= np.abs(_unit(x).T @ _unit(y))

@@ -51,6 +51,8 @@ class Site:
         faults = []
         if not isinstance(name, str) or not name.strip():
             faults.append(f"name {name!r} is not a text")
+        elif len(name) > 100 or name.strip(".") == "" or not name.isprintable() or any(c in name for c in "/\\"):
+            faults.append(f"name {name!r}: folders are named after sites; at most 100 printable characters, no slashes")
         if tensor is None and features is None:
             faults.append("neither tensor nor features given")
         if tensor is not None and not isinstance(tensor, SparseTensor):
@@ -74,6 +76,8 @@ class Site:
             faults.append("numbers of patients differ: " + ", ".join(f"{k} {v}" for k, v in known.items()))
         if ys is not None and ys.ndim != 1:
             faults.append(f"labels have shape {ys.shape}, expected (patients,)")
+        elif ys is not None and ys.dtype.kind == "f" and not np.isfinite(ys).all():
+            faults.append(f"labels: {int((~np.isfinite(ys)).sum())} are missing; leave those patients out")
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         for key, value in (("name", name), ("tensor", tensor), ("features", xs), ("labels", ys)):

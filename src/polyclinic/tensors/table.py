@@ -36,7 +36,7 @@ class Table(Sequence[Mapping[str, Any]]):
     def __getitem__(self, key: slice) -> Table: ...
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            at = self.columns.index(key)
+            at = self._at(key)
             return [r[at] for r in self.rows]
         if isinstance(key, slice):
             return Table(self.columns, self.rows[key])
@@ -47,8 +47,13 @@ class Table(Sequence[Mapping[str, Any]]):
 
     def where(self, **equal: Any) -> Table:
         """Rows whose columns equal the given values."""
-        at = [(self.columns.index(k), v) for k, v in equal.items()]
+        at = [(self._at(k), v) for k, v in equal.items()]
         return Table(self.columns, [r for r in self.rows if all(r[i] == v for i, v in at)])
+
+    def _at(self, column: str) -> int:
+        if column not in self.columns:
+            raise KeyError(f"no column {column!r}; there are {', '.join(self.columns)}")
+        return list(self.columns).index(column)
 
     def to_pandas(self) -> Any:
         """The table as a pandas DataFrame (extra ``frames``)."""
