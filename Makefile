@@ -10,7 +10,7 @@ PYTEST := $(PY) -m pytest -q
 OUT ?= runs/demo
 export PYTHONWARNINGS ?= default
 
-.PHONY: demo test test-all unit lint e2e browser screenshot papers bench docs setup report clean rehearsal
+.PHONY: demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
 setup: $(STAMP)
 
@@ -53,6 +53,11 @@ screenshot: setup
 
 papers: setup
 	$(PYTEST) -n 2 -m "paper and not slow" tests
+
+# Every experiment in full (hours; goes on where it was), and the page of results in the docs.
+papers-full: setup
+	$(BIN)/polyclinic papers run all
+	$(BIN)/polyclinic papers report --to docs/papers/results.md
 
 test-all: setup lint
 	$(PYTEST) -m ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -194,14 +195,14 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
 def markdown(value: Mapping[str, Any], level: str = "##") -> str:
     """The experiment as a page section: table, claims with paper and ours side by side."""
     out = [f"{level} {value['title']} (`{value['name']}`, {value['mode']})", ""]
-    out += ["| " + " | ".join(value["columns"]) + " |", "|" + "---|" * len(value["columns"])]
+    out += ["| " + " | ".join(map(_cell, value["columns"])) + " |", "|" + "---|" * len(value["columns"])]
     out += ["| " + " | ".join(_cell(c) for c in row) + " |" for row in value["rows"]]
     if value["claims"]:
         out += ["", "| claim | paper says | we get | holds | why different |", "|---|---|---|---|---|"]
         for c in value["claims"]:
             holds = {True: "holds", False: "does **not** hold", None: "not comparable"}[c["holds"]]
-            why = c["why"] or ("**worse than the paper, and we have no explanation**" if c["holds"] is False else "")
-            out.append(f"| {c['text']} | {c['paper']} | {c['ours']} | {holds} | {why} |")
+            why = _cell(c["why"]) or ("**worse than the paper, and we have no explanation**" if c["holds"] is False else "")
+            out.append(f"| {_cell(c['text'])} | {_cell(c['paper'])} | {_cell(c['ours'])} | {holds} | {why} |")
     if value["note"]:
         out += ["", value["note"]]
     settings = ", ".join(f"{k} = {v}" for k, v in value["parameters"].items())
@@ -277,7 +278,10 @@ def mean_sd(values: Sequence[float | None]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return "-"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return re.sub(r"([|$*])", r"\\\1", text)  # what Markdown would read as a cell's end, a formula or stress
 
 
 def _plain(value: Any) -> Any:
