@@ -238,11 +238,12 @@ def submit(
     json_: Json = False,
 ) -> None:
     """Sign a study for all approved sites and run it; the sites check it against their policies first."""
-    from polyclinic.engines.flare.coordination import sign_study
+    from polyclinic.engines.flare.starts import sign_starts
     from polyclinic.study import Study
 
     home = _folder(folder)
-    _run(home, sign_study(home, Study.read(study)), json_)
+    home.read_settings()
+    _run(home, sign_starts(home, Study.read(study)), json_)
 
 
 @app.command()
@@ -253,28 +254,46 @@ def resume(
 ) -> None:
     """Go on with a study that was interrupted, to the same model."""
     from polyclinic.engines.flare.coordinator import order_of
+    from polyclinic.engines.flare.starts import starts_of
 
     home = _folder(folder)
-    _run(home, order_of(home, study), json_)
+    home.read_settings()
+    _run(home, starts_of(home, order_of(home, study)), json_)
 
 
-def _run(home: Any, order: Any, json_: bool) -> None:
+def _run(home: Any, orders: list[Any], json_: bool) -> None:
     from polyclinic.cli.console import follow as bar
-    from polyclinic.engines.flare.coordinator import follow
+    from polyclinic.engines.flare.coordinator import follow, state_of
+    from polyclinic.engines.flare.starts import choose
     from polyclinic.federation.fold import Progress
 
-    with bar(order.id, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
+    value: dict[str, Any] = {}
+    order = orders[0]
+    for k, order in enumerate(orders, start=1):
+        value = state_of(home, order)
+        if value["state"] == "finished":
+            continue
+        title = order.id if len(orders) == 1 else f"start {k} of {len(orders)}: {order.id}"
+        with bar(title, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
 
-        def tell(event: dict[str, Any]) -> None:
-            if event.get("kind") == "round":
-                show(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
+            def tell(event: dict[str, Any], show: Any = show) -> None:
+                if event.get("kind") == "round":
+                    show(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
 
-        value = follow(home, order, tell)
+            value = follow(home, order, tell)
+        if value["state"] != "finished":
+            break
+    else:
+        best, models = choose(home, orders)
+        order, value = orders[best], state_of(home, orders[best])
+        _publish(home.run(order.id), order, models[best])
+        if len(orders) > 1:
+            goals = [getattr(m, "objective_", None) for m in models]
+            value |= {"starts": [{"study": o.id, "objective": g} for o, g in zip(orders, goals)]}
     run = home.run(order.id)
-    if value["state"] == "finished":
-        _publish(run, order)
     out = {**value, "study": order.id, "run": str(run), "refused": value.get("refused", {})}
     lines = [f"study {order.id}: {value['state']}; {run}"]
+    lines += [f"  start {s['study']}: objective {s['objective']}" for s in value.get("starts", [])]
     lines += [f"  without {n}: {'; '.join(r)}" for n, r in out["refused"].items()]
     if value["state"] != "finished":
         lines += [
@@ -287,23 +306,16 @@ def _run(home: Any, order: Any, json_: bool) -> None:
         raise typer.Exit(int(value.get("exit", 5)))
 
 
-def _publish(run: Path, order: Any) -> None:
+def _publish(run: Path, order: Any, model: Any) -> None:
     """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here."""
     from dataclasses import replace
 
-    from polyclinic.engines.flare.folders import private
-    from polyclinic.engines.flare.result import read_outcome
-    from polyclinic.engines.registry import federated
     from polyclinic.evaluation.summary import privacy_figures
     from polyclinic.run import RunFolder
     from polyclinic.simulation import write_outcome
 
-    model = federated(order.parsed(private(run / "files")))
-    model.publish(read_outcome(run, model))
     if order.staleness is not None:
-        text = (
-            f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
-        )
+        text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
         model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
     folder = RunFolder(run)
     folder.write_json(

@@ -195,9 +195,7 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
     method = registry.federated(study)
     by_name(method.params.aggregation)
     if getattr(method.params, "n_starts", 1) > 1 and method.name != "mixture":
-        raise ConfigError(
-            f"n_starts = {method.params.n_starts}: between hosts one start is one study", hint="n_starts = 1"
-        )
+        raise ConfigError(f"n_starts = {method.params.n_starts}: one order is one start", hint="starts.sign_starts")
     id = f"{re.sub(r'[^A-Za-z0-9]+', '-', study.name).strip('-').lower()[:40]}-{secrets.token_hex(4)}"
     order = make_order(study, id, {n: s["key"] for n, s in sites.items()}, folder.identity())
     run = private(folder.run(id))

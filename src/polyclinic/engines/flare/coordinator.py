@@ -27,7 +27,7 @@ from polyclinic.engines.flare.processes import (
 from polyclinic.engines.flare.session import connected, quiet, session, submit
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
 
-__all__ = ["follow", "order_of", "prune", "revoke", "start", "status", "stop"]
+__all__ = ["follow", "order_of", "prune", "revoke", "start", "state_of", "status", "stop"]
 
 ENDED: Final = ("finished", "stopped", "failed")
 LEGS: Final = 20
@@ -193,6 +193,12 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
         "waiting_for": [n for n, s in sites.items() if not s["connected"]],
         "studies": _runs(folder),
     }
+
+
+def state_of(folder: CoordinatorFolder, order: Order) -> dict[str, Any]:
+    """How a study stands."""
+    path = folder.run(order.id) / "status.json"
+    return read_json(path) if path.exists() else {"study": order.id, "state": "signed"}
 
 
 def order_of(folder: CoordinatorFolder, study: str) -> Order:
