@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,13 @@ class Federation:
     """A coordinator and its sites under one temporary folder."""
 
     def __init__(
-        self, root: Path, names: tuple[str, ...] = hospitals.NAMES, *, codes: int | None = None, **options: Any
+        self,
+        root: Path,
+        names: tuple[str, ...] = hospitals.NAMES,
+        *,
+        codes: int | None = None,
+        enrol: bool = False,
+        **options: Any,
     ) -> None:
         from polyclinic.engines.flare import coordination, membership
         from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
@@ -41,8 +47,14 @@ class Federation:
         hospitals.vocabulary(root / "studies", **({} if codes is None else {"drugs": codes, "diagnoses": codes}))
         self.coordinator = CoordinatorFolder(root / "coordinator")
         self.port, self.admin_port = free_port(), free_port()
+        self.enrol_port = free_port() if enrol else None
         invites = coordination.found(
-            self.coordinator, list(names), host="localhost", port=self.port, admin_port=self.admin_port
+            self.coordinator,
+            list(names),
+            host="localhost",
+            port=self.port,
+            admin_port=self.admin_port,
+            enrol_port=self.enrol_port,
         )
         self.sites: dict[str, Any] = {}
         for name, invite in zip(names, invites):
@@ -97,7 +109,7 @@ class Federation:
         run = self.coordinator.run(order.id)
         return read_outcome(run, federated(order.parsed(run / "files")))
 
-    def in_process(self, study: Path, *, noise_seed: int | None = None) -> Any:
+    def in_process(self, study: Path, *, noise_seed: int | None = None, without: Collection[str] = ()) -> Any:
         """The same study on the in-process engine, over the same node files."""
         from polyclinic.engines.registry import federated
         from polyclinic.federation.fold import Fold
@@ -107,7 +119,9 @@ class Federation:
         from polyclinic.tensors.ingest import ingest
 
         what = Study.read(study)
-        sites = [ingest(f.node, what, self.root / "in-process" / n).site for n, f in self.sites.items()]
+        sites = [
+            ingest(f.node, what, self.root / "in-process" / n).site for n, f in self.sites.items() if n not in without
+        ]
         doors = None
         if noise_seed is not None:
             doors = {

@@ -63,23 +63,71 @@ def test_forged_study_is_refused_everywhere_and_status_exits_4(federation, capsy
         assert stop.value.code == 4
 
 
+def test_study_over_the_policy_of_one_site_goes_on_without_it_and_status_exits_4(federation, capsys):
+    """South's owner allows another method only: refused there, by name in both logs; the quorum goes on."""
+    from polyclinic.cli import main
+    from polyclinic.engines.flare.folders import read_events
+
+    south = federation.sites["south"]
+    kept = south.node_path.read_text()
+    south.node_path.write_text(kept.replace("[policy]\n", '[policy]\nmethods = ["dpem"]\n'))
+    try:
+        path = federation.study("over", TRIP.format("plain"), head="deadline = 40\nquorum = 2\n")
+        order = federation.order(path)
+        status = federation.follow(order)
+    finally:
+        south.node_path.write_text(kept)
+    assert status["state"] == "finished", (status, federation.events(order))
+    assert set(status["refused"]) == {"south"}
+    assert any(e["event"] == "refused" and e["site"] == "south" for e in federation.events(order))
+    assert any(e["event"] == "refused" and e["study"] == order.id for e in read_events(south.events))
+    for command in ("status", "review"):
+        with pytest.raises(SystemExit) as stop:
+            main(["site", command, "--node", str(south.node_path), "--json"])
+        assert stop.value.code == 4, command
+    assert same(federation.outcome(order).public, federation.in_process(path, without={"south"}).public)
+    assert federation.charges("south", "over") == []
+    assert federation.charges("north", "over") != []
+
+
 @pytest.mark.slow
-def test_job_with_code_or_another_class_does_not_run_at_any_site(federation):
-    order = federation.order(federation.study("evil", TRIP.format("plain"), head="deadline = 10\n"))
-    mark = federation.root / "evil-ran"
-    code = _job(federation, order, "code-job")
-    custom = code / "app" / "custom"
-    custom.mkdir()
-    (custom / "evil.py").write_text(f"open({str(mark)!r}, 'w').write('x')\n")
-    status = _submit(federation, code)
-    assert "COMPLETED" not in status
-    other = _job(federation, order, "class-job")
-    client = other / "app" / "config" / "config_fed_client.json"
-    value = json.loads(client.read_text())
-    value["components"] = [{"id": "x", "path": "subprocess.Popen", "args": {"args": ["touch", str(mark)]}}]
-    client.write_text(json.dumps(value))
-    _submit(federation, other)
-    assert not mark.exists()
+def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path):
+    """The coordinator is hostile: its own server lets everything pass. What stops the jobs is in the sites' hands."""
+    made = Federation(tmp_path)
+    local = made.coordinator.server / "local"
+    everything = {"format_version": "1.0", "permissions": {"project_admin": "any"}}
+    (local / "authorization.json").write_text(json.dumps(everything))
+    resources = json.loads((local / "resources.json").read_text())
+    del resources["class_list_enforcement_mode"], resources["class_allow_list"]
+    (local / "resources.json").write_text(json.dumps(resources))
+    with running(made):
+        order = made.order(made.study("evil", TRIP.format("plain"), head="deadline = 10\n"))
+        mark = made.root / "evil-ran"
+        code = _job(made, order, "code-job")
+        (code / "app" / "custom").mkdir()
+        (code / "app" / "custom" / "evil.py").write_text(
+            f"class Evil:\n    def __init__(self):\n        open({str(mark)!r}, 'w').write('x')\n"
+        )
+        client = code / "app" / "config" / "config_fed_client.json"
+        value = json.loads(client.read_text())
+        client.write_text(json.dumps({**value, "components": [{"id": "x", "path": "evil.Evil", "args": {}}]}))
+        said = _submit(made, code)
+        assert "FAILED_TO_RUN" in said or "ABORTED" in said or "FINISHED" in said
+        assert "COMPLETED" not in said
+        touch = {"id": "x", "path": "subprocess.Popen", "args": {"args": ["touch", str(mark)]}}
+        shell = "nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher"
+        launch = {"id": "x", "path": shell, "args": {"script": f"touch {mark}", "launch_once": True}}
+        for n, evil in enumerate((touch, launch)):
+            other = _job(made, order, f"class-job-{n}")
+            client = other / "app" / "config" / "config_fed_client.json"
+            client.write_text(json.dumps({**value, "components": [evil]}))
+            assert "COMPLETED" not in _submit(made, other)
+        assert not mark.exists()
+        # the same hostile server can still lead an honest study: the refusals above were of the jobs, not of the server
+        study = made.study("honest", TRIP.format("plain"))
+        order = made.order(study)
+        assert made.follow(order)["state"] == "finished"
+        assert same(made.outcome(order).public, made.in_process(study).public)
 
 
 def test_client_without_certificate_or_of_another_authority_is_refused(federation, tmp_path):
@@ -147,64 +195,3 @@ def _up(federation, name: str) -> bool:
     from polyclinic.engines.flare.processes import Recorded, alive
 
     return alive(Recorded.read(federation.sites[name].pids / "client.json"))
-
-
-TAP = """
-import sys, base64
-from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-real = CoreCell._receive if hasattr(CoreCell, "_receive") else None
-from nvflare.fuel.f3.sfm import conn_manager
-take = conn_manager.ConnManager.process_frame_task
-def tapped(self, sfm_conn, frame):
-    with open({path!r}, "ab") as f:
-        f.write(bytes(frame) + b"\\n--frame--\\n")
-    return take(self, sfm_conn, frame)
-conn_manager.ConnManager.process_frame_task = tapped
-sys.argv = sys.argv[1:]
-from polyclinic.engines.flare.serve import main
-main(*sys.argv[0:3])
-"""
-
-
-@pytest.mark.slow
-def test_tap_on_the_relay_sees_no_plaintext_of_a_letter_between_sites(tmp_path):
-    """The server's process is run with a tap on every frame it takes off the wire, after TLS was removed."""
-    from polyclinic.engines.flare import coordinator, site
-    from polyclinic.engines.flare.processes import launch, port_open
-
-    made = Federation(tmp_path)
-    frames = tmp_path / "frames.bin"
-    script = tmp_path / "tap.py"
-    script.write_text(TAP.format(path=str(frames)))
-    argv = [str(script), "server", str(made.coordinator.server.resolve()), "server"]
-    try:
-        launch(
-            argv,
-            env=coordinator.environment(made.coordinator),
-            log=made.coordinator.path / "server.log",
-            note=made.coordinator.pids / "server.json",
-        )
-        assert wait_until(lambda: port_open("localhost", made.port), 60)
-        for folder in made.sites.values():
-            site.start(folder)
-        study = made.study("tapped", 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "subspace"')
-        order = made.order(study)
-        assert made.follow(order)["state"] == "finished"
-    finally:
-        made.stop()
-    seen = frames.read_bytes()
-    letters = seen.count(b"pc.put")
-    assert letters > 50  # the tap did see the letters' envelopes ...
-    # ... whose numbers would be doubles: every letter body between sites is sealed, so none decodes to known values
-    from polyclinic.federation import wire
-
-    plain = 0
-    for piece in seen.split(b"PCW1")[1:]:
-        body = b"PCW1" + piece
-        if b'"value"' in body[:400] or b"\xa5value" in body[:400]:
-            size = int.from_bytes(body[4:8], "little")
-            header = body[8 : 8 + size]
-            assert b"sealed" in header, header[:200]
-            plain += 1
-    assert plain > 20
-    assert wire.LIMIT  # the module under test was imported

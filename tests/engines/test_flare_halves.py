@@ -121,6 +121,56 @@ def test_stopped_run_resumes_to_the_same_model(world, adder):
     assert _same(world.lead(order).run().public, world.reference(path).public)
 
 
+def test_unchanged_arrays_travel_once_and_a_site_that_forgot_them_is_sent_all(world, monkeypatch):
+    from polyclinic.engines.flare import thin
+
+    path = world.study("thin", TRIP.format(4, "plain"))
+    sizes = {}
+    for large in (2**40, 128):
+        monkeypatch.setattr(thin, "LARGE", large)
+        order = world.order(path)
+        world.open(order)
+        calls = []
+
+        def stopped(order=order, calls=calls) -> bool:
+            calls.append(1)
+            if len(calls) == 25:  # a new process at one site, in the middle
+                world.desks["north"] = Desk(order, world.sites["north"], world._post)
+            return False
+
+        outcome = world.lead(order, stopped).run()
+        assert _same(outcome.public, world.reference(path).public)
+        assert len(calls) > 25
+        sizes[large] = outcome.traffic.bytes_down
+    assert sizes[128] < sizes[2**40]
+
+
+def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(world):
+    """Under a plain sum letters carry no signature of their own: the line on which they came says who speaks."""
+    order = world.order(world.study("name", TRIP.format(2, "plain"), head="deadline = 20\nquorum = 2\n"))
+    world.open(order)
+    honest = world.ask
+
+    def ask(site: str, data: bytes, timeout: float) -> bytes | None:
+        out = honest(site, data, timeout)
+        value = wire.decode(out)
+        if site == "east" and value.get("mail"):
+            letter = wire.decode(bytes(value["mail"][0]))
+            value["mail"] = [wire.encode({**letter, "sender": "south"})]
+            return wire.encode(value)
+        return out
+
+    lead = lead_for(order, world.coordinator.identity(), world.coordinator.run(order.id), ask, lambda: False)
+    begin = time.monotonic()
+    outcome = lead.run()
+    assert time.monotonic() - begin < 15  # it is not waited for
+    refused = [e for e in read_events(lead.events) if e["event"] == "message refused"]
+    assert refused
+    assert all(e["site"] == "east" and "under the name of 'south'" in e["what"] for e in refused)
+    assert "east" not in lead.commits
+    assert outcome.public.stage == "end"
+
+
 def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world):
     from polyclinic.engines.flare.admission import hosted
 
@@ -262,9 +312,19 @@ def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world):
 def test_asynchronous_excludes_secure_sums_and_other_methods(world):
     with pytest.raises(ConfigError, match="staleness"):
         world.order(world.study("bad-async", TRIP.format(1, "plain"), head="staleness = 1\n"))
-    method = 'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "masked"'
-    with pytest.raises(ConfigError, match="staleness"):
-        world.order(world.study("bad-async-2", method, head="staleness = 1\n"))
+    for adder in ("masked", "subspace"):
+        method = f'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "{adder}"'
+        with pytest.raises(ConfigError, match="staleness"):
+            world.order(world.study(f"bad-async-{adder}", method, head="staleness = 1\n"))
+
+
+def test_asynchronous_buffer_below_the_policys_minimum_of_sites_is_refused(world):
+    method = 'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "plain"'
+    order = world.order(world.study("small-buffer", method, head="deadline = 20\nquorum = 2\nstaleness = 1\n"))
+    world.open(order)
+    with pytest.raises(PeerLost, match="too many sites refused") as e:
+        world.lead(order).run()
+    assert sum("at least 3" in f for f in e.value.faults) == 3
 
 
 def test_study_without_public_codes_is_refused_before_it_is_signed(world):

@@ -53,10 +53,12 @@ class Pulse:
         """The last hello of a site."""
         return self._last.get(site, {})
 
-    def heard(self, site: str) -> None:
-        """Any answer is a sign of life."""
+    def heard(self, site: str, answer: Mapping[str, Any] | None = None) -> None:
+        """Any answer is a sign of life; ``answer`` tells that the site is not ready, before the next hello would."""
         if site in self._heard:
             self._heard[site] = time.monotonic()
+            if answer is not None:
+                self._last[site] = answer
 
     def look(self, sites: tuple[str, ...]) -> None:
         """Ask these sites now: what they last said is out of date."""

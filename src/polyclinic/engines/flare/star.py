@@ -195,7 +195,7 @@ class StarLead(Lead):
                 answer = f.result()
                 state = "none" if answer is None else answer["state"]
                 if answer is not None:
-                    self.pulse.heard(site)
+                    self.pulse.heard(site, answer if state in ("loading", "waiting") else None)
                 if state == "done" and answer is not None:
                     self._trouble.pop(site, None)
                     self._there[site] = set(arrays)
