@@ -27,6 +27,19 @@ def _folder(path: Path) -> Any:
     return CoordinatorFolder(path)
 
 
+def _home(path: Path) -> Any:
+    """The folder of a federation that was founded, or what to do."""
+    from polyclinic.errors import ConfigError
+
+    home = _folder(path)
+    if not home.settings.exists():
+        raise ConfigError(
+            f"{path}: no federation was founded here",
+            hint="give the coordinator's folder, or make one: polyclinic coordinator init FOLDER --site NAME ...",
+        )
+    return home
+
+
 def _say(value: dict[str, Any], json_: bool, text: str) -> None:
     from polyclinic.cli.console import console, say_json
 
@@ -77,7 +90,7 @@ def invite(
     """Invite one more site, or one anew; an earlier invite for it ends."""
     from polyclinic.engines.flare.invitation import invite as make
 
-    path = make(_folder(folder), name, days=days)
+    path = make(_home(folder), name, days=days)
     _say({"invite": str(path)}, json_, f"{path}")
 
 
@@ -86,8 +99,7 @@ def requests(folder: Folder, json_: Json = False) -> None:
     """Who was invited, who asks to join, and the fingerprints to compare by telephone."""
     from polyclinic.engines.flare.invitation import entries
 
-    home = _folder(folder)
-    home.read_settings()
+    home = _home(folder)
     found: dict[str, dict[str, Any]] = {
         n: {
             "state": "ended" if e.state == "invited" and e.over else e.state,
@@ -120,8 +132,7 @@ def approve(
     from polyclinic.engines.flare.folders import read_json
     from polyclinic.errors import ConfigError
 
-    home = _folder(folder)
-    home.read_settings()
+    home = _home(folder)
     file = Path(site) if site.endswith(".json") or "/" in site else None
     made = read_request(read_json(file) if file is not None else coordination.waiting(home, site).request)
     if yes and fingerprint is None:
@@ -144,7 +155,7 @@ def reject(
     """Reject a request to join, e.g. because the fingerprints differ; its invite ends."""
     from polyclinic.engines.flare.coordination import reject as say_no
 
-    mark = say_no(_folder(folder), site)
+    mark = say_no(_home(folder), site)
     _say({"site": site, "rejected": mark}, json_, f"the request {mark} of {site} is rejected")
 
 
@@ -154,7 +165,7 @@ def roster(folder: Folder, json_: Json = False) -> None:
     from polyclinic.engines.flare.coordination import roster as write
     from polyclinic.engines.flare.folders import read_json
 
-    path = write(_folder(folder))
+    path = write(_home(folder))
     marks = read_json(path)["fingerprints"]
     _say({"roster": str(path), "sites": marks}, json_, "\n".join([*(f"{n}  {m}" for n, m in marks.items()), str(path)]))
 
@@ -164,7 +175,7 @@ def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the
     """Revoke a site: it gets no message and no study, and cannot register again."""
     from polyclinic.engines.flare.coordinator import revoke as out
 
-    out(_folder(folder), name)
+    out(_home(folder), name)
     _say(
         {"revoked": name},
         json_,
@@ -181,7 +192,7 @@ def start(
     """Start the coordinator's server."""
     from polyclinic.engines.flare.coordinator import start as run
 
-    value = run(_folder(folder), foreground=foreground)
+    value = run(_home(folder), foreground=foreground)
     more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
     _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
 
@@ -191,9 +202,9 @@ def stop(folder: Folder, json_: Json = False) -> None:
     """Stop studies cleanly, end the server and everything it started, prune its files."""
     from polyclinic.engines.flare.coordinator import stop as end
 
-    value = end(_folder(folder))
+    value = end(_home(folder))
     more = f"; to be resumed: {', '.join(value['studies'])}" if value["studies"] else ""
-    _say(value, json_, f"coordinator stopped{more}")
+    _say(value, json_, f"coordinator stopped{more}" if value["ended"] else "the coordinator was not running")
 
 
 @app.command()
@@ -201,8 +212,8 @@ def status(folder: Folder, json_: Json = False) -> None:
     """Who is connected, who is waited for, and how every study stands."""
     from polyclinic.engines.flare.coordinator import status as look
 
-    value = look(_folder(folder))
-    lines = [f"coordinator {value['state']} on {value['host']}:{value['port']}"]
+    value = look(_home(folder))
+    lines = [f"coordinator {value['state']} ({value['host']}:{value['port']})"]
     if value["asking_to_join"]:
         lines.append(f"asking to join: {', '.join(value['asking_to_join'])} (polyclinic coordinator requests)")
     if value["invited"]:
@@ -214,7 +225,12 @@ def status(folder: Folder, json_: Json = False) -> None:
     here = [n for n, s in value["sites"].items() if s["connected"]]
     if here:
         lines.append(f"connected: {', '.join(here)}")
-    lines += [f"study {s['study']}: {s['state']}, round {s['round']}" for s in value["studies"]]
+    for s in value["studies"]:
+        lines.append(f"study {s['study']}: {s['state']}, round {s['round']}")
+        if s["state"] not in ("finished", "running"):
+            lines += [f"  {s['what']}"] if s.get("what") else []
+            lines += [f"  - {f}" for f in s.get("faults", [])]
+            lines.append(f"  go on: polyclinic coordinator resume {folder} {s['study']}")
     _say(value, json_, "\n".join(lines))
 
 
@@ -238,11 +254,12 @@ def submit(
     json_: Json = False,
 ) -> None:
     """Sign a study for all approved sites and run it; the sites check it against their policies first."""
+    from polyclinic.engines.flare.coordinator import need_running
     from polyclinic.engines.flare.starts import sign_starts
     from polyclinic.study import Study
 
-    home = _folder(folder)
-    home.read_settings()
+    home = _home(folder)
+    need_running(home)
     _run(home, sign_starts(home, Study.read(study)), json_)
 
 
@@ -253,12 +270,13 @@ def resume(
     json_: Json = False,
 ) -> None:
     """Go on with a study that was interrupted, to the same model."""
-    from polyclinic.engines.flare.coordinator import order_of
+    from polyclinic.engines.flare.coordinator import need_running, order_of
     from polyclinic.engines.flare.starts import starts_of
 
-    home = _folder(folder)
-    home.read_settings()
-    _run(home, starts_of(home, order_of(home, study)), json_)
+    home = _home(folder)
+    orders = starts_of(home, order_of(home, study))
+    need_running(home)
+    _run(home, orders, json_)
 
 
 def _run(home: Any, orders: list[Any], json_: bool) -> None:

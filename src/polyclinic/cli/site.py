@@ -130,7 +130,7 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
     from polyclinic.engines.flare.site import stop as end
 
     value = end(_folder(node))
-    _say(value, json_, f"{value['site']} stopped")
+    _say(value, json_, f"{value['site']} stopped" if value["ended"] else f"{value['site']} was not running")
 
 
 @app.command()
@@ -142,14 +142,20 @@ def status(node: NodeFile = NODE, json_: Json = False) -> None:
     from polyclinic.engines.flare.site import status as look
 
     value = look(_folder(node))
-    where = value["coordinator"]
-    reach = "reachable" if where["reachable"] else "not reachable"
-    lines = [f"{value['site']} {value['state']}; coordinator {where['host']}:{where['port']} {reach}"]
+    where = value.get("coordinator")
+    lines = [f"{value['site']} {value['state']}"]
+    if where is not None:
+        reach = "reachable" if where["reachable"] else "not reachable"
+        lines[0] += f"; coordinator {where['host']}:{where['port']} {reach}"
     lines += [
         f"study {s['study']}: {s['state']}" + "".join(f"\n  - {r}" for r in s["reasons"] if r) for s in value["studies"]
     ]
     if value["waiting_for_owner"]:
         lines.append(f"waiting for you: {', '.join(value['waiting_for_owner'])} (polyclinic site review)")
+    if value.get("not_pinned"):
+        lines.append(f"not compared yet: {', '.join(value['not_pinned'])} (polyclinic site pin)")
+    if value["refused"]:
+        lines.append(f"refused here: {', '.join(value['refused'])} (polyclinic site review tells why)")
     _say(value, json_, "\n".join(lines))
     if value["refused"]:
         raise typer.Exit(4)
@@ -164,8 +170,10 @@ def review(
     json_: Json = False,
 ) -> None:
     """Read what is asked of this site, and decide; exit code 4 if a study was refused here."""
-    from polyclinic.engines.flare.folders import read_json
-    from polyclinic.engines.flare.membership import decide, pending, refusals, studies
+    from polyclinic.engines.flare import need_flare
+
+    need_flare()
+    from polyclinic.engines.flare.membership import decide, pending, refusals, studies, unpinned
 
     folder = _folder(node)
     for name, yes in ((accept, True), (reject, False)):
@@ -176,19 +184,42 @@ def review(
             box.decide(name, approve=yes, by=by)
         else:
             decide(folder, name, accept=yes)
-    pins = read_json(folder.pins) if folder.pins.exists() else {}
     found, waiting = studies(folder), [str(p) for _, p in pending(folder)]
     lines = []
     for s in found:
         lines.append(f"study {s['study']}: {s['state']}")
         lines += [f"  - {r}" for r in s["reasons"] if r]
-        if "method" in s:
-            lines += [f"  {k}: {s[k]}" for k in ("description", "method", "privacy", "data", "quorum") if s.get(k)]
-            lines += [
-                f"  site {n}: {k[:16]}... {'pinned' if pins.get(n) == k else 'NOT PINNED'}"
-                for n, k in s["roster"].items()
-            ]
+        if "method" in s and s["state"] != "finished":
+            lines += _described(s, unpinned(folder, s), folder.node.name)
     lines += [f"release {w}" for w in waiting]
+    asked = [s["study"] for s in found if s["state"] == "waiting"]
+    if asked:
+        lines.append(f"decide: polyclinic site review --accept {asked[0]} (or --reject)")
     _say({"studies": found, "releases": waiting}, json_, "\n".join(lines) or "nothing was asked of this site yet")
     if refusals(folder):
         raise typer.Exit(4)
+
+
+def _described(s: dict[str, Any], strangers: list[str], me: str) -> list[str]:
+    """A study as its owner reads it."""
+    method, asked, data = s["method"], s["privacy"], s["data"]
+    lines = [f"  {s['description']}"] if s["description"] else []
+    options = ", ".join(f"{k} {v}" for k, v in method.items() if k != "name")
+    lines.append(f"  method: {method['name']}" + (f" ({options})" if options else ""))
+    if isinstance(asked, dict):
+        bound = f"{asked['level']}-level epsilon {asked['epsilon']:g}, delta {asked['delta']:g}"
+        lines.append(f"  privacy asked: {bound}, over the whole study")
+    else:
+        lines.append(f"  privacy asked: {asked}")
+    for kind, rule in data.items():
+        what = ", ".join(f"{k} {_plain(v)}" for k, v in rule.items() if v not in ({}, [], None, ""))
+        lines.append(f"  {kind}: {what}")
+    lines.append(f"  at least {s['quorum']} of {len(s['roster'])} sites in every sum")
+    mark = {n: "this site" if n == me else "NOT PINNED" if n in strangers else "pinned" for n in s["roster"]}
+    return lines + [f"  site {n}: {mark[n]}" for n in s["roster"]]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{k}={v}" for k, v in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

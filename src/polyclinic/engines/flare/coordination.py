@@ -200,5 +200,6 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
     order = make_order(study, id, {n: s["key"] for n, s in sites.items()}, folder.identity())
     run = private(folder.run(id))
     write_json(run / "order.json", {"order": order.encode()})
+    write_json(run / "study.json", {"study": dict(order.study), "sites": list(order.sites)})  # for the live page
     append_event(folder.events, event="signed", study=id, sites=list(sites))
     return order

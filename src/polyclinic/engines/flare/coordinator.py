@@ -27,7 +27,7 @@ from polyclinic.engines.flare.processes import (
 from polyclinic.engines.flare.session import connected, quiet, session, submit
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
 
-__all__ = ["follow", "order_of", "prune", "revoke", "start", "state_of", "status", "stop"]
+__all__ = ["follow", "need_running", "order_of", "prune", "revoke", "start", "state_of", "status", "stop"]
 
 ENDED: Final = ("finished", "stopped", "failed")
 LEGS: Final = 20
@@ -81,6 +81,12 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
 
 def _ports(settings: dict[str, Any]) -> list[int]:
     return [int(settings[k]) for k in ("port", "admin_port", "enrol_port") if settings.get(k) is not None]
+
+
+def need_running(folder: CoordinatorFolder) -> None:
+    """Refuse to begin while the coordinator is not running, before anything is signed."""
+    if not alive(Recorded.read(folder.pids / "server.json")):
+        raise PeerLost("the coordinator is not running", hint=f"polyclinic coordinator start {folder.path}")
 
 
 def receive(folder: CoordinatorFolder) -> Recorded | None:
@@ -161,6 +167,15 @@ def _progress(run: Path) -> list[dict[str, Any]]:
     return read_events(run / "progress.jsonl")
 
 
+def _seen(folder: CoordinatorFolder, now: dict[str, float]) -> dict[str, Any]:
+    """When each site was last heard of, also before this; kept on disk."""
+    path = folder.path / "seen.json"
+    known = {**(read_json(path) if path.exists() else {}), **now}
+    if now:
+        write_json(path, known)
+    return known
+
+
 def status(folder: CoordinatorFolder) -> dict[str, Any]:
     """Who is connected, who is waited for and since when, and how every study stands."""
     settings = folder.read_settings()
@@ -170,9 +185,7 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
     if up:
         with session(folder) as api:
             seen = connected(api)
-    path = folder.path / "seen.json"
-    known = read_json(path) if path.exists() else {}
-    write_json(path, {**known, **seen})
+    known = _seen(folder, seen)
     now = time.time()
     sites = {}
     for name in approved:
@@ -208,7 +221,11 @@ def order_of(folder: CoordinatorFolder, study: str) -> Order:
     if len(fits) > 1:
         fits = [r["study"] for r in _runs(folder) if r["study"] in fits and r["state"] != "finished"] or fits
     if len(fits) != 1:
-        raise ConfigError(f"study {study!r}: {'none' if not fits else 'several'} of that name", faults=names)
+        raise ConfigError(
+            f"study {study!r}: {'none' if not fits else 'several'} of that name",
+            faults=fits or names,
+            hint="polyclinic coordinator status FOLDER lists them" if names else "no study was submitted yet",
+        )
     return read_order(read_json(folder.run(fits[0]) / "order.json")["order"], folder.identity().public)
 
 
@@ -249,7 +266,7 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
                             f"study {order.id!r}: the coordinator's server is gone",
                             hint="polyclinic coordinator start, then: polyclinic coordinator resume",
                         )
-                    again, dead = _watch(api, run, order, job, started, now)
+                    again, dead = _watch(folder, api, run, order, job, started, now)
                     if again:
                         (run / "stop").touch(mode=0o600)
                         wait_for(lambda: read_json(run / "status.json")["state"] in ENDED, 15.0)
@@ -275,7 +292,9 @@ def _wait_connected(folder: CoordinatorFolder, api: Any, order: Order, least: in
     """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
     begin = time.monotonic()
     while True:
-        here = set(connected(api)) & set(order.sites)
+        seen = connected(api)
+        _seen(folder, seen)
+        here = set(seen) & set(order.sites)
         waited = time.monotonic() - begin
         if len(here) == len(order.sites) or (len(here) >= least and waited > min(8.0, order.deadline)):
             return
@@ -288,7 +307,9 @@ def _wait_connected(folder: CoordinatorFolder, api: Any, order: Order, least: in
         time.sleep(0.5)
 
 
-def _watch(api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, Any]) -> tuple[bool, bool]:
+def _watch(
+    folder: CoordinatorFolder, api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, Any]
+) -> tuple[bool, bool]:
     """Whether a new leg is needed for a site that this leg does not reach, and whether this leg's process is dead."""
     events = read_events(run / "events.jsonl")
     last = max((i for i, e in enumerate(events) if e["event"] == "leg"), default=0)
@@ -298,6 +319,7 @@ def _watch(api: Any, run: Path, order: Order, job: str, started: float, now: dic
             states[e["site"]] = (e["event"], e["time"])
     try:
         here = connected(api)
+        _seen(folder, here)
         with quiet():
             said = str(api.get_job_status(job))
     except Exception:

@@ -421,7 +421,7 @@ class Desk:
                 self._prepared_public = self._conductor.state()
                 self._conductor.restore(before)
                 self._save()
-        return {"state": "done"}
+        return {"state": "done", "round": self._step.round if self._step is not None else 0}
 
     # ---- the end
 

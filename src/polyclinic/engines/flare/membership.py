@@ -45,6 +45,7 @@ __all__ = [
     "request",
     "send",
     "studies",
+    "unpinned",
 ]
 
 
@@ -185,6 +186,12 @@ def studies(folder: SiteFolder) -> list[dict[str, Any]]:
     ]
 
 
+def unpinned(folder: SiteFolder, study: dict[str, Any]) -> list[str]:
+    """Sites of a study whose keys the owner has not compared and pinned."""
+    pins = read_json(folder.pins) if folder.pins.exists() else {}
+    return [n for n, k in study.get("roster", {}).items() if n != folder.node.name and pins.get(n) != k]
+
+
 def refusals(folder: SiteFolder) -> list[dict[str, Any]]:
     """Studies that this site refused."""
     return [s for s in studies(folder) if s["state"] == "refused"]
@@ -200,6 +207,11 @@ def decide(folder: SiteFolder, study: str, *, accept: bool) -> None:
     """The owner's word about a study."""
     place = folder.study(study)
     if not (place / "order.json").exists():
-        raise ConfigError(f"no study {study!r} was asked of this site")
+        known = [s["study"] for s in studies(folder)]
+        raise ConfigError(
+            f"no study or release {study!r} was asked of this site",
+            faults=[f"asked: {', '.join(known) or 'nothing yet'}"],
+            hint="polyclinic site review shows what is asked",
+        )
     write_json(place / "accepted.json", {"accepted": accept})
     append_event(folder.events, event="accepted" if accept else "rejected", study=study)

@@ -203,7 +203,7 @@ def call(
     except (OSError, HTTPException, ValueError) as e:
         raise PeerLost(
             f"the coordinator's port for joining, {host}:{port}, does not answer ({type(e).__name__})",
-            hint="is the coordinator started (coordinator start), the port open? Or carry the request by hand: --offline",
+            hint=f"is the coordinator started, its port open? Or carry it as a file: polyclinic site {_BY_HAND.get(path, '')}",
         ) from None
     if not isinstance(answer, dict) or reply.status not in (200, 202):
         why = answer.get("reason", reply.status) if isinstance(answer, dict) else reply.status
@@ -211,6 +211,7 @@ def call(
     return answer
 
 
+_BY_HAND: Final = {"/join": "join --offline", "/roster": "pin roster.json"}
 _REMEDY: Final = {
     403: "ask the coordinator for a new invite (polyclinic coordinator invite)",
     409: "if that was not you, somebody else has your invite: tell the coordinator (coordinator invite makes a new one)",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polyclinic.engines.flare.desk import setting_from
-from polyclinic.engines.flare.folders import append_event
+from polyclinic.engines.flare.folders import append_event, read_events
 from polyclinic.engines.flare.lead import ANSWER, ATTEMPTS, LIMIT, Lead
 from polyclinic.engines.flare.order import host
 from polyclinic.errors import ProtocolMismatch, SumBurnt
@@ -21,6 +21,14 @@ __all__ = ["RingLead"]
 class RingLead(Lead):
     """Starts every sum, waits until all nodes know it, lets them commit it together; sees the model at the end only."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._now = 0  # round of the sum that was settled last
+
+    def _last_round(self) -> int:
+        """Shown already, in a leg before this one."""
+        return max((int(e.get("round", 0)) for e in read_events(self.folder / "progress.jsonl")), default=0)
+
     def _sums(self) -> Outcome:
         sites = tuple(sorted({host(n) for n in setting_from(self._setting).sites}))
         c = self.conductor
@@ -28,7 +36,7 @@ class RingLead(Lead):
         self._all(sites, {"what": "begin", "setting": self._setting})
         self._catch_up(sites)
         c.begin()  # the coordinator's own copy stays at the start: it sees no sum
-        failed = 0
+        failed, shown = 0, self._last_round()
         while True:
             self._check_stop()
             self._wait_for(sites)
@@ -43,7 +51,9 @@ class RingLead(Lead):
                     self.commits[site] = [self.number, self.attempt]
                 self.number, self.attempt, failed = self.number + 1, 0, 0
                 self._save()
-                self._progress(Progress("sum", self.method.name, self.number, 0, {}))
+                if self._now > shown:  # which round it is the sites say; its figures are theirs until the end
+                    shown = self._now
+                    self._progress(Progress("round", self.method.name, shown, self.method.params.rounds or 0, {}))
                 continue
             append_event(self.events, event="burnt", number=self.number, attempt=self.attempt)
             self.attempt, failed = self.attempt + 1, failed + 1
@@ -91,8 +101,9 @@ class RingLead(Lead):
             for s, f in futures.items():
                 answer = f.result()
                 state = "none" if answer is None else answer["state"]
-                if state == "done":
+                if state == "done" and answer is not None:
                     waiting.discard(s)
+                    self._now = int(answer.get("round", 0))
                 elif state in ("burnt", "lost", "refused", "bad"):
                     return False
             if any(self.pulse.state(s) == "lost" for s in waiting):

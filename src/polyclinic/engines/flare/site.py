@@ -11,7 +11,7 @@ from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.coordinator import _sweep
 from polyclinic.engines.flare.executor import NODE
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
-from polyclinic.engines.flare.membership import pending, studies
+from polyclinic.engines.flare.membership import joined, pending, studies, unpinned
 from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, port_open, record, recorded
 from polyclinic.errors import ConfigError
 
@@ -21,7 +21,7 @@ __all__ = ["start", "status", "stop"]
 def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
     """Start the site's client; it connects by itself, also to a coordinator that comes later."""
     need_flare()
-    if not (folder.workspace / "startup" / "client.crt").exists():
+    if not joined(folder):
         raise ConfigError(
             f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
         )
@@ -39,6 +39,8 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
 
 def stop(folder: SiteFolder) -> dict[str, Any]:
     """End the client and every worker by its number, also while the coordinator is away; prune FLARE's files."""
+    if not folder.path.exists():
+        return {"state": "stopped", "site": folder.node.name, "ended": []}
     ended = end(recorded(folder.pids, "client.json")) + end(recorded(folder.pids, "worker-*.json"))
     for note in folder.pids.glob("*.json") if folder.pids.exists() else ():
         forget(note)
@@ -48,21 +50,25 @@ def stop(folder: SiteFolder) -> dict[str, Any]:
 
 
 def status(folder: SiteFolder) -> dict[str, Any]:
-    """Whether the site runs and reaches its coordinator, and how every study stands here."""
+    """Whether the site has joined, runs and reaches its coordinator, and how every study stands here."""
+    if not folder.invite.exists():
+        return {"site": folder.node.name, "state": "not joined", "studies": [], "refused": [], "waiting_for_owner": []}
     invite = folder.read_invite()
     up = alive(Recorded.read(folder.pids / "client.json"))
     workers = [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)]
     found = studies(folder)
     log: list[dict[str, Any]] = read_events(folder.events)
+    state = "running" if up else "stopped" if joined(folder) else "waiting for the coordinator's approval"
     return {
         "site": folder.node.name,
-        "state": "running" if up else "stopped",
+        "state": state,
         "workers": workers,
         "coordinator": {
             "host": invite["host"],
             "port": invite["port"],
             "reachable": port_open(invite["host"], int(invite["port"])),
         },
+        "not_pinned": sorted({n for s in found for n in unpinned(folder, s)}),
         "studies": found,
         "refused": [s["study"] for s in found if s["state"] == "refused"],
         "waiting_for_owner": [s["study"] for s in found if s["state"] == "waiting"]
