@@ -97,7 +97,9 @@ def test_slow_site_does_not_stop_fast_ones(four, method, capsys):
     assert max(max(e["age"].values()) for e in sums) <= BOUND  # never older than the bound
     without = sum("west" not in e["age"] for e in sums)
     assert without > ROUNDS // 4  # the others went on without it ...
-    assert any("west" in e["age"] for e in sums)  # ... and it took part when it could
+    stale = [e for e in four.events(order) if e["event"] == "stale" and e["site"] == "west"]
+    assert all(e["now"] - e["number"] > BOUND for e in stale)
+    assert stale or any("west" in e["age"] for e in sums)  # ... and what it sent was used, or too old
     for name in NAMES:
         charges = four.charges(name, f"async-{method}")
         assert len({(c.round, c.step, c.attempt) for c in charges}) == len(charges), name

@@ -45,12 +45,17 @@ def _right(federation, study, order, status, *, retries: bool = False):
         assert len(charges) <= len(reference.releases) + (more if retries else 0), name
 
 
-def test_killed_sites_come_back_in_the_same_job(federation):
-    """One site in the middle of a round, and later two at once."""
-    study = federation.study("kill-sites", TRIP.format(30, "plain"))
+def test_killed_sites_come_back_in_the_same_job_and_pay_once(federation):
+    """In one run: a worker between charge and release, a whole site in the middle of a round, two sites at once."""
+    study = federation.study("kill-sites", TRIP.format(26, "plain"))
     order = federation.order(study)
-    one, two = At(3, lambda: federation.restart("north")), At(14, lambda: federation.restart("east", "south"))
+    found: list[str] = []
+    thread = threading.Thread(target=_strike_between, args=(federation, order, "east", found))
+    one, two = At(8, lambda: federation.restart("north")), At(17, lambda: federation.restart("east", "south"))
+    thread.start()
     status = federation.follow(order, lambda e: (one(e), two(e)))
+    thread.join()
+    assert found, "no kill came between a charge and its release"
     assert one.done.is_set()
     assert two.done.is_set()
     _right(federation, study, order, status)
@@ -59,9 +64,11 @@ def test_killed_sites_come_back_in_the_same_job(federation):
     assert len([e for e in events if e["event"] == "leg"]) == 1  # no new job was needed
     for name, round_ in (("north", one), ("east", two), ("south", two)):
         back = [e["time"] for e in events if e.get("site") == name and e["event"] == "ready"][-1]
-        print(
-            f"FIGURE {name} was ready again {time.time() - round_.when - _age(back):.0f} s after the kill, load {os.getloadavg()[0]:.1f}"
-        )
+        print(f"FIGURE {name} was ready again {time.time() - round_.when - _age(back):.0f} s after the kill, {_load()}")
+
+
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.1f}"
 
 
 def _age(stamp: str) -> float:
@@ -122,7 +129,7 @@ def _strike_between(federation, order, name: str, found: list[str]) -> None:
 
     ledger = ledger_of(federation.sites[name].node)
     store = federation.sites[name].study(order.id) / "releases"
-    end = time.monotonic() + 120
+    end = time.monotonic() + 90
     while time.monotonic() < end and not found:
         if not wait_until(lambda: federation.worker(name), 60):
             return
@@ -135,18 +142,6 @@ def _strike_between(federation, order, name: str, found: list[str]) -> None:
         last = ledger.charges(study=order.study["study"]["name"])[-1]
         if not (store / f"{last.details['release']}.npz").exists():
             found.append(str(last.details["release"]))  # else it came too late: once more
-
-
-def test_site_killed_between_charge_and_release_pays_once(federation):
-    study = federation.study("between", TRIP.format(20, "plain"))
-    order = federation.order(study)
-    found: list[str] = []
-    thread = threading.Thread(target=_strike_between, args=(federation, order, "east", found))
-    thread.start()
-    status = federation.follow(order)
-    thread.join()
-    assert found, "no kill came between a charge and its release"
-    _right(federation, study, order, status)
 
 
 @pytest.mark.slow

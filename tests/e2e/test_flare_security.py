@@ -63,6 +63,7 @@ def test_forged_study_is_refused_everywhere_and_status_exits_4(federation, capsy
         assert stop.value.code == 4
 
 
+@pytest.mark.slow
 def test_study_over_the_policy_of_one_site_goes_on_without_it_and_status_exits_4(federation, capsys):
     """South's owner allows another method only: refused there, by name in both logs; the quorum goes on."""
     from polyclinic.cli import main

@@ -173,7 +173,7 @@ def _run(root: Path, aggregation: str, monkeypatch, *, unsealed: bool) -> tuple[
 def test_relay_sees_no_plaintext_of_a_letter_between_sites(tmp_path, aggregation, monkeypatch):
     frames, wire, sealed, shown = _run(tmp_path, aggregation, monkeypatch, unsealed=False)
     secret = _windows(sealed)
-    assert len(secret) > 50
+    assert len(secret) > 20
     assert _found(secret, frames) == 0
     assert _found(secret, wire) == 0
     assert b"pc.put" in frames or b"pc.ask" in frames  # the relay reads FLARE's envelopes ...

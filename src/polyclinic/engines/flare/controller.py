@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -23,6 +23,7 @@ from polyclinic.tensors.blas import one_thread
 
 __all__ = ["COORDINATOR_FOLDER", "StudyController"]
 
+SPARE: Final = 64 * 2**10  # bytes kept free, so that a full disk can still be written down
 COORDINATOR_FOLDER = "POLYCLINIC_COORDINATOR"  # the coordinator's folder; set by `coordinator start`
 
 
@@ -73,30 +74,31 @@ class StudyController(Controller):  # type: ignore[misc]
             return bool(abort_signal.triggered) or (run / "stop").exists()
 
         status = {"study": order.id, "job": str(fl_ctx.get_job_id())}
+        spare = run / "spare"
         try:
             with alone(run / "lock", f"study {order.id!r}"), one_thread():
                 write_json(run / "status.json", {**status, "state": "running"})
+                spare.write_bytes(bytes(SPARE))
                 lead = lead_for(order, folder.identity(), run, ask, stopped)
                 outcome = lead.run()
                 write_outcome(run, outcome)
                 write_json(run / "status.json", {**status, "state": "finished", "refused": lead.refused})
-                (run / "state.ckpt").unlink(
-                    missing_ok=True
-                )  # last: killed before this, the study ends once more, the same
+                # last: killed before this, the study ends once more, the same
+                (run / "state.ckpt").unlink(missing_ok=True)
         except PolyclinicError as e:
             append_event(run / "events.jsonl", event="stopped", code=e.code, what=e.what, reasons=list(e.faults))
             report = {"error": e.code, "what": e.what, "faults": list(e.faults), "hint": e.hint, "exit": e.exit_code}
             write_json(run / "status.json", {**status, "state": "stopped", **report})
-        except OSError as e:
-            if e.errno not in FULL:
-                raise
-            what = f"the coordinator cannot write to its disk ({e.strerror})"
-            append_event(run / "events.jsonl", event="stopped", what=what)
-            hint = "free space, then: polyclinic coordinator resume"
-            write_json(run / "status.json", {**status, "state": "stopped", "what": what, "hint": hint, "exit": 1})
         except Exception as e:
-            append_event(run / "events.jsonl", event="failed", what=f"{type(e).__name__}: {e}")
-            write_json(
-                run / "status.json", {**status, "state": "failed", "what": f"{type(e).__name__}: {e}", "exit": 1}
-            )
-            raise
+            spare.unlink(missing_ok=True)  # room for the words that say so
+            full, what = False, f"{type(e).__name__}: {e}"
+            if isinstance(e, OSError) and e.errno in FULL:
+                full, what = True, f"the coordinator cannot write to its disk ({e.strerror})"
+            report = {"state": "stopped" if full else "failed", "what": what, "exit": 1}
+            append_event(run / "events.jsonl", event=report["state"], what=what)
+            hint = {"hint": "free space, then: polyclinic coordinator resume"} if full else {}
+            write_json(run / "status.json", {**status, **report, **hint})
+            if not full:
+                raise
+        finally:
+            spare.unlink(missing_ok=True)
