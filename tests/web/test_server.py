@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.web.server import create_app
+from polyclinic.web.watch import Watch
 
 LOCAL = "http://127.0.0.1:8765"
 DECIDE = {"X-Polyclinic": "decide"}
@@ -147,3 +148,14 @@ def test_a_growing_and_broken_progress_file_is_read_as_far_as_it_is_whole(tmp_pa
     run = client.get("/api/run", params={"id": tmp_path.resolve().name}).json()
     assert [r["objective"] for r in run["rounds"]] == [1.0, 0.5]
     assert run["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [("submitted", "waiting for the sites"), ("running", "running"), ("stopped", "stopped"), ("failed", "stopped")],
+)
+def test_study_between_hosts_says_itself_how_it_stands(tmp_path, said, shown):
+    """The coordinator's run folder has a status of its own; the page does not guess from the age of files."""
+    (tmp_path / "study.json").write_text(json.dumps({"study": {"study": {"name": "icu"}}, "sites": ["north"]}))
+    (tmp_path / "status.json").write_text(json.dumps({"state": said}))
+    assert Watch(tmp_path).brief()["state"] == shown

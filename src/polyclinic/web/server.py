@@ -9,10 +9,12 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from anyio import BrokenResourceError, ClosedResourceError
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyclinic import __version__
 from polyclinic.errors import PolyclinicError
@@ -155,7 +157,21 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
         text = file.read_text(encoding="utf-8") if fresh else render(RunContents.read(path))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
+    app.add_middleware(_Closed)
     return app
+
+
+class _Closed:
+    """A page that is closed while events flow to it is no error."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except* (BrokenResourceError, ClosedResourceError):
+            pass
 
 
 def _watch(root: Path, id: str) -> Watch:

@@ -107,6 +107,11 @@ class Watch:
             return "finished"
         if waiting:
             return "waiting for the owner"
+        said = _file(self.path / "status.json").get("state")  # of a study between hosts
+        if said in ("stopped", "failed", "finished"):
+            return "stopped" if said == "failed" else str(said)
+        if said == "submitted":
+            return "waiting for the sites"
         return "running" if time.time() - _changed(self.path) < QUIET else "stopped"
 
     def _sites(self, names: Sequence[str], asked: Mapping[str, Any] | None) -> list[dict[str, Any]]:
