@@ -11,23 +11,22 @@ import numpy as np
 from polyclinic.errors import PolyclinicError
 from polyclinic.papers.cohorts import cohort
 from polyclinic.papers.experiment import Interval, Lab, interval
-from polyclinic.papers.reach import Trace, trace
+from polyclinic.papers.reach import trace
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.tensors.site import pooled
 
 __all__ = ["TUNED_ON", "Finish", "Runner", "cheaper", "pooled_reference", "race"]
 
-TUNED_ON: Final = 1000  # a seed that no figure uses
-Measure = Literal["full", "observed", "own"]
+TUNED_ON: Final = (1000, 1001, 1002)  # seeds that no figure uses
+Measure = Literal["full", "nonzeros"]
 
 
 @dataclass(frozen=True)
 class Runner:
     """A method with the settings that it may choose from, and when it has arrived.
 
-    ``measure``: ``full``, over all cells, a share of what pooled CP-ALS explains; ``observed``, RMSE over nonzeros at
-    most 1 % above pooled CP-ALS's; ``own``, RMSE over nonzeros within 1 % of where this run itself ends, which is what
-    "converged" means in the papers.
+    ``measure``: ``full``, over all cells, a share of what pooled CP-ALS explains. ``nonzeros``, the papers' own: RMSE over
+    nonzeros at most 1 % above the worst last one among all runners of this measure, so that all arrive at an equal loss.
     """
 
     name: str
@@ -61,13 +60,14 @@ class Finish:
 
 
 def cheaper(left: Finish, right: Finish) -> tuple[Interval, bool]:
-    """Ratio of bytes on the same seeds, and whether the left is cheaper: it arrives on every seed, ratio below 1.
+    """Ratio of bytes on the same seeds (geometric mean), and whether the left is cheaper: it arrives always, ratio below 1.
 
     Where the right never arrives it counts with what it spent, which is less than its true cost.
     """
     own = [h["bytes"] if h else spent for h, spent in zip(left.hits, left.spent)]
     other = [h["bytes"] if h else spent for h, spent in zip(right.hits, right.spent)]
-    ratio = interval([a / b if np.isfinite(a) and np.isfinite(b) else None for a, b in zip(own, other)])
+    log = interval([np.log(a / b) if np.isfinite(a) and np.isfinite(b) else None for a, b in zip(own, other)])
+    ratio = Interval(float(np.exp(log.mean)), float(np.exp(log.low)), float(np.exp(log.high)), log.n)
     return ratio, all(left.hits) and ratio.below(1.0)
 
 
@@ -84,62 +84,63 @@ def pooled_reference(data: str, seed: int, patients: int, rank: int) -> dict[str
 def race(
     lab: Lab, data: str, runners: Sequence[Runner], *, patients: int, rank: int, share: float
 ) -> dict[str, Finish]:
-    """Run every method with its best setting, found on a seed apart; ``share`` of what the pooled model explains is the goal.
+    """Run every method with its best setting, found on seeds apart; ``share`` of what the pooled model explains is the goal.
 
-    Over nonzeros there is nothing to explain (zeros are no floor there), hence the other measures of :class:`Runner`.
+    Over nonzeros there is nothing to explain (zeros are no floor there), hence the other measure of :class:`Runner`.
     """
     if len({len(r.settings) for r in runners}) != 1:
         raise ValueError("unequal tuning budgets: " + ", ".join(f"{r.name} {len(r.settings)}" for r in runners))
 
-    def goal(runner: Runner, seed: int) -> float:
+    def goal(seed: int) -> float:
         known = lab.part(f"pooled {data} {rank} {seed}", lambda: pooled_reference(data, seed, patients, rank))
-        if runner.measure == "observed":
-            return 1.01 * float(known["observed"])
         return float(np.sqrt(known["zero"] ** 2 - share * (known["zero"] ** 2 - known["full"] ** 2)))
 
-    def run(runner: Runner, seed: int, setting: Mapping[str, Any]) -> dict[str, Any]:
-        bar = 0.0 if runner.measure == "own" else goal(runner, seed)
-
-        def curve(t: Trace) -> list[float]:
-            return t.full if runner.measure == "full" else t.observed
-
+    def run(runner: Runner, seed: int, setting: Mapping[str, Any]) -> dict[str, list[float]] | None:
+        bar = goal(seed) if runner.measure == "full" else None
         try:
-            method = runner.make(rank=rank, rounds=lab["rounds"], seed=seed, tol=0.0, **setting)
             found = trace(
-                method,
+                runner.make(rank=rank, rounds=lab["rounds"], seed=seed, tol=0.0, **setting),
                 cohort(data, seed, patients),
-                nonzeros=runner.measure != "full",
-                until=lambda t: curve(t)[-1] <= bar,
+                nonzeros=bar is None,
+                until=None if bar is None else lambda t: t.full[-1] <= bar,
             )
         except PolyclinicError:
-            return {"hit": None, "last": None, "spent": None}
-        values = curve(found)
-        if not values or (runner.measure == "own" and found.model is None):
-            return {"hit": None, "last": None, "spent": None}
-        at: int | None
-        if runner.measure == "own":  # from here on it stays within 1 % of its end
-            away = np.flatnonzero(np.abs(np.array(values) / values[-1] - 1) > 0.01)
-            at = int(away[-1]) + 1 if len(away) else 0
-        else:
-            at = next((k for k, v in enumerate(values) if v <= bar), None)
-        hit = None if at is None else {"rounds": at + 1.0, "bytes": found.bytes[at]}
-        return {"hit": hit, "last": values[-1], "spent": found.bytes[-1]}
+            return None
+        if not found.full or (bar is None and found.model is None):
+            return None
+        return {"curve": found.full if bar is not None else found.observed, "bytes": found.bytes}
 
     def loss(runner: Runner, setting: Mapping[str, Any]) -> float | None:
-        found = run(runner, TUNED_ON, setting)
-        if found["last"] is None:
+        """Mean bytes to the goal, twice what was spent where it was never reached; over nonzeros, the last RMSE."""
+        found = [run(runner, s, setting) for s in TUNED_ON[: lab["tuned"]]]
+        known = [f for f in found if f is not None]
+        if len(known) < len(found):
             return None
-        if runner.measure == "own":
-            return float(found["last"])
-        return float(found["hit"]["bytes"] if found["hit"] else 1e15 * found["last"])
+        if runner.measure == "nonzeros":
+            return float(np.mean([f["curve"][-1] for f in known]))
+        return float(np.mean([f["bytes"][-1] * (1 + (f["curve"][-1] > goal(s))) for f, s in zip(known, TUNED_ON)]))
 
-    out = {}
+    settings, runs = {}, {}
     for r in runners:
         best = lab.tune(f"{data} {r.name}", r.settings, lambda r=r, **setting: loss(r, setting))
-        found = [
+        settings[r.name] = best
+        runs[r.name] = [
             lab.part(f"{data} {r.name} {best} {s}", lambda r=r, best=best, s=s: run(r, s, best)) for s in lab.seeds
         ]
-        spent = [float("nan") if f["spent"] is None else f["spent"] for f in found]
-        last = [float("nan") if f["last"] is None else f["last"] for f in found]
-        out[r.name] = Finish(best, [f["hit"] for f in found], last, spent)
-    return out
+    ends = [
+        max((runs[r.name][k]["curve"][-1] for r in runners if r.measure == "nonzeros" and runs[r.name][k]), default=0.0)
+        for k in range(len(lab.seeds))
+    ]
+    bars = {"full": [goal(s) for s in lab.seeds], "nonzeros": [1.01 * e for e in ends]}
+    return {r.name: _finish(settings[r.name], runs[r.name], bars[r.measure]) for r in runners}
+
+
+def _finish(setting: Mapping[str, Any], runs: Sequence[dict[str, list[float]] | None], bars: Sequence[float]) -> Finish:
+    hits: list[dict[str, float] | None] = []
+    for found, bar in zip(runs, bars):
+        at = next((k for k, v in enumerate(found["curve"]) if v <= bar), None) if found else None
+        hits.append(None if at is None or found is None else {"rounds": at + 1.0, "bytes": found["bytes"][at]})
+    nan = float("nan")
+    return Finish(
+        setting, hits, [f["curve"][-1] if f else nan for f in runs], [f["bytes"][-1] if f else nan for f in runs]
+    )
