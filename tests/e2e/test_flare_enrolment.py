@@ -313,3 +313,63 @@ def test_port_for_joining_is_bounded(home, desk):
     with pytest.raises(PolicyRefusal, match="no such invite"):
         reception.call(invite, "/join", {"site": "west", "secret": "x"})
     assert set(invitation.entries(home)) == set(SITES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(tmp_path, capsys):
+    """Joining, running, revoked on file only, shut out after the restart, invited again, connected again, leaving."""
+    from polyclinic.engines.flare import site as service
+
+    folder = CoordinatorFolder(tmp_path / "coordinator")
+    ports = {"port": free_port(), "admin_port": free_port(), "enrol_port": free_port()}
+    (invite,) = coordination.found(folder, ["north"], host="localhost", **ports)
+    node = hospitals.hospital(tmp_path / "north", "north", patients=5)
+    site = SiteFolder.of(node)
+
+    def join(invite: Path) -> None:
+        code, asked = command(capsys, "site", "join", invite, "--node", node, "--wait", 0)
+        assert code == 0
+        mark = ("--fingerprint", asked["fingerprint"], "--yes")
+        assert command(capsys, "coordinator", "approve", folder.path, "north", *mark)[0] == 0
+        assert command(capsys, "site", "join", invite, "--node", node)[1]["state"] == "joined"
+
+    def connected() -> bool:
+        return bool(coordinator.status(folder)["sites"].get("north", {}).get("connected"))
+
+    try:
+        assert command(capsys, "coordinator", "start", folder.path)[1]["enrol_port"] == ports["enrol_port"]
+        assert command(capsys, "coordinator", "start", folder.path)[0] == 2  # twice
+        join(invite)
+        service.start(site)
+        assert wait_for(connected, 40, 1.0)
+        assert command(capsys, "coordinator", "stop", folder.path)[0] == 0
+        assert command(capsys, "coordinator", "revoke", folder.path, "north")[0] == 0
+        assert command(capsys, "coordinator", "start", folder.path)[0] == 0
+        service.stop(site)
+        service.start(site)
+        time.sleep(12)
+        from polyclinic.engines.flare.session import connected as heard
+        from polyclinic.engines.flare.session import session
+
+        with session(folder) as api:
+            assert "north" not in heard(api)
+        with pytest.raises(PolicyRefusal):
+            membership.fetch_roster(site)
+        service.stop(site)
+        code, again = command(capsys, "coordinator", "invite", folder.path, "north")
+        join(Path(again["invite"]))
+        service.start(site)
+        assert wait_for(connected, 40, 1.0)
+        assert command(capsys, "site", "leave", "--node", node, "--yes")[0] == 2  # it runs
+        service.stop(site)
+        code, left = command(capsys, "site", "leave", "--node", node, "--yes")
+        assert code == 0
+        assert not site.path.exists()
+        assert not list(Path(left["aside"]).rglob("*.key"))
+        assert command(capsys, "site", "status", "--node", node)[1]["state"] == "not joined"
+    finally:
+        service.stop(site)
+        coordinator.stop(folder)
+    assert not recorded(folder.pids)
+    assert not any(port_open("localhost", p) for p in ports.values())

@@ -128,6 +128,7 @@ def approve(
 ) -> None:
     """Sign a site's certificate, after both people compared the fingerprint of its keys."""
     from polyclinic.engines.flare import coordination
+    from polyclinic.engines.flare.coordinator import readmit
     from polyclinic.engines.flare.enrolment import read_request
     from polyclinic.engines.flare.folders import read_json
     from polyclinic.errors import ConfigError
@@ -139,12 +140,15 @@ def approve(
         raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
     if not yes and fingerprint is None:
         typer.confirm(f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?", abort=True)
+    before = read_json(home.sites).get(made.site, {}) if home.sites.exists() else {}
     if file is not None:
         path, mark = coordination.approve(home, file, fingerprint)
         text = f"send this to {made.site}: {path}"
     else:
         path, mark = coordination.approve_site(home, site, fingerprint)
         text = f"{site} is approved ({mark}); its `site join` receives the certificate by itself"
+    if before.get("revoked"):
+        readmit(home, made.site)
     _say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, text)
 
 

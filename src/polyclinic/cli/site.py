@@ -106,6 +106,22 @@ def pin(
 
 
 @app.command()
+def leave(
+    node: NodeFile = NODE,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json_: Json = False,
+) -> None:
+    """Leave the federation: destroys this site's keys; studies are set aside, data and ledger stay (then: join anew)."""
+    from polyclinic.engines.flare.membership import leave as go
+
+    folder = _folder(node)
+    if not yes:
+        typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True)
+    aside = go(folder)
+    _say({"left": folder.node.name, "aside": str(aside)}, json_, f"{folder.node.name} has left; its studies: {aside}")
+
+
+@app.command()
 def start(
     node: NodeFile = NODE,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,

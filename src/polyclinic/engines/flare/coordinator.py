@@ -27,7 +27,7 @@ from polyclinic.engines.flare.processes import (
 from polyclinic.engines.flare.session import connected, quiet, session, submit
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
 
-__all__ = ["follow", "need_running", "order_of", "prune", "revoke", "start", "state_of", "status", "stop"]
+__all__ = ["follow", "need_running", "order_of", "prune", "readmit", "revoke", "start", "state_of", "status", "stop"]
 
 ENDED: Final = ("finished", "stopped", "failed")
 LEGS: Final = 20
@@ -60,6 +60,7 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
         )
     argv = ["-m", "polyclinic.engines.flare.serve", "server", str(folder.server.resolve()), "server"]
     note = folder.pids / "server.json"
+    _keep_out(folder)
     desk = receive(folder)
     if foreground:
         _opened(folder, desk)
@@ -343,14 +344,34 @@ def _age(stamp: str) -> float:
     return time.time() - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
 
 
+def _keep_out(folder: CoordinatorFolder) -> None:
+    """Tell a server that is not running whom it may not register: our list of sites decides, not what FLARE remembers."""
+    known = read_json(folder.sites) if folder.sites.exists() else {}
+    revoked = sorted(n for n, s in known.items() if s.get("revoked"))
+    write_json(folder.server / "disabled_clients.json", {"disabled_clients": revoked})
+
+
 def revoke(folder: CoordinatorFolder, name: str) -> None:
     """From now on the site gets no study, no message, and cannot register."""
     from polyclinic.engines.flare.coordination import revoke_on_file
 
     revoke_on_file(folder, name)
-    if alive(Recorded.read(folder.pids / "server.json")):
-        with session(folder) as api, quiet():
-            try:
-                api.disable_client(name)
-            except Exception as e:
-                raise PolyclinicError(f"{name!r} is off the roster, but FLARE could not be told ({e})") from None
+    _tell_server(folder, "disable_client", name)
+
+
+def readmit(folder: CoordinatorFolder, name: str) -> None:
+    """A site that was revoked, and has joined anew, may register again."""
+    _tell_server(folder, "enable_client", name)
+
+
+def _tell_server(folder: CoordinatorFolder, command: str, name: str) -> None:
+    if not alive(Recorded.read(folder.pids / "server.json")):
+        return  # it reads our list when it starts
+    with session(folder) as api, quiet():
+        try:
+            getattr(api, command)(name)
+        except Exception as e:
+            raise PolyclinicError(
+                f"{name!r}: our list is changed, but FLARE's server could not be told ({e})",
+                hint="polyclinic coordinator stop, then start: it reads the list anew",
+            ) from None

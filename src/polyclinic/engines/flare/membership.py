@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from polyclinic.engines.flare.folders import (
 from polyclinic.engines.flare.invitation import read_invite
 from polyclinic.engines.flare.kit import site_kit
 from polyclinic.engines.flare.order import read_order
+from polyclinic.engines.flare.processes import alive, recorded
 from polyclinic.engines.flare.provisioning import package, request_zip
 from polyclinic.engines.flare.reception import call
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
@@ -39,6 +41,7 @@ __all__ = [
     "fetch_roster",
     "install",
     "joined",
+    "leave",
     "pending",
     "pin",
     "refusals",
@@ -65,7 +68,7 @@ def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]
     if folder.invite.exists():
         before = read_json(folder.invite)
         if any(before.get(k) != invite[k] for k in ("authority", "coordinator", "site")):
-            raise ConfigError(f"{folder.node.name!r} has joined another federation", hint=f"remove {folder.path} first")
+            raise ConfigError(f"{folder.node.name!r} has joined another federation", hint="polyclinic site leave first")
     write_json(folder.invite, invite)
     if not (folder.path / "identity.key").exists():
         write_key(folder.path / "identity.key", Identity.generate(folder.node.name)._key.private_bytes_raw())
@@ -143,6 +146,22 @@ def fetch_roster(folder: SiteFolder) -> dict[str, Any]:
 def joined(folder: SiteFolder) -> bool:
     """Whether the coordinator's approval is here."""
     return (folder.workspace / "startup" / "client.crt").exists()
+
+
+def leave(folder: SiteFolder) -> Path:
+    """Leave the federation: this site's keys and certificate are destroyed; what its studies left stays, set aside."""
+    if not folder.path.exists():
+        raise ConfigError(f"{folder.node.name!r} has not joined", hint="there is nothing to leave")
+    if any(alive(p) for p in recorded(folder.pids)):
+        raise ConfigError(f"{folder.node.name!r} is running", hint="polyclinic site stop")
+    for secret in (*folder.path.rglob("*.key"), *folder.path.glob("*.request.json"), folder.invite):
+        secret.unlink(missing_ok=True)
+    for kit in (folder.workspace, folder.path / "request", folder.path / "nvflare"):
+        shutil.rmtree(kit, ignore_errors=True)
+    append_event(folder.events, event="left")
+    aside = folder.path.with_name(f"federation-left-{time.strftime('%Y%m%dT%H%M%S')}")
+    folder.path.rename(aside)
+    return aside
 
 
 def pin(folder: SiteFolder, roster: Path | dict[str, Any]) -> dict[str, str]:
