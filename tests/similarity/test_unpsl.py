@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from polyclinic.datasets import load_leukemia, unpsl_synthetic
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
+from polyclinic.similarity.folds import folds
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
 
@@ -142,8 +143,8 @@ def test_pairs_judged_all_alike_are_refused() -> None:
 def test_cross_validation_holds_persons_out_together() -> None:
     X, y = two_groups(60)
     who = np.arange(60) // 6
-    m = UnPSLCV(l2s=(1e-3,), start_scales=(1.0, 2.0), iterations=4, cv=3, repeats=1)
-    for train, test in m._folds(who, y):
+    m = UnPSLCV(l2s=(1e-3,), start_scales=(1.0, 2.0), reaches=("all",), iterations=4, cv=3, repeats=1)
+    for train, test in folds(who, y, cv=3, repeats=2, seed=0):
         assert not set(who[train]) & set(who[test])
     assert m.fit(X, y, groups=who).best_params_["iterations"] <= 4
     assert len(m.cv_results_) == 2

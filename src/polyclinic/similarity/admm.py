@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,11 @@ class Problem:
         Penalise sum_kl r_kl^2 |w_k| |w_l| instead of the trace of (3.7).
     literal
         As printed: s = x'W'Wz, rows of W are outputs, not features (E3.2).
+    distance
+        Judge pairs by distance: see :func:`~polyclinic.similarity.pairs.pair_loss`.
+    span
+        (d, n) orthonormal Q with X = X Q Q', where features outnumber patients: the loss sees Q'W only, so that the W-step
+        works with n instead of d rows (3,571 genes of 38 patients: 38).
     """
 
     X: Array
@@ -47,14 +53,23 @@ class Problem:
     l2: float
     convex: bool = False
     literal: bool = False
+    distance: bool = False
+    span: Array | None = None
 
     def loss(self, W: Array) -> tuple[float, Array]:
         """Loss of the pairs and its gradient for W, eq. (3.16)."""
         if self.literal:
-            value, G = pair_loss(self.X @ W.T, self.pairs, self.bias)
+            value, G = pair_loss(self.X @ W.T, self.pairs, self.bias, distance=self.distance)
             return value, np.asarray(G.T @ self.X)
-        value, G = pair_loss(self.X @ W, self.pairs, self.bias)
+        value, G = pair_loss(self.X @ W, self.pairs, self.bias, distance=self.distance)
         return value, np.asarray(self.X.T @ G)
+
+    @cached_property
+    def inside(self) -> Problem:
+        """The same loss in the coordinates of ``span``, without penalties; itself where there is no span."""
+        if self.span is None:
+            return self
+        return replace(self, X=self.X @ self.span, l1=0.0, l2=0.0, span=None)
 
     def penalties(self, W: Array) -> float:
         """The two penalties of (3.8)."""
@@ -150,15 +165,17 @@ def descend(
 
 def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable[[Array], Array]) -> State:
     """One pass of Algorithm 1: (3.11) by line search, (3.12) in closed form, (3.13) by a factorised solve."""
-    target = s.Z - s.UW
+    target, Q = s.Z - s.UW, problem.span
+    seen, begin = (target, s.W) if Q is None else (Q.T @ target, Q.T @ s.W)
 
-    def augmented(W: Array) -> tuple[float, Array]:
-        value, G = problem.loss(W)
-        D = W - target
+    def augmented(Y: Array) -> tuple[float, Array]:
+        value, G = problem.inside.loss(Y)
+        D = Y - seen
         return value + 0.5 * rho * float(np.vdot(D, D)), G + rho * D
 
-    value, W = descend(augmented, s.W, inner)
-    loss = value - 0.5 * rho * float(np.linalg.norm(W - target) ** 2)
+    value, Y = descend(augmented, begin, inner)
+    loss = value - 0.5 * rho * float(np.linalg.norm(Y - seen) ** 2)
+    W = Y if Q is None else target + Q @ (Y - seen)  # across the span nothing pulls W off its target
     T = s.Z - s.UV
     V = (
         shrink_norms(T, problem.redundancy, problem.l1, problem.l2, rho)

@@ -26,7 +26,9 @@ def spread(X: Array, how: Centre) -> tuple[Array, Array]:
     >>> spread(np.array([[1.0, 5.0], [3.0, 5.0]]), "zscore")
     (array([2., 5.]), array([ 1., inf]))
     """
-    mean, sd = X.mean(0), X.std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = X.mean(0), X.std(0)
+    sd = np.where(np.isfinite(sd), sd, np.inf)
     # rounding of a mean leaves a spread of about 1e-16 of the values where there is none
     flat = sd <= 1e-12 * np.abs(X).max(0, initial=0.0)
     if how == "none":

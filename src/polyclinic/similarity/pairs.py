@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["LabelPairs", "ListedPairs", "Pairs", "Weighting", "pair_loss", "weights_for"]
+__all__ = ["LabelPairs", "ListedPairs", "Pairs", "Weighting", "near_pairs", "pair_loss", "weights_for"]
 
 Array = NDArray[np.float64]
 Weighting = Literal["mean", "balanced", "sum"]
@@ -119,7 +119,11 @@ class ListedPairs:
         >>> ListedPairs.of([[0, 1], [0, 2]], [1, -1], patients=3).counts()
         (1, 1)
         """
-        p, sign = np.asarray(pairs), np.asarray(y, np.float64)
+        p = np.asarray(pairs)
+        try:
+            sign = np.asarray(y, np.float64)
+        except (TypeError, ValueError):
+            sign = np.zeros(np.shape(y))  # text: neither +1 nor -1
         faults = []
         if p.ndim != 2 or p.shape[1] != 2 or not len(p):
             raise DataError(f"pairs have shape {p.shape}, expected (pairs, 2) with at least one pair")
@@ -149,6 +153,46 @@ class ListedPairs:
 Pairs = LabelPairs | ListedPairs
 
 
+def near_pairs(Z: Array, labels: ArrayLike, *, weighting: Weighting = "mean") -> ListedPairs:
+    """Every patient with the nearest of its own class and with the nearest of the others: a fifth of all, at most 50 each.
+
+    Classes that fall apart into several groups are not pulled together by pairs of neighbours.
+
+    Parameters
+    ----------
+    Z
+        (n, d) standardised patients; near is by Euclidean distance.
+    labels
+        (n,) classes.
+
+    Examples
+    --------
+    >>> p = near_pairs(np.array([[0.0], [1.0], [9.0], [10.0]]), [0, 0, 1, 1])
+    >>> [(int(i), int(j), int(s)) for i, j, s in zip(p.left, p.right, p.sign)]
+    [(0, 1, 1), (0, 2, -1), (1, 2, -1), (1, 3, -1), (2, 3, 1)]
+    """
+    codes = np.unique(np.asarray(labels), return_inverse=True)[1].reshape(-1)
+    n = len(codes)
+    count = max(1, min(n // 5, 50))
+    norms = np.einsum("nd,nd->n", Z, Z)
+    found: list[NDArray[np.int64]] = []
+    for a in range(0, n, 1024):
+        rows = np.arange(a, min(a + 1024, n))
+        gap = norms[None, :] - 2 * Z[rows] @ Z.T
+        gap[np.arange(len(rows)), rows] = np.inf
+        agree = codes[rows][:, None] == codes[None, :]
+        for kind in (agree, ~agree):
+            masked = np.where(kind, gap, np.inf)
+            near = np.argsort(masked, axis=1, kind="stable")[:, :count]
+            real = np.isfinite(np.take_along_axis(masked, near, axis=1))
+            pair = np.stack([np.broadcast_to(rows[:, None], near.shape)[real], near[real]])
+            found.append(pair.min(0) * n + pair.max(0))
+    left, right = np.divmod(np.unique(np.concatenate(found)), n)
+    sign = np.where(codes[left] == codes[right], 1.0, -1.0)
+    same, other = weights_for(float((sign > 0).sum()), float((sign < 0).sum()), weighting)
+    return ListedPairs(left, right, sign, np.where(sign > 0, same, other))
+
+
 def _logistic(t: Array) -> tuple[Array, Array]:
     """log(1 + exp(-t)) and its negative derivative 1 / (1 + exp(t)), both without overflow."""
     e = np.exp(-np.abs(t))
@@ -169,7 +213,7 @@ def _summed(t: Array) -> tuple[float, Array]:
     return value, e
 
 
-def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
+def pair_loss(A: Array, pairs: Pairs, bias: float, *, distance: bool = False) -> tuple[float, Array]:
     """Loss of the pairs under s_ij = <a_i, a_j>, and its gradient (C + C') A with respect to the embedding A.
 
     With A = X W the gradient for W is X'(C + C')(X W): no loop over pairs, no d x d object (eq. 3.16, ERRATA E3.10).
@@ -182,6 +226,10 @@ def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
         Which pairs, how they are judged and weighted.
     bias
         The threshold b of (3.2).
+    distance
+        Judge s_ij against how similar the two patients are to themselves: the margin is b - |a_i - a_j|^2 / 2
+        = s_ij - s_ii / 2 - s_jj / 2 + b in place of s_ij - b. This is what nearest neighbours go by. The gradient is then
+        (C + C') A less its row sums times A.
 
     Examples
     --------
@@ -189,13 +237,18 @@ def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
     >>> round(value, 4), gradient.ravel().tolist()
     (0.6931, [-0.5, -0.5])
     """
+    own_half = 0.5 * np.einsum("nr,nr->n", A, A) if distance else None
     if isinstance(pairs, ListedPairs):
-        return _listed(A, pairs, bias)
+        return _listed(A, pairs, bias, own_half)
     value, gradient = 0.0, np.zeros_like(A)
     for left, right, diagonal, sign in pairs.tiles():
         a, b = A[left], A[right]
         t = a @ b.T
-        t -= bias
+        if own_half is None:
+            t -= bias
+        else:
+            t -= own_half[left][:, None] - bias
+            t -= own_half[right][None, :]
         t *= sign
         if diagonal:  # every pair is here twice, and the patient with itself: take off and halve
             itself = np.diagonal(t)
@@ -222,16 +275,23 @@ def pair_loss(A: Array, pairs: Pairs, bias: float) -> tuple[float, Array]:
         else:
             gradient[left] += c @ b
             gradient[right] += c.T @ a
+        if distance:
+            gradient[left] -= c.sum(1)[:, None] * a
+            if not diagonal:
+                gradient[right] -= c.sum(0)[:, None] * b
     return value, gradient
 
 
-def _listed(A: Array, pairs: ListedPairs, bias: float) -> tuple[float, Array]:
+def _listed(A: Array, pairs: ListedPairs, bias: float, own_half: Array | None) -> tuple[float, Array]:
     n, m = len(A), len(pairs.left)
+    level = np.full(m, bias) if own_half is None else own_half[pairs.left] + own_half[pairs.right] - bias
     if n <= DENSE and 8 * m >= n * n:  # most pairs are judged: whole matrices are faster than a list
         s = (A @ A.T)[pairs.left, pairs.right]
-        loss, c = _logistic(pairs.sign * (s - bias))
+        loss, c = _logistic(pairs.sign * (s - level))
         C = np.bincount(pairs.left * n + pairs.right, -pairs.sign * pairs.weight * c, n * n).reshape(n, n)
-        return float(pairs.weight @ loss), np.asarray((C + C.T) @ A)
+        C += C.T
+        G = C @ A
+        return float(pairs.weight @ loss), np.asarray(G if own_half is None else G - C.sum(1)[:, None] * A)
     from scipy.sparse import coo_matrix
 
     chunk = 1 << 16
@@ -239,6 +299,9 @@ def _listed(A: Array, pairs: ListedPairs, bias: float) -> tuple[float, Array]:
     for k in range(0, m, chunk):
         i, j = pairs.left[k : k + chunk], pairs.right[k : k + chunk]
         s[k : k + chunk] = np.einsum("pr,pr->p", A[i], A[j])
-    loss, c = _logistic(pairs.sign * (s - bias))
+    loss, c = _logistic(pairs.sign * (s - level))
     S = coo_matrix((-pairs.sign * pairs.weight * c, (pairs.left, pairs.right)), shape=(n, n)).tocsr()
-    return float(pairs.weight @ loss), np.asarray(S @ A + S.T @ A)
+    G = np.asarray(S @ A + S.T @ A)
+    if own_half is not None:
+        G -= (np.asarray(S.sum(1)).ravel() + np.asarray(S.sum(0)).ravel())[:, None] * A
+    return float(pairs.weight @ loss), G

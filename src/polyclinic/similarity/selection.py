@@ -4,43 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.admm import Problem, State
-from polyclinic.similarity.metric import Centre
+from polyclinic.similarity.folds import folds, persons
+from polyclinic.similarity.metric import Centre, canonical, spread
 from polyclinic.similarity.neighbours import knn_predict
-from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting
-from polyclinic.similarity.unpsl import UnPSL
+from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
+from polyclinic.similarity.unpsl import Compare, Reach, UnPSL
 from polyclinic.tensors.blas import one_thread
 
 __all__ = ["UnPSLCV"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-
-
-def _mark(marks: list[float], score: Callable[[Array], float], variant: str, state: State) -> bool:
-    """Score an iterate on the held-out patients; never stops the path."""
-    marks.append(score(state.metric_root.T if variant == "paper" else state.metric_root))
-    return False
+# what None means: neighbours of labelled patients want a metric near the Euclidean one, judged pairs a good fit
+LABELS: Final[dict[str, Any]] = {
+    "l1s": (1e-3,), "l2s": (1e-3,), "start_scales": (1.0,), "standardizes": ("zscore",),
+    "compares": ("distance",), "reaches": ("all", "near"), "penalty": 3.0, "iterations": 8, "cv": 5, "repeats": 2,
+}  # fmt: skip
+WIDE: Final[dict[str, Any]] = {**LABELS, "compares": ("product",), "reaches": ("all",)}  # more features than patients
+JUDGED: Final[dict[str, Any]] = {
+    "l1s": (1e-4,), "l2s": (1e-4,), "start_scales": (2.0, 3.0), "standardizes": ("scale",),
+    "compares": ("product",), "reaches": ("all",), "penalty": 0.2, "iterations": 30, "cv": 4, "repeats": 1,
+}  # fmt: skip
 
 
 class UnPSLCV(UnPSL):
     """UnPSL whose parameters are chosen by cross-validation over patients; used inside an outer split it is nested.
 
     Every combination of the lists below is fitted once per fold, and every iteration of its path is scored on the
-    held-out patients, so that the best moment to stop is found at no extra cost.
+    held-out patients, so that the best moment to stop is found at no extra cost. Few patients cannot tell neighbouring
+    settings apart: the metrics of all that are within one standard error of the best (paired, over patients) are averaged.
 
     Parameters
     ----------
-    l1s, l2s, start_scales, standardizes
-        Values to try.
+    l1s, l2s, start_scales, standardizes, compares, reaches
+        Values to try. None: a few that suit labels (``fit``) or judged pairs (``fit_pairs``); ``tried_`` tells which.
     iterations
         The longest path.
     cv, repeats
@@ -49,11 +54,15 @@ class UnPSLCV(UnPSL):
         ``"knn"``: accuracy of k nearest neighbours; ``"pairs"``: share of held-out pairs called rightly (s >= b).
     k
         Neighbours.
+    blend
+        Average the metrics that cannot be told apart (labels and ``"knn"`` only); False keeps the best one.
 
     Attributes
     ----------
     best_params_, best_score_
-        What was chosen, and its mean score on held-out patients.
+        What was best, and its mean score on held-out patients.
+    members_
+        The settings that were averaged, the best among them.
     cv_results_
         One dict per combination: parameters, best iteration, score there.
 
@@ -62,30 +71,33 @@ class UnPSLCV(UnPSL):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(60, 3))
     >>> y = (X[:, 0] > 0).astype(int)
-    >>> m = UnPSLCV(l1s=(0.001,), l2s=(0.001,), start_scales=(1.0,), iterations=5, cv=3).fit(X, y)
+    >>> m = UnPSLCV(l1s=(0.001,), l2s=(0.001,), iterations=5, cv=3).fit(X, y)
     >>> sorted(m.best_params_)
-    ['iterations', 'l1', 'l2', 'standardize', 'start_scale']
+    ['compare', 'iterations', 'l1', 'l2', 'reach', 'standardize', 'start_scale']
     """
 
     def __init__(
         self,
-        l1s: Sequence[float] = (1e-4,),
-        l2s: Sequence[float] = (1e-4,),
+        l1s: Sequence[float] | None = None,
+        l2s: Sequence[float] | None = None,
         bias: float = 1.0,
         *,
-        start_scales: Sequence[float] = (2.0,),
-        standardizes: Sequence[Centre] = ("zscore",),
+        start_scales: Sequence[float] | None = None,
+        standardizes: Sequence[Centre] | None = None,
+        compares: Sequence[Compare] | None = None,
+        reaches: Sequence[Reach] | None = None,
         rank: int | None = None,
-        iterations: int = 5,
+        iterations: int | None = None,
         inner: int = 5,
-        penalty: float = 1.0,
+        penalty: float | None = None,
         weighting: Weighting = "mean",
         decorrelation: str = "trace",
         variant: str = "corrected",
-        cv: int = 5,
-        repeats: int = 2,
+        cv: int | None = None,
+        repeats: int | None = None,
         scoring: Literal["knn", "pairs"] = "knn",
         k: int = 3,
+        blend: bool = True,
         seed: int = 0,
     ) -> None:
         self.l1s = l1s
@@ -93,10 +105,12 @@ class UnPSLCV(UnPSL):
         self.bias = bias
         self.start_scales = start_scales
         self.standardizes = standardizes
+        self.compares = compares
+        self.reaches = reaches
         self.rank = rank
-        self.iterations = iterations
+        self.iterations = iterations  # type: ignore[assignment]
         self.inner = inner
-        self.penalty = penalty
+        self.penalty = penalty  # type: ignore[assignment]
         self.weighting = weighting
         self.decorrelation = decorrelation
         self.variant = variant
@@ -104,27 +118,37 @@ class UnPSLCV(UnPSL):
         self.repeats = repeats
         self.scoring = scoring
         self.k = k
+        self.blend = blend
         self.seed = seed
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None) -> UnPSLCV:
         """Choose and fit; ``groups`` (a person's identifier) keeps all samples of a person in one fold."""
         patients, codes = self._training(X, y)
-        who = np.arange(len(codes)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-        if self.scoring == "knn" and min(np.bincount(codes)) < 2:
+        who = persons(groups, len(codes))
+        fewest = int(np.bincount(codes).min())
+        if self.scoring == "knn" and fewest < 2:
             raise DataError("a class has one patient only: it cannot be held out")
+        tried = self._tried(
+            WIDE if patients.shape[1] >= len(patients) else LABELS, max(2, min(fewest, len(np.unique(who))))
+        )
 
-        def part(rows: Index) -> Pairs:
-            return LabelPairs.of(codes[rows], weighting=self.weighting)
+        def part(rows: Index, reach: Reach) -> Pairs:
+            if reach == "all":
+                return LabelPairs.of(codes[rows], weighting=self.weighting)
+            mean, sd = spread(patients[rows], "zscore")
+            return near_pairs((patients[rows] - mean) / sd, codes[rows], weighting=self.weighting)
 
-        def score(model: UnPSL, W: Array, *, train: Index, test: Index) -> float:
-            A, B = ((patients[r] - model.mean_) / model.scale_ @ W for r in (train, test))
+        def score(A: Array, B: Array, train: Index, test: Index) -> Array:
             if self.scoring == "knn":
-                return float(np.mean(knn_predict(A, codes[train], B, k=min(self.k, len(train))) == codes[test]))
+                called = knn_predict(A, codes[train], B, k=min(self.k, len(train)))
+                return np.asarray(called == codes[test], np.float64)
             agree = codes[test][:, None] == codes[test][None, :]
             upper = np.triu_indices(len(test), 1)
-            return float(np.mean(((self.bias <= B @ B.T) == agree)[upper]))
+            return np.asarray(((self.bias <= B @ B.T) == agree)[upper].mean(keepdims=True))
 
-        return self._select(patients, part, score, self._folds(who, codes))
+        held = folds(who, codes, cv=tried["cv"], repeats=tried["repeats"], seed=self.seed)
+        held = [(train, test) for train, test in held if len(np.unique(codes[train])) > 1]
+        return self._select(patients, tried, part, score, held)
 
     def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, y: ArrayLike) -> UnPSLCV:
         """Choose and fit on judged pairs; a fold holds out patients, and with them all their pairs."""
@@ -132,7 +156,10 @@ class UnPSLCV(UnPSL):
 
         patients = np.asarray(validate_data(self, X, dtype=np.float64, ensure_min_samples=2))
         listed = ListedPairs.of(pairs, y, patients=len(patients))
+        if min(listed.counts()) == 0:
+            raise DataError("all pairs are judged alike: a similarity needs similar and dissimilar pairs")
         index = np.column_stack([listed.left, listed.right])
+        tried = self._tried(JUDGED, len(patients))
 
         def within(rows: Index) -> tuple[NDArray[np.int64], Array]:
             place = np.full(len(patients), -1)
@@ -140,75 +167,173 @@ class UnPSLCV(UnPSL):
             inside = (place[index] >= 0).all(1)
             return place[index[inside]], listed.sign[inside]
 
-        def part(rows: Index) -> Pairs:
+        def part(rows: Index, reach: Reach) -> Pairs:
+            if reach != "all":
+                raise ConfigError("reach 'near' is for labelled patients; judged pairs are what they are")
             return ListedPairs.of(*within(rows), patients=len(rows), weighting=self.weighting)
 
-        def score(model: UnPSL, W: Array, *, train: Index, test: Index) -> float:
-            B = (patients[test] - model.mean_) / model.scale_ @ W
+        def score(A: Array, B: Array, train: Index, test: Index) -> Array:
             p, sign = within(test)
             s = np.einsum("pr,pr->p", B[p[:, 0]], B[p[:, 1]])
-            return float(np.mean((s >= self.bias) == (sign > 0))) if len(sign) else 0.0
+            return np.asarray([np.mean((s >= self.bias) == (sign > 0))])
 
-        return self._select(patients, part, score, self._folds(np.arange(len(patients)), None))
+        held = folds(np.arange(len(patients)), None, cv=tried["cv"], repeats=tried["repeats"], seed=self.seed)
+        held = [(a, b) for a, b in held if len(np.unique(within(a)[1])) > 1 and len(within(b)[1])]
+        return self._select(patients, tried, part, score, held, judged=True)
 
-    def _folds(self, who: NDArray[Any], codes: Index | None) -> list[tuple[Index, Index]]:
-        people = np.unique(who)
-        if not 2 <= self.cv <= len(people):
-            raise ConfigError(f"cv = {self.cv}: needs 2 to {len(people)} folds")
-        found: list[tuple[Index, Index]] = []
-        for r in range(self.repeats):
-            rng = np.random.default_rng([self.seed, r])
-            order = rng.permutation(people)
-            if codes is not None:  # spread the classes evenly over the folds
-                first = np.array([codes[np.flatnonzero(who == p)[0]] for p in order])
-                order = order[np.argsort(first, kind="stable")]
-            for f in range(self.cv):
-                out = np.isin(who, order[f :: self.cv])
-                found.append((np.flatnonzero(~out), np.flatnonzero(out)))
-        return found
+    def fit_sites(self, sites: Any, **options: Any) -> UnPSL:
+        """Not offered: folds would have to be drawn across hospitals."""
+        raise ConfigError(
+            "UnPSLCV chooses on patients it can see, not between hospitals",
+            hint="choose at one hospital with UnPSLCV().fit(X, y), then UnPSL(l1=..., l2=...).fit_sites(sites)",
+        )
 
-    def _candidates(self) -> Iterator[dict[str, Any]]:
-        for l1, l2, scale, centre in product(self.l1s, self.l2s, self.start_scales, self.standardizes):
-            yield {"l1": l1, "l2": l2, "start_scale": scale, "standardize": centre}
+    def _tried(self, default: dict[str, Any], most_folds: int) -> dict[str, Any]:
+        """What is tried; also the folds, of which there cannot be more than patients of a class."""
+        tried = {k: v if getattr(self, k) is None else getattr(self, k) for k, v in default.items()}
+        if self.cv is None:
+            tried["cv"] = min(tried["cv"], most_folds)
+        faults = [f"{k}: nothing to try" for k, v in tried.items() if isinstance(v, Sequence) and not len(v)]
+        faults += [f"{k} = {tried[k]!r}, must be at least 1" for k in ("iterations", "repeats") if tried[k] < 1]
+        faults += [f"k = {self.k!r}, must be at least 1"] if self.k < 1 else []
+        faults += [] if self.scoring in ("knn", "pairs") else [f"scoring = {self.scoring!r}, must be knn or pairs"]
+        if faults:
+            raise ConfigError("UnPSLCV: wrong parameters", faults=faults)
+        self.tried_ = tried
+        return tried
 
-    def _model(self, **chosen: Any) -> UnPSL:
-        keep = ("bias", "rank", "iterations", "inner", "penalty", "weighting", "decorrelation", "variant", "seed")
-        return UnPSL(**{**{k: getattr(self, k) for k in keep}, "tol": 0.0, **chosen})
+    def _candidates(self, tried: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        names = ("l1", "l2", "start_scale", "standardize", "compare", "reach")
+        for values in product(*(tried[f"{n}es" if n == "reach" else f"{n}s"] for n in names)):
+            yield dict(zip(names, values))
+
+    def _model(self, tried: dict[str, Any], **chosen: Any) -> UnPSL:
+        keep = ("bias", "rank", "inner", "weighting", "decorrelation", "variant", "seed")
+        own = {k: getattr(self, k) for k in keep}
+        return UnPSL(**{**own, "penalty": tried["penalty"], "iterations": tried["iterations"], "tol": 0.0, **chosen})
 
     def _select(
         self,
         X: Array,
-        part: Callable[[Index], Pairs],
-        score: Callable[..., float],
-        folds: list[tuple[Index, Index]],
+        tried: dict[str, Any],
+        part: Callable[[Index, Reach], Pairs],
+        score: Callable[[Array, Array, Index, Index], Array],
+        held: list[tuple[Index, Index]],
+        *,
+        judged: bool = False,
     ) -> UnPSLCV:
-        self.cv_results_ = []
+        if not held:
+            raise DataError("no fold leaves both similar and dissimilar pairs to learn from", hint="more patients")
+        candidates = list(self._candidates(tried))
+        for chosen in candidates:
+            self._model(tried, **chosen)._check()
+        by_patient = self.scoring == "knn" and not judged
+        units = len(X) if by_patient else len(held)
+        hits, times = np.zeros((len(candidates), tried["iterations"], units)), np.zeros(units)
         with one_thread():
-            candidates = list(self._candidates())
-            tables = np.zeros((len(candidates), len(folds), self.iterations))
-            for f, (train, test) in enumerate(folds):
-                problems: dict[str, tuple[UnPSL, Problem]] = {}  # correlations are the same for all penalties
-                for c, chosen in enumerate(candidates):
-                    model = self._model(**chosen)
-                    model._check()
-                    if chosen["standardize"] not in problems:
-                        problems[chosen["standardize"]] = model, model._problem(X[train], part(train))
-                    fitted, problem = problems[chosen["standardize"]]
-                    marks: list[float] = []
-                    watch = partial(_mark, marks, partial(score, fitted, train=train, test=test), self.variant)
-                    problem = replace(problem, l1=model.l1, l2=model.l2)
-                    model._run(problem, model._starts(problem)[0], watch)
-                    tables[c, f] = marks
-            for chosen, table in zip(candidates, tables):
-                # neighbouring iterations are nearly the same metric: their average is a steadier judge than one of them
-                smooth = np.convolve(np.pad(table.mean(0), 1, mode="edge"), np.ones(3) / 3, mode="valid")
-                best = int(np.argmax(smooth))
-                self.cv_results_.append({**chosen, "iterations": best + 1, "score": float(smooth[best])})
-            top = max(self.cv_results_, key=lambda r: r["score"])
-            self.best_score_ = top["score"]
-            self.best_params_ = {k: v for k, v in top.items() if k != "score"}
-            final = self._model(**self.best_params_)
-            final._learn(X, part(np.arange(len(X))))
-        for key in ("mean_", "scale_", "components_", "bias_", "n_iter_", "objective_", "converged_", "history_"):
-            setattr(self, key, getattr(final, key))
+            for f, (train, test) in enumerate(held):
+                place = test if by_patient else np.array([f])
+                times[place] += 1
+                for c, (model, problem, roots) in enumerate(self._paths(tried, candidates, X, train, part)):
+                    del problem
+                    B = (X[test] - model.mean_) / model.scale_
+                    A = (X[train] - model.mean_) / model.scale_ if by_patient else B
+                    for t, W in enumerate(roots):
+                        hits[c, t, place] += score(A @ W, B @ W, train, test)
+            marks = hits[:, :, times > 0] / times[times > 0]
+            # neighbouring iterations are nearly the same metric: their average is a steadier judge than one of them
+            padded = np.pad(marks, ((0, 0), (1, 1), (0, 0)), mode="edge")
+            marks = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3
+            means = marks.mean(-1)
+            c, t = (int(v) for v in np.unravel_index(means.argmax(), means.shape))
+            near = np.zeros(means.shape, bool)
+            near[c, t] = True
+            if self.blend and by_patient:
+                less = marks[c, t] - marks
+                near |= less.mean(-1) <= less.std(-1, ddof=1) / np.sqrt(less.shape[-1])
+            self._report(candidates, means, near)
+            self._settle(tried, candidates, near, (c, t), X, part)
         return self
+
+    def _paths(
+        self,
+        tried: dict[str, Any],
+        candidates: list[dict[str, Any]],
+        X: Array,
+        rows: Index,
+        part: Callable[[Index, Reach], Pairs],
+    ) -> Iterator[tuple[UnPSL, Problem, list[Array]]]:
+        """For every candidate its model, its problem and the W of every iteration."""
+        known: dict[str, tuple[UnPSL, Problem]] = {}  # correlations are the same for all penalties
+        pairs = {reach: part(rows, reach) for reach in {c["reach"]: None for c in candidates}}
+        for chosen in candidates:
+            model = self._model(tried, **chosen)
+            if chosen["standardize"] not in known:
+                known[chosen["standardize"]] = model, model._problem(X[rows], pairs[chosen["reach"]])
+            first, problem = known[chosen["standardize"]]
+            model.mean_, model.scale_ = first.mean_, first.scale_
+            problem = replace(
+                problem,
+                pairs=pairs[chosen["reach"]],
+                l1=model.l1,
+                l2=model.l2,
+                distance=model.compare == "distance",
+            )
+            states: list[State] = []
+
+            def keep(state: State, states: list[State] = states) -> bool:
+                states.append(state)
+                return False
+
+            _, model.history_ = model._run(problem, model._starts(problem)[0], keep)
+            yield model, problem, [s.metric_root.T if self.variant == "paper" else s.metric_root for s in states]
+
+    def _report(self, candidates: list[dict[str, Any]], means: Array, near: NDArray[np.bool_]) -> None:
+        self.cv_results_ = [
+            {**chosen, "iterations": int(row.argmax()) + 1, "score": float(row.max())}
+            for chosen, row in zip(candidates, means)
+        ]
+        self.members_ = [{**candidates[c], "iterations": int(t) + 1} for c, t in np.argwhere(near)]
+        top = max(self.cv_results_, key=lambda r: r["score"])
+        self.best_score_ = top["score"]
+        self.best_params_ = {k: v for k, v in top.items() if k != "score"}
+
+    def _settle(
+        self,
+        tried: dict[str, Any],
+        candidates: list[dict[str, Any]],
+        near: NDArray[np.bool_],
+        best: tuple[int, int],
+        X: Array,
+        part: Callable[[Index, Reach], Pairs],
+    ) -> None:
+        """Fit the members on all patients and average their metrics, each of trace 1; one member stays as it is."""
+        use = [c for c in range(len(candidates)) if near[c].any()]
+        longest = {**tried, "iterations": int(np.flatnonzero(near.any(0))[-1]) + 1}
+        roots, single, rows = [], int(near.sum()) == 1, np.arange(len(X))
+        for c, (model, problem, path) in zip(use, self._paths(longest, [candidates[c] for c in use], X, rows, part)):
+            roots += [path[t] for t in np.flatnonzero(near[c])]
+            if c == best[0]:
+                final, shape = model, problem
+                self.history_ = model.history_[: best[1] + 1]
+        W = roots[0] if single else _blended(roots)
+        self.mean_, self.scale_ = final.mean_, final.scale_
+        if not (single and final.compare == "product" and final.reach == "all"):
+            W = final._calibrated(replace(shape, literal=False, pairs=part(rows, "all")), W)
+        self.components_, self.bias_, self.converged_ = canonical(W).T, self.bias, False
+        self.n_iter_, self.objective_ = best[1] + 1, self.history_[-1]["objective"]
+
+
+def _blended(roots: Sequence[Array]) -> Array:
+    """A root of the mean of W W' / |W|^2: as wide as W, or the leading directions if W is thin."""
+    sizes = [max(float(np.linalg.norm(W)), 1e-300) for W in roots]
+    B = np.hstack([W / s for W, s in zip(roots, sizes)]) / np.sqrt(len(roots))
+    d, r = roots[0].shape
+    if d <= B.shape[1]:
+        values, V = np.linalg.eigh(B @ B.T)
+        W = V[:, ::-1][:, :r] * np.sqrt(np.maximum(values[::-1][:r], 0.0))
+    else:
+        values, V = np.linalg.eigh(B.T @ B)
+        W = B @ V[:, ::-1][:, :r]
+    W[~B.any(1)] = 0.0
+    return np.asarray(W)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,16 +14,18 @@ from sklearn.utils.validation import validate_data
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.admm import SCALES, Problem, State, best_scale, directions, penalty_of, solve
 from polyclinic.similarity.metric import Centre, SimilarityMetric, canonical, spread
-from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting
+from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
 from polyclinic.similarity.redundancy import Redundancy
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site
 
-__all__ = ["UnPSL"]
+__all__ = ["Compare", "Reach", "UnPSL"]
 
 Array = NDArray[np.float64]
+Compare = Literal["product", "distance"]
+Reach = Literal["all", "near"]
 SQUARE = 500  # wider data get a thin W unless a rank is asked for
-THIN = 50
+THIN = 100
 PROBE = 2000  # patients from which the scale of the start is taken
 
 
@@ -40,15 +43,17 @@ class UnPSL(SimilarityMetric):
     bias
         The threshold b of (3.2).
     rank
-        Columns of W. None: square up to 500 features, else at most 50 (and fewer than patients).
+        Columns of W. None: square up to 500 features, else at most 100 (and fewer than patients).
     iterations
-        Of Algorithm 1, at most; stopping early keeps the metric near the start, which regularises.
+        Of Algorithm 1, at most. Three stay near the Euclidean start, which is what nearest neighbours want when there are
+        few patients (run to the end, 98 Parkinsons recordings are overfitted: docs/papers/unpsl.md); for a settled and
+        sparse W ask for some hundreds.
     inner
         Line-searched quasi-Newton steps in each W-update (3.11).
     tol
         Stop when primal and dual residual are below ``tol`` times the size of W; 0 runs all iterations.
     penalty
-        rho, relative to the slope at the start: 1 means that the first W-step moves W by about its own length. Too small
+        rho, relative to the slope at the start: 3 means that the first W-step moves W by a third of its length. Too small
         a rho makes the non-convex W-step jump (``converged_`` stays False, residuals do not fall): raise it.
     start_scale
         Length of the start, relative to the multiple of the identity that explains the pairs best.
@@ -60,6 +65,12 @@ class UnPSL(SimilarityMetric):
         ``"mean"``, ``"balanced"`` (similar and dissimilar pairs weigh the same) or ``"sum"`` (the paper's).
     decorrelation
         ``"trace"`` (3.7), which rewards opposed rows, or ``"convex"``: sum r_kl^2 |w_k| |w_l| (E3.4).
+    compare
+        ``"product"``: pairs are similar when s >= b (3.2). ``"distance"``: when |W'x - W'z|^2 / 2 <= b, that is, s is
+        judged against how similar the two are to themselves; afterwards W is scaled so that s >= b calls the pairs best.
+    reach
+        ``"all"`` pairs i < j, or ``"near"``: of labelled patients only those of neighbours, see
+        :func:`~polyclinic.similarity.pairs.near_pairs`.
     variant
         ``"corrected"``, or ``"paper"``: s = x'W'Wz as printed, so that rows are not features (E3.2).
     seed
@@ -90,15 +101,17 @@ class UnPSL(SimilarityMetric):
         bias: float = 1.0,
         *,
         rank: int | None = None,
-        iterations: int = 100,
+        iterations: int = 3,
         inner: int = 5,
         tol: float = 1e-4,
-        penalty: float = 1.0,
+        penalty: float = 3.0,
         start_scale: float = 1.0,
         n_starts: int = 1,
         standardize: Centre = "zscore",
         weighting: Weighting = "mean",
         decorrelation: str = "trace",
+        compare: Compare = "product",
+        reach: Reach = "all",
         variant: str = "corrected",
         seed: int = 0,
     ) -> None:
@@ -115,6 +128,8 @@ class UnPSL(SimilarityMetric):
         self.standardize = standardize
         self.weighting = weighting
         self.decorrelation = decorrelation
+        self.compare = compare
+        self.reach = reach
         self.variant = variant
         self.seed = seed
 
@@ -132,11 +147,25 @@ class UnPSL(SimilarityMetric):
         patients, codes = self._training(X, y)
         if groups is not None and np.shape(groups) != (len(codes),):
             raise DataError(f"groups have shape {np.shape(groups)}, expected ({len(codes)},)")
-        return self._learn(patients, LabelPairs.of(codes, groups=groups, weighting=self.weighting))
+        pairs = LabelPairs.of(codes, groups=groups, weighting=self.weighting)
+        if min(pairs.counts()) == 0:
+            raise DataError(
+                "no pair of patients of one hospital is similar, or none is dissimilar",
+                faults=["similar: {}, dissimilar: {}".format(*pairs.counts())],
+                hint="hospitals with patients of one class only cannot teach what differs; pool or regroup them",
+            )
+        if self.reach == "all":
+            return self._learn(patients, pairs)
+        if groups is not None:
+            raise ConfigError("reach 'near' looks for neighbours among all patients, not within hospitals")
+        mean, sd = spread(patients, "zscore")
+        return self._learn(patients, near_pairs((patients - mean) / sd, codes, weighting=self.weighting), pairs)
 
     def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, y: ArrayLike) -> UnPSL:
         """Learn from judged pairs: ``pairs`` (m, 2) positions of rows of X, ``y`` (m,) +1 similar or -1 not."""
         self._check()
+        if self.reach != "all":
+            raise ConfigError("reach 'near' is for labelled patients; judged pairs are what they are")
         patients = np.asarray(validate_data(self, X, dtype=np.float64, ensure_min_samples=2))
         listed = ListedPairs.of(pairs, y, patients=len(patients), weighting=self.weighting)
         if min(listed.counts()) == 0:
@@ -157,30 +186,33 @@ class UnPSL(SimilarityMetric):
     # ---- the steps of a fit, which cross-validation and the distributed comparator share
 
     def _check(self) -> None:
-        faults = [
-            f"{name} = {value!r}, must be {rule}"
-            for name, value, good, rule in (
-                ("l1", self.l1, self.l1 >= 0, "at least 0"),
-                ("l2", self.l2, self.l2 >= 0, "at least 0"),
-                ("rank", self.rank, self.rank is None or self.rank >= 1, "None or at least 1"),
-                ("iterations", self.iterations, self.iterations >= 1, "at least 1"),
-                ("inner", self.inner, self.inner >= 1, "at least 1"),
-                ("tol", self.tol, self.tol >= 0, "at least 0"),
-                ("penalty", self.penalty, self.penalty > 0, "above 0"),
-                ("start_scale", self.start_scale, self.start_scale > 0, "above 0"),
-                ("n_starts", self.n_starts, self.n_starts >= 1, "at least 1"),
-                (
-                    "standardize",
-                    self.standardize,
-                    self.standardize in ("zscore", "scale", "none"),
-                    "zscore, scale or none",
-                ),
-                ("weighting", self.weighting, self.weighting in ("mean", "balanced", "sum"), "mean, balanced or sum"),
-                ("decorrelation", self.decorrelation, self.decorrelation in ("trace", "convex"), "trace or convex"),
-                ("variant", self.variant, self.variant in ("corrected", "paper"), "corrected or paper"),
-            )
-            if not good
-        ]
+        rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+            ("l1", lambda v: v >= 0, "at least 0"),
+            ("l2", lambda v: v >= 0, "at least 0"),
+            ("bias", np.isfinite, "a number"),
+            ("rank", lambda v: v is None or operator.index(v) >= 1, "None or a whole number of at least 1"),
+            ("iterations", lambda v: operator.index(v) >= 1, "a whole number of at least 1"),
+            ("inner", lambda v: operator.index(v) >= 1, "a whole number of at least 1"),
+            ("tol", lambda v: v >= 0, "at least 0"),
+            ("penalty", lambda v: v > 0, "above 0"),
+            ("start_scale", lambda v: v > 0, "above 0"),
+            ("n_starts", lambda v: operator.index(v) >= 1, "a whole number of at least 1"),
+            ("standardize", ("zscore", "scale", "none").__contains__, "zscore, scale or none"),
+            ("weighting", ("mean", "balanced", "sum").__contains__, "mean, balanced or sum"),
+            ("decorrelation", ("trace", "convex").__contains__, "trace or convex"),
+            ("compare", ("product", "distance").__contains__, "product or distance"),
+            ("reach", ("all", "near").__contains__, "all or near"),
+            ("variant", ("corrected", "paper").__contains__, "corrected or paper"),
+        )
+        faults = []
+        for name, good, rule in rules:
+            value = getattr(self, name)
+            try:
+                fine = bool(good(value))
+            except (TypeError, ValueError):  # not even a number
+                fine = False
+            if not fine:
+                faults.append(f"{name} = {value!r}, must be {rule}")
         if faults:
             raise ConfigError("UnPSL: wrong parameters", faults=faults)
 
@@ -196,36 +228,57 @@ class UnPSL(SimilarityMetric):
     def _problem(self, X: Array, pairs: Pairs) -> Problem:
         """Standardise with what these patients show, and set the problem up."""
         self.mean_, self.scale_ = spread(X, self.standardize)
+        if np.isinf(self.scale_).all():
+            raise DataError(
+                f"every one of the {X.shape[1]} feature(s) is the same in all {len(X)} patients: nothing tells them apart",
+                hint="give features that vary; values above 1e150 overflow and count as constant",
+            )
         Z = (X - self.mean_) / self.scale_
         mean, sd = (np.zeros(X.shape[1]), np.ones(X.shape[1])) if self.standardize == "zscore" else spread(X, "zscore")
         redundancy = Redundancy.of_patients(Z if self.standardize == "zscore" else (X - mean) / sd)
-        convex, literal = self.decorrelation == "convex", self.variant == "paper"
-        return Problem(Z, pairs, self.bias, redundancy, self.l1, self.l2, convex=convex, literal=literal)
+        literal = self.variant == "paper"
+        span = np.linalg.svd(Z, full_matrices=False)[2].T if len(Z) < Z.shape[1] and not literal else None
+        return Problem(
+            Z,
+            pairs,
+            self.bias,
+            redundancy,
+            self.l1,
+            self.l2,
+            convex=self.decorrelation == "convex",
+            literal=literal,
+            distance=self.compare == "distance",
+            span=span,
+        )
+
+    def _scale(self, problem: Problem, W: Array) -> float:
+        """The multiple of W that explains the pairs best."""
+        n = len(problem.X)
+        if n > PROBE and isinstance(problem.pairs, LabelPairs):  # 2e8 pairs are not needed to find a scale
+            some = np.linspace(0, n - 1, PROBE).astype(np.int64)
+            pairs = LabelPairs.of(problem.pairs.codes[some], weighting=self.weighting)
+            problem = replace(problem, X=problem.X[some], pairs=pairs)
+        seen = W if problem.span is None else problem.span.T @ W
+        return best_scale([problem.inside.loss(c * seen)[0] for c in SCALES])
 
     def _starts(self, problem: Problem) -> list[Array]:
         n, d = problem.X.shape
         rank = self._rank(n, d)
         rng = np.random.default_rng(self.seed)
-        probe = problem
-        if n > PROBE and isinstance(problem.pairs, LabelPairs):  # 2e8 pairs are not needed to find a scale
-            some = np.linspace(0, n - 1, PROBE).astype(np.int64)
-            pairs = LabelPairs.of(problem.pairs.codes[some], weighting=self.weighting)
-            probe = replace(problem, X=problem.X[some], pairs=pairs)
         starts = []
         for k in range(self.n_starts):
-            if k == 0 and rank < d:
-                Q = np.linalg.svd(problem.X, full_matrices=False)[2][
-                    :rank
-                ].T  # leading directions, never a d x d matrix
+            if k == 0 and rank < d:  # leading directions, never a d x d matrix
+                Q = (np.linalg.svd(problem.X, full_matrices=False)[2].T if problem.span is None else problem.span)[
+                    :, :rank
+                ]
                 if Q.shape[1] < rank:  # more columns than the patients span
                     Q = np.linalg.qr(np.hstack([Q, rng.standard_normal((d, rank - Q.shape[1]))]))[0]
             else:
                 Q = directions(d, rank, None, rng, k)
-            losses = [probe.loss(c * Q)[0] for c in SCALES]
-            starts.append(self.start_scale * best_scale(losses) * Q)
+            starts.append(self.start_scale * self._scale(problem, Q) * Q)
         return starts
 
-    def _learn(self, X: Array, pairs: Pairs) -> UnPSL:
+    def _learn(self, X: Array, pairs: Pairs, every: Pairs | None = None) -> UnPSL:
         with one_thread():
             problem = self._problem(X, pairs)
             best: State | None = None
@@ -234,8 +287,15 @@ class UnPSL(SimilarityMetric):
                 if best is None or state.objective < best.objective:
                     best, self.history_ = state, path
             assert best is not None
-            self._publish(best)
+            root = best.metric_root
+            if problem.distance or every is not None:
+                root = self._calibrated(replace(problem, pairs=every or pairs), root)
+            self._publish(root, best)
         return self
+
+    def _calibrated(self, problem: Problem, W: Array) -> Array:
+        """W times the number that makes s >= b right for as many pairs as a multiple can; neighbours stay neighbours."""
+        return W * self._scale(replace(problem, distance=False), W) if W.any() else W
 
     def _run(self, problem: Problem, start: Array, watch: Any = None) -> tuple[State, list[dict[str, Any]]]:
         rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, self.penalty)
@@ -247,9 +307,8 @@ class UnPSL(SimilarityMetric):
             for s in path
         ]
 
-    def _publish(self, state: State) -> None:
-        root = state.metric_root.T if self.variant == "paper" else state.metric_root  # M = W'W as printed
-        self.components_ = canonical(root).T
+    def _publish(self, W: Array, state: State) -> None:
+        self.components_ = canonical(W.T if self.variant == "paper" else W).T  # M = W'W as printed
         self.bias_ = self.bias
         self.n_iter_ = state.iteration
         self.objective_ = state.objective
