@@ -14,12 +14,16 @@ from polyclinic.study.toml import section_in
 
 PAGE = Path(__file__).with_suffix(".md")
 OWNERS = {"policy": Policy, "ledger": LedgerRule}  # kept as written by the node; their own models check them
-KEYS = {  # read by the engine between hospitals, which has no model for two keys
+KEYS = {  # read by the engine between hospitals, which has no model for three keys
     "studies": (
         "`ask`: every study waits until the owner accepts it; `policy`: what the policy allows runs.",
         '`"ask"`',
     ),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
+    "max_memory_mb": (
+        "Memory that a study's worker may reserve (Linux; threads reserve 8 MB each, so at least 1000).",
+        "none",
+    ),
 }
 HEAD = ["| key | meaning | default |", "|---|---|---|"]
 

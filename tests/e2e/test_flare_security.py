@@ -98,9 +98,6 @@ def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path):
     local = made.coordinator.server / "local"
     everything = {"format_version": "1.0", "permissions": {"project_admin": "any"}}
     (local / "authorization.json").write_text(json.dumps(everything))
-    resources = json.loads((local / "resources.json").read_text())
-    del resources["class_list_enforcement_mode"], resources["class_allow_list"]
-    (local / "resources.json").write_text(json.dumps(resources))
     with running(made):
         order = made.order(made.study("evil", TRIP.format("plain"), head="deadline = 10\n"))
         mark = made.root / "evil-ran"
@@ -112,9 +109,9 @@ def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path):
         client = code / "app" / "config" / "config_fed_client.json"
         value = json.loads(client.read_text())
         client.write_text(json.dumps({**value, "components": [{"id": "x", "path": "evil.Evil", "args": {}}]}))
-        said = _submit(made, code)
-        assert "FAILED_TO_RUN" in said or "ABORTED" in said or "FINISHED" in said
-        assert "COMPLETED" not in said
+        assert "COMPLETED" not in _submit(made, code)
+        log = (made.coordinator.server / "log.txt").read_text()
+        assert all(f"{name}: NVFLARE_ERROR: BYOC not permitted" in log for name in made.names)  # each site said so
         touch = {"id": "x", "path": "subprocess.Popen", "args": {"args": ["touch", str(mark)]}}
         shell = "nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher"
         launch = {"id": "x", "path": shell, "args": {"script": f"touch {mark}", "launch_once": True}}
@@ -123,6 +120,9 @@ def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path):
             client = other / "app" / "config" / "config_fed_client.json"
             client.write_text(json.dumps({**value, "components": [evil]}))
             assert "COMPLETED" not in _submit(made, other)
+            for site in made.sites.values():
+                said = f"component not authorized: Component '{evil['path']}'"
+                assert said in (site.path / "worker.log").read_text()
         assert not mark.exists()
         # the same hostile server can still lead an honest study: the refusals above were of the jobs, not of the server
         study = made.study("honest", TRIP.format("plain"))

@@ -71,6 +71,8 @@ class Ledger:
             head = self._read_head([])
             if self._entries and (head is None or head.count < len(self._entries)):
                 self._write_head()  # a crash came between a line and its head; a second one must not leave two lines
+                for stray in self.path.parent.glob(f".{self._head_path.name}.*"):
+                    stray.unlink(missing_ok=True)
             new = not self.path.exists()
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:

@@ -79,6 +79,8 @@ class StudyController(Controller):  # type: ignore[misc]
             with alone(run / "lock", f"study {order.id!r}"), one_thread():
                 write_json(run / "status.json", {**status, "state": "running"})
                 spare.write_bytes(bytes(SPARE))
+                for stray in run.glob(".*.ckpt.*"):  # a file that was being written when the process was killed
+                    stray.unlink(missing_ok=True)
                 lead = lead_for(order, folder.identity(), run, ask, stopped)
                 outcome = lead.run()
                 write_outcome(run, outcome)

@@ -37,6 +37,7 @@ from polyclinic.tensors.files import atomic
 __all__ = ["Desk"]
 
 PATIENCE: Final = 5.0  # seconds an ask waits for its answer before it says "working"
+ASKS: Final = 16  # of the coordinator, answered or remembered at a time
 EARLY: Final = 4096  # letters of neighbours kept before their sum opens
 STATE_LIMIT: Final = 2**40  # a checkpoint is not a message
 Key = tuple[int, int]  # number of the sum, attempt
@@ -161,9 +162,11 @@ class Desk:
                 act = {"close": self._close, "deadline": self._deadline, "align": self._align}.get(what, act)
                 if act is None:
                     raise MessageRefused(f"unknown ask {what!r}")
+                for old in [k for k, t in self._tasks.items() if t.done()][: max(0, len(self._tasks) - ASKS + 1)]:
+                    del self._tasks[old]
+                if len(self._tasks) >= ASKS:
+                    raise MessageRefused(f"{ASKS} asks are being answered; wait for them")
                 task = self._tasks[id] = self._pool.submit(self._guarded, act, ask)
-                while len(self._tasks) > 16:
-                    self._tasks.popitem(last=False)
         try:
             return task.result(PATIENCE)
         except Unfinished:
@@ -430,28 +433,27 @@ class Desk:
         import numpy as np
 
         done = self.home / "closed.ckpt"
-        if done.exists():  # asked again after a crash of the coordinator
-            return dict(wire.decode(done.read_bytes(), limit=STATE_LIMIT))
-        self._settle({**ask, "what": "commit"})
-        out: dict[str, Any] = {"state": "done"}
-        if self._conductor is not None:
-            public = self._conductor.public
-            out["result"] = self._conductor.state()
+        if done.exists():  # asked again after a crash
+            out = dict(wire.decode(done.read_bytes(), limit=STATE_LIMIT))
         else:
-            public = wire.unpack(self._method.Public, ask["public"])
-        closed = {n: p.close(public) for n, p in self._parties.items()}
-        kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
-        with atomic(self.home / "outcome.npz") as temporary:
-            with open(temporary, "wb") as f:
-                np.savez(f, **dict(kept))  # type: ignore[arg-type]
-            temporary.chmod(0o600)
-        with atomic(done) as temporary:
-            temporary.write_bytes(wire.encode(out, limit=STATE_LIMIT))
-            temporary.chmod(0o600)
+            self._settle({**ask, "what": "commit"})
+            out = {"state": "done"}
+            if self._conductor is not None:
+                public = self._conductor.public
+                out["result"] = self._conductor.state()
+            else:
+                public = wire.unpack(self._method.Public, ask["public"])
+            closed = {n: p.close(public) for n, p in self._parties.items()}
+            kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
+            with atomic(self.home / "outcome.npz") as temporary:
+                with open(temporary, "wb") as f:
+                    np.savez(f, **dict(kept))  # type: ignore[arg-type]
+                temporary.chmod(0o600)
+            self._write(done, out)
+            append_event(self.folder.events, event="finished", study=self.order.id)
         self._file.unlink(missing_ok=True)
         for old in (*self.home.glob("private-*.ckpt"), *(self.home / "releases").rglob("*.npz")):
             old.unlink()
-        append_event(self.folder.events, event="finished", study=self.order.id)
         return out
 
     # ---- the checkpoint: patients' loadings are in it, so it is the owner's only and inside the erasable folder
@@ -493,6 +495,9 @@ class Desk:
                 old.unlink(missing_ok=True)
 
     def _restore(self) -> None:
+        for stray in self.home.rglob(".*"):  # a file that was being written when the process was killed
+            if stray.is_file():
+                stray.unlink(missing_ok=True)
         if not self._file.exists():
             return
         value = wire.decode(self._file.read_bytes(), limit=STATE_LIMIT)

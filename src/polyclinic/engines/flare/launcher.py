@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import threading
@@ -42,7 +43,7 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
     def __init__(self, job: str, argv: list[str], env: dict[str, str], folder: SiteFolder) -> None:
         super().__init__()
         self.job, self.argv, self.env, self.folder = job, argv, env, folder
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -51,14 +52,18 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
             self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         log.close()
+        limit = self.folder.node.keys.get("max_memory_mb")
+        if limit is not None:  # beyond it an allocation fails, and the site says that it cannot take part
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(limit) * 2**20,) * 2)
         record(self.folder.pids / f"worker-{self.job}.json", process.pid)
         return process
 
     def terminate(self, heartbeat_cleanup: bool = False) -> None:
         """End it for good."""
-        self._ended.set()
-        if self._process.poll() is None:
-            self._process.kill()
+        with self._lock:
+            self._ended.set()
+            if self._process.poll() is None:
+                self._process.kill()
 
     def poll(self) -> Any:
         """FLARE's code for how it ended."""
@@ -69,15 +74,16 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
 
     def wait(self) -> None:
         """Wait until it ends; a worker that was killed by somebody else is started again."""
-        for _ in range(RESTARTS + 1):
+        for n in range(RESTARTS + 1):
             code = self._process.wait()
-            if code >= 0 or self._ended.is_set():
+            if code >= 0 or self._ended.is_set() or n == RESTARTS:
                 break
             append_event(self.folder.events, event="worker restarted", signal=-code)
             time.sleep(0.5)
-            if self._ended.is_set():
-                break
-            self._process = self._start()
+            with self._lock:  # told to end while it was being started again: then it is not
+                if self._ended.is_set():
+                    break
+                self._process = self._start()
         forget(self.folder.pids / f"worker-{self.job}.json")
         forget(self.folder.pids / f"job-{self.job}.json")
 
