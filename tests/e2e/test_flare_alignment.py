@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -18,9 +19,11 @@ TRIP = 'name = "trip"\nrank = 4\nrounds = 2\naggregation = "masked"'
 DATA = '[tensor]\nmodes = ["drug", "diagnosis"]\nwindow = "visit"\nalignment = "ring"\n'
 
 
-def test_ring_between_real_processes_gives_the_model_of_one_process(federation):
+def test_ring_between_real_processes_gives_the_model_of_one_process(federation, capsys):
     from polyclinic.alignment import align
     from polyclinic.alignment.ring import place
+    from polyclinic.cli import main
+    from polyclinic.engines.flare.coordinator import order_of
     from polyclinic.engines.flare.folders import read_json
     from polyclinic.engines.registry import federated
     from polyclinic.federation.fold import Fold
@@ -29,9 +32,14 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(federation):
     from polyclinic.tensors.site import Site
 
     path = federation.study("ring", TRIP, data=DATA)
-    order = federation.order(path)
-    status = federation.follow(order)
-    assert status["state"] == "finished", (status, federation.events(order))
+    with pytest.raises(SystemExit) as stop:
+        main(["coordinator", "submit", str(federation.coordinator.path), str(path)])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0, said
+    (run,) = (federation.coordinator.path / "runs").glob("ring-*")
+    assert f"study {run.name}: finished; {run}" in said
+    assert json.loads((run / "metrics.json").read_text())["rounds"] == 2
+    order = order_of(federation.coordinator, "ring")
     outcome = federation.outcome(order)
     study = Study.read(path)
     raw = [ingest(s.node, study, federation.root / "in-process" / n).site for n, s in federation.sites.items()]

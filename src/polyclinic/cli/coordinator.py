@@ -301,6 +301,8 @@ def _run(home: Any, orders: list[Any], json_: bool) -> None:
             def tell(event: dict[str, Any], show: Any = show) -> None:
                 if event.get("kind") == "round":
                     show(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
+                elif not json_ and event.get("kind") in ("waiting", "site"):
+                    _news(event)
 
             value = follow(home, order, tell)
         if value["state"] != "finished":
@@ -326,6 +328,21 @@ def _run(home: Any, orders: list[Any], json_: bool) -> None:
     _say(out, json_, "\n".join(lines))
     if value["state"] != "finished":
         raise typer.Exit(int(value.get("exit", 5)))
+
+
+def _news(event: dict[str, Any]) -> None:
+    """Who is waited for and why, while a study runs."""
+    from polyclinic.cli.console import console
+
+    if event["kind"] == "waiting":
+        away = ", ".join(_seen(n, s) for n, s in event["sites"].items())
+        text = f"waiting for: {away}" if away else ""
+    else:
+        reasons = "; ".join(map(str, event.get("reasons") or []))
+        told = event["event"] in ("waiting", "lost", "refused", "bad")
+        text = f"{event['site']}: {event['event']}" + (f" ({reasons})" if reasons else "") if told else ""
+    if text:
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _publish(run: Path, order: Any, model: Any) -> None:

@@ -240,10 +240,11 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
     (run / "stop").unlink(missing_ok=True)
     least = order.quorum
     shown = len(_progress(run))
+    heard = len(read_events(run / "events.jsonl"))
     failed = 0  # legs that died before they began
     with session(folder) as api:
         for leg in range(LEGS):
-            _wait_connected(folder, api, order, least)
+            _wait_connected(folder, api, order, least, tell)
             here = [s for s in order.sites if s in folder.approved()]
             write_json(run / "status.json", {"study": order.id, "state": "submitted"})
             job = submit(api, order, run, here, least)
@@ -258,6 +259,11 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
                 for event in fresh[shown:]:
                     tell(event)
                 shown = max(shown, len(fresh))
+                news = read_events(run / "events.jsonl")
+                for event in news[heard:]:
+                    if "site" in event:
+                        tell({**event, "kind": "site"})
+                heard = max(heard, len(news))
                 if now["state"] in ENDED and now.get("job", job) == job:
                     break
                 if time.monotonic() - quiet_since > 3.0:
@@ -289,13 +295,21 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
         raise PeerLost(f"study {order.id!r}: {LEGS} legs were not enough", hint="polyclinic coordinator resume")
 
 
-def _wait_connected(folder: CoordinatorFolder, api: Any, order: Order, least: int) -> None:
+def _wait_connected(
+    folder: CoordinatorFolder, api: Any, order: Order, least: int, tell: Callable[[dict[str, Any]], None]
+) -> None:
     """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
     begin = time.monotonic()
+    told: set[str] = set()
     while True:
         seen = connected(api)
-        _seen(folder, seen)
+        known = _seen(folder, seen)
         here = set(seen) & set(order.sites)
+        away = set(order.sites) - here
+        if away != told and time.monotonic() - begin > 1.0:
+            told = away
+            ago = {n: None if n not in known else max(0.0, time.time() - float(known[n])) for n in sorted(away)}
+            tell({"kind": "waiting", "sites": ago})
         waited = time.monotonic() - begin
         if len(here) == len(order.sites) or (len(here) >= least and waited > min(8.0, order.deadline)):
             return

@@ -30,7 +30,7 @@ from polyclinic.engines.flare.order import read_order
 from polyclinic.engines.flare.processes import alive, recorded
 from polyclinic.engines.flare.provisioning import package, request_zip
 from polyclinic.engines.flare.reception import call
-from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
+from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.owner import outbox_of, policy_of
@@ -94,7 +94,12 @@ def send(folder: SiteFolder, *, wait: float, every: float = 2.0) -> str:
     }
     end = time.monotonic() + wait
     while True:
-        answer = call(invite, "/join", value)
+        try:
+            answer = call(invite, "/join", value)
+        except PeerLost:  # a coordinator that is being restarted while somebody waits
+            if time.monotonic() + every > end:
+                raise
+            answer = {"state": "waiting"}
         if answer["state"] == "approved":
             install(folder, answer.get("approval"))
             return "joined"
