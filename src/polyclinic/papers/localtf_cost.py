@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.papers.cohorts import TITLES, cohort
-from polyclinic.papers.dpfact import UNITS, literal, unless
+from polyclinic.papers.dpfact import UNITS, literal, undecided, unless
 from polyclinic.papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
 from polyclinic.papers.localtf import PRINTED
 from polyclinic.papers.race import Runner, cheaper, pooled_reference, race
@@ -88,7 +88,7 @@ def cost(lab: Lab) -> Result:
                 paper,
                 f"ratio of bytes {ratio}; arrived {found[left].arrived} and {found[right].arrived}",
                 less,
-                unless(less, _why(found, left, right)),
+                unless(less, _why(found, left, right, ratio)),
             )
         )
     return Result(
@@ -111,14 +111,13 @@ def cost(lab: Lab) -> Result:
     )
 
 
-def _why(found: Any, left: str, right: str) -> str:
+def _why(found: Any, left: str, right: str, ratio: Interval) -> str:
     a, b = found[left].median("rounds"), found[right].median("rounds")
     if not all(found[left].hits):
         return f"{left} does not arrive on every seed"
-    if a is not None and b is not None and a > b:
-        more = ": its duals carry what the sites differ in" if right.startswith("TRIP") else ""
-        return f"{left} needs {a:g} rounds against {b:g}{more}"
-    return "the interval over seeds includes equal cost" if a == b else ""
+    if ratio.above(1.0) and a is not None and b is not None and a > b:
+        return f"it needs {a:g} rounds against {b:g}"
+    return undecided(ratio, 1.0)
 
 
 def _papers_shape() -> Any:
@@ -173,18 +172,14 @@ def passes(lab: Lab) -> Result:
                 "b = 3 chosen of 2, 3, 5, 8, 10",
                 f"{fewer} rounds",
                 fewer.below(0),
+                unless(fewer.below(0), undecided(fewer)),
             ),
             Claim(
                 f"a large b harms: b = {lab['passes'][-1]} ends worse than b = {base}",
                 "convergence is slower",
                 f"RMSE over pooled CP-ALS's, difference {worse}",
                 worse.above(0),
-                unless(
-                    worse.above(0),
-                    "the sites' drift is averaged away every round, and more passes also find better optima"
-                    if worse.mean < 0
-                    else "",
-                ),
+                unless(worse.above(0), undecided(worse)),
             ),
         ],
         {"rounds": [float(np.median([p["rounds"] or lab["rounds"] for p in parts])) for parts in found.values()]},
