@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import ssl
 import sys
@@ -340,6 +342,12 @@ def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(tmp_path, 
     try:
         assert command(capsys, "coordinator", "start", folder.path)[1]["enrol_port"] == ports["enrol_port"]
         assert command(capsys, "coordinator", "start", folder.path)[0] == 2  # twice
+        (desk,) = recorded(folder.pids, "reception.json")
+        os.kill(desk.pid, signal.SIGKILL)
+        assert wait_for(lambda: not alive(desk), 5)
+        assert command(capsys, "coordinator", "status", folder.path)[1]["joining"] == "closed"
+        assert command(capsys, "coordinator", "start", folder.path)[1]["state"] == "reopened"
+        assert command(capsys, "coordinator", "status", folder.path)[1]["joining"] == "open"
         join(invite)
         service.start(site)
         assert wait_for(connected, 40, 1.0)

@@ -175,3 +175,23 @@ def test_alignment_is_refused_with_privacy(world):
     tail = "[privacy]\nepsilon = 4.0\n"
     with pytest.raises(ConfigError, match="alignment"):
         world.order(world.study("private-ring", method, data=DATA.format("ring", ""), tail=tail))
+
+
+def test_owner_may_insist_on_public_lists_and_on_enough_sites(world):
+    from polyclinic.engines.flare.admission import doubts
+
+    order = world.order(world.study("insist", TRIP.format(1, "plain"), data=DATA.format("ring", "")))
+    site = world.sites["north"]
+    assert doubts(order, site) == ([], [])
+    text = site.node_path.read_text()
+    try:
+        site.node_path.write_text(text.replace("[keys]\n", '[keys]\nalignment = "public"\n'))
+        (fault,) = doubts(order, SiteFolder.of(site.node_path))[0]
+        assert "public lists" in fault
+    finally:
+        site.node_path.write_text(text)
+    world.open(order)
+    desk = world.desks["north"]
+    desk._load.result(60)
+    two = {"what": "align", "phase": "start", "attempt": 1, "sites": ["east", "north"]}  # the policy asks for three
+    assert desk._guarded(desk._align, two)["state"] == "bad"

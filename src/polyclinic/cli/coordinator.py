@@ -198,6 +198,7 @@ def start(
 
     value = run(_home(folder), foreground=foreground)
     more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
+    more += " (that port was closed, and is open again)" if value["state"] == "reopened" else ""
     _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
 
 
@@ -218,6 +219,8 @@ def status(folder: Folder, json_: Json = False) -> None:
 
     value = look(_home(folder))
     lines = [f"coordinator {value['state']} ({value['host']}:{value['port']})"]
+    if value["state"] == "running" and value["joining"] == "closed":
+        lines.append(f"the port for joining is closed: polyclinic coordinator start {folder} opens it again")
     if value["asking_to_join"]:
         lines.append(f"asking to join: {', '.join(value['asking_to_join'])} (polyclinic coordinator requests)")
     if value["invited"]:

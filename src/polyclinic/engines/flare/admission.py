@@ -59,7 +59,9 @@ def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
             questions.append(f"site {name!r} is not known here: compare its key, then `polyclinic site pin`")
         elif pins[name] != order.keys[name]:
             faults.append(f"site {name!r} has another key than the one that was compared and pinned")
-    if order.alignment == "union" and folder.node.keys.get("alignment") != "union":
+    if order.alignment is not None and folder.node.keys.get("alignment") == "public":
+        faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
+    elif order.alignment == "union" and folder.node.keys.get("alignment") != "union":
         faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
     accepted = folder.study(order.id) / "accepted.json"
     if folder.node.keys.get("studies", "ask") != "policy" and not accepted.exists():

@@ -27,6 +27,7 @@ from polyclinic.errors import MessageRefused, PeerLost
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Envelope
 from polyclinic.federation.protocol import Message, Roster
+from polyclinic.privacy.owner import policy_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site
 
@@ -104,7 +105,8 @@ class SiteAlignment:
 
     def _start(self, ask: Mapping[str, Any], site: Site, modes: list[str]) -> dict[str, Any]:
         sites = tuple(str(s) for s in ask["sites"])
-        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < max(2, self.order.quorum):
+        least = max(2, self.order.quorum, policy_of(self.folder.node).min_sites)
+        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < least:
             raise MessageRefused(f"an alignment of {len(sites)} sites, of which the order knows not all, or too few")
         with self._moved:
             self._attempt, self._tags, self._rings = int(ask["attempt"]), {}, {}

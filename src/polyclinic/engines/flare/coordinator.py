@@ -48,6 +48,9 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
     """Start the server and wait until its port is open; leftovers of an earlier life are removed first."""
     need_flare()
     settings = folder.read_settings()
+    server = Recorded.read(folder.pids / "server.json")
+    if server is not None and alive(server) and not foreground and _reopened(folder):
+        return {"state": "reopened", "pid": server.pid, **{k: settings.get(k) for k in ("host", "port", "enrol_port")}}
     prune(folder)
     host, ports = settings["host"], _ports(settings)
     if not wait_for(
@@ -98,6 +101,14 @@ def receive(folder: CoordinatorFolder) -> Recorded | None:
     return launch(argv, env=dict(os.environ), log=folder.path / "reception.log", note=folder.pids / "reception.json")
 
 
+def _reopened(folder: CoordinatorFolder) -> bool:
+    """Open the port for joining again, if its process has died while the server lives."""
+    if folder.read_settings().get("enrol_port") is None or alive(Recorded.read(folder.pids / "reception.json")):
+        return False
+    _opened(folder, receive(folder))
+    return True
+
+
 def _opened(folder: CoordinatorFolder, desk: Recorded | None) -> None:
     """Wait until the port for joining is open; otherwise end everything that was started."""
     settings = folder.read_settings()
@@ -106,6 +117,8 @@ def _opened(folder: CoordinatorFolder, desk: Recorded | None) -> None:
     host, port = settings["host"], int(settings["enrol_port"])
     if not wait_for(lambda: port_open(host, port) or not alive(desk), 30.0) or not alive(desk):
         end(recorded(folder.pids))
+        for note in folder.pids.glob("*.json"):
+            forget(note)
         raise PeerLost(f"the port for joining, {port}, did not open", hint=f"read {folder.path / 'reception.log'}")
 
 
@@ -200,7 +213,12 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
         "state": "running" if up else "stopped",
         "host": settings["host"],
         "port": settings["port"],
-        "enrol_port": settings.get("enrol_port") if alive(Recorded.read(folder.pids / "reception.json")) else None,
+        "enrol_port": settings.get("enrol_port"),
+        "joining": "by file"
+        if settings.get("enrol_port") is None
+        else "open"
+        if alive(Recorded.read(folder.pids / "reception.json"))
+        else "closed",
         "asking_to_join": [n for n, e in entries(folder).items() if e.state == "waiting"],
         "invited": [n for n, e in entries(folder).items() if e.state == "invited"],
         "sites": sites,
