@@ -56,6 +56,21 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+def same_as_one_process(study: Path, run: Path, nodes: dict[str, Path], scratch: Path) -> bool:
+    """Whether the model is, bit for bit, the one that the same node files give in one process."""
+    from polyclinic.engines.flare.result import read_outcome
+    from polyclinic.engines.registry import federated
+    from polyclinic.federation import wire
+    from polyclinic.federation.fold import Fold
+    from polyclinic.study import Node, Study
+    from polyclinic.tensors.ingest import ingest
+
+    what = Study.read(study)
+    sites = [ingest(Node.read(node), what, scratch / name).site for name, node in nodes.items()]
+    here, there = Fold(federated(what), sites).run(), read_outcome(run, federated(what))
+    return wire.encode(wire.pack(here.public)) == wire.encode(wire.pack(there.public))
+
+
 def main(out: Path) -> None:
     """Rehearse."""
     os.umask(0o077)
@@ -113,6 +128,11 @@ def main(out: Path) -> None:
                 )
             say(f"study {name}: {done['state']}; {figures}")
             say(f"  {done['run']}")
+            if metrics["epsilon"] is None:  # privacy noise is drawn anew each time, so there is nothing to compare
+                same = same_as_one_process(study, Path(done["run"]), nodes, out / "one-process")
+                say(f"  the model of one process, bit for bit: {'yes' if same else 'NO'}")
+                if not same:
+                    raise SystemExit(f"study {name}: not the model of one process")
             report = subprocess.run(
                 [sys.executable, "-m", "polyclinic.cli", "report", done["run"]], capture_output=True, text=True
             )
