@@ -172,8 +172,10 @@ def _run(root: Path, aggregation: str, monkeypatch, *, unsealed: bool) -> tuple[
 @pytest.mark.parametrize("aggregation", ["subspace", "masked"])
 def test_relay_sees_no_plaintext_of_a_letter_between_sites(tmp_path, aggregation, monkeypatch):
     frames, wire, sealed, shown = _run(tmp_path, aggregation, monkeypatch, unsealed=False)
-    secret = _windows(sealed)
-    assert len(secret) > 20
+    # A letter of a masked sum holds a share of the sender's seed, then one of its mask key. Seeds of sites that survive are
+    # opened to the coordinator at the end, by the protocol; mask keys of survivors never are.
+    secret = _windows([x[len(x) // 2 :] for x in sealed] if aggregation == "masked" else sealed)
+    assert len(secret) > 10
     assert _found(secret, frames) == 0
     assert _found(secret, wire) == 0
     assert b"pc.put" in frames or b"pc.ask" in frames  # the relay reads FLARE's envelopes ...
@@ -181,6 +183,7 @@ def test_relay_sees_no_plaintext_of_a_letter_between_sites(tmp_path, aggregation
     assert b"pc.ask" not in wire
     assert len(wire) > len(frames) // 2
     if aggregation == "masked":  # and the tap does find what the coordinator is meant to read
+        assert _found(_windows([x[: len(x) // 2] for x in sealed]), frames) > 0
         open_ = _windows([x for x in shown if len(x) < 100_000])
         assert len(open_) > 50
         assert _found(open_, frames) > 0.9 * len(open_)
