@@ -56,7 +56,7 @@ def _overhead(made, rank: int, rounds: int) -> tuple[float, float, int, float]:
     order = made.order(study)
     marks = {}
     with Work(made) as work:
-        status = made.follow(order, lambda e: marks.setdefault(e["round"], work.seconds()))
+        status = made.follow(order, lambda e: e.get("kind") == "round" and marks.setdefault(e["round"], work.seconds()))
     assert status["state"] == "finished", status
     processor = (marks[rounds - 1] - marks[1]) / (rounds - 2)
     outcome, reference = made.outcome(order), made.in_process(study)
