@@ -40,7 +40,7 @@ class Redundancy:
                [1., 1.]])
         """
         n, d = Z.shape
-        if n * (n + 1) // 2 >= d:
+        if n * (n + 1) >= d:  # F would have more than half as many rows as R: the whole matrix is cheaper
             return cls.of_correlation(Z.T @ Z / n)
         i, j = np.triu_indices(n)
         return cls(None, Z[i] * Z[j] * (np.where(i == j, 1.0, np.sqrt(2.0)) / n)[:, None])

@@ -40,7 +40,7 @@ class UnPSLCV(UnPSL):
 
     Every combination of the lists below is fitted once per fold, and every iteration of its path is scored on the
     held-out patients, so that the best moment to stop is found at no extra cost. Few patients cannot tell neighbouring
-    settings apart: the metrics of all that are within one standard error of the best (paired, over patients) are averaged.
+    settings apart: the metrics of all within two standard errors of the best (paired, over patients) are averaged.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ class UnPSLCV(UnPSL):
             near[c, t] = True
             if self.blend and by_patient:
                 less = marks[c, t] - marks
-                near |= less.mean(-1) <= less.std(-1, ddof=1) / np.sqrt(less.shape[-1])
+                near |= less.mean(-1) <= 2 * less.std(-1, ddof=1) / np.sqrt(less.shape[-1]) + 1e-12
             self._report(candidates, means, near)
             self._settle(tried, candidates, near, (c, t), X, part)
         return self
