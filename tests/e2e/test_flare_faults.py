@@ -160,15 +160,9 @@ def test_killed_site_under_subspace_costs_a_new_attempt(federation):
     )
     study = federation.study("kill-subspace", method, data=hospitals.FEATURES, head="deadline = 90\n")
     order = federation.order(study)
-    done = threading.Event()
-
-    def strike(event):
-        if event.get("kind") == "sum" and event["round"] >= 3 and not done.is_set():
-            done.set()
-            federation.restart("south")
-
+    strike = At(3, lambda: federation.restart("south"))
     status = federation.follow(order, strike)
-    assert done.is_set()
+    assert strike.done.is_set()
     _right(federation, study, order, status, retries=True)
 
 

@@ -93,7 +93,7 @@ def test_round_overhead_ten_megabytes_ten_sites(tmp_path):
 
 def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
     """Logical letters between nodes and seconds, for a mixture over a graph in which node i talks to i +- each offset."""
-    from polyclinic.engines.flare.folders import read_events, write_json
+    from polyclinic.engines.flare.folders import write_json
     from polyclinic.engines.flare.order import Order, _digest
     from polyclinic.federation.sums import by_name
 
@@ -109,10 +109,9 @@ def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int,
     write_json(made.coordinator.run(ring.id) / "order.json", {"order": ring.encode()})
     status = made.follow(ring)
     assert status["state"] == "finished", (status, made.events(ring))
-    progress = read_events(made.coordinator.run(ring.id) / "progress.jsonl")
     seconds = float(next(e["seconds"] for e in made.events(ring) if e["event"] == "finished"))
     plan = by_name("subspace").plan(ring.roster(order.sites, 0))
-    sums = len([e for e in progress if e["kind"] == "sum"])
+    sums = len(made.outcome(ring).releases)
     return sums * len(plan.edges) * 2 * (plan.slots + 3), seconds  # a study's start-up is in the seconds, too
 
 
