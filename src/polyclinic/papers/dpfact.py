@@ -130,12 +130,11 @@ def rmse(lab: Lab) -> Result:
         ],
         curves,
         "epoch",
-        f"RMSE over nonzeros, {TITLES[data]}",
+        "RMSE over nonzeros",
         note=f"CP-ALS is run as SumALS and SGD as LocalTF with one site (the same sweeps, measured after each). Literal: zeros missing, "
         f"gamma 5, eta {PRINTED[data]['eta']:g}, threshold mu as printed (E0.3); every site's own factors as trained are judged (section "
         f"5.5.1). {rounds} epochs; the noisy run makes {min(PRINTED[data]['epochs'], rounds)}, as Theorem 4.1 implies, and its noise is drawn afresh "
         "each time.",
-        log="y",
     )
 
 
