@@ -346,6 +346,24 @@ def test_no_key_of_a_site_is_on_the_coordinators_disk(world):
             assert not any(s in data for s in secrets), file
 
 
+@pytest.mark.parametrize("adder", ["masked", "subspace"])
+def test_card_of_a_private_study_between_hosts_is_that_of_one_process(world, adder):
+    """The masks of a subspace sum have a finite variance, and what they leak is on the card here, too."""
+    from polyclinic.engines.flare.result import read_outcome, write_outcome
+
+    method = f'name = "dpem"\nrank = 2\nrounds = 1\naggregation = "{adder}"'
+    path = world.study(f"card-{adder}", method, tail="[privacy]\nepsilon = 2.0\ndelta = 1e-6")
+    order = world.order(path)
+    world.open(order)
+    write_outcome(world.coordinator.run(order.id), world.lead(order).run())
+    here, there = federated(Study.read(path)), federated(Study.read(path))
+    here.publish(world.reference(path))
+    there.publish(read_outcome(world.coordinator.run(order.id), there))
+    assert there.privacy_.guarantee == here.privacy_.guarantee == "formal"
+    assert there.privacy_.epsilon == pytest.approx(here.privacy_.epsilon, rel=1e-9)
+    assert there.privacy_.noise.startswith("exact")
+
+
 def test_what_was_spent_survives_erasing_the_site_and_joining_anew(tmp_path):
     from polyclinic.cli import main
     from polyclinic.engines.flare.invitation import invite

@@ -300,4 +300,17 @@ class Lead:
         assert c is not None
         seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
         noise = "; ".join(sorted(self._noise))
-        return Outcome(c.public, {}, {}, c.history, c.traffic, c.setting, tuple(c.releases), seconds, noise)
+        masks = getattr(self.adder, "masks", None)  # of finite variance: the card charges what they leak
+        roster = self.order.roster(c.setting.sites, 0)
+        return Outcome(
+            c.public,
+            {},
+            {},
+            c.history,
+            c.traffic,
+            c.setting,
+            tuple(c.releases),
+            seconds,
+            noise,
+            None if masks is None else masks(roster),
+        )

@@ -10,6 +10,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Method, Step
 from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.masks import Masks
 from polyclinic.tensors.files import atomic
 
 __all__ = ["read_outcome", "write_outcome"]
@@ -32,6 +33,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> Path:
         "releases": [[wire.pack(s), share] for s, share in outcome.releases],
         "seconds": outcome.seconds,
         "noise": outcome.noise,
+        "masks": None if outcome.masks is None else wire.pack(outcome.masks),
     }
     path = folder / "outcome.ckpt"
     with atomic(path) as temporary:
@@ -53,4 +55,5 @@ def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
         tuple((wire.unpack(Step, s), float(share)) for s, share in value["releases"]),
         float(value["seconds"]),
         str(value["noise"]),
+        None if value["masks"] is None else wire.unpack(Masks, value["masks"]),
     )
