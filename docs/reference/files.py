@@ -14,10 +14,14 @@ from polyclinic.study.toml import section_in
 
 PAGE = Path(__file__).with_suffix(".md")
 OWNERS = {"policy": Policy, "ledger": LedgerRule}  # kept as written by the node; their own models check them
-KEYS = {  # read by the engine between hospitals, which has no model for three keys
+KEYS = {  # read by the engine between hospitals, which has no model for its keys
     "studies": (
         "`ask`: every study waits until the owner accepts it; `policy`: what the policy allows runs.",
         '`"ask"`',
+    ),
+    "alignment": (
+        "`ring`: codes without a public list may be agreed on in secret; `union`: also by showing them; `public`: neither.",
+        '`"ring"`',
     ),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
     "max_memory_mb": (
