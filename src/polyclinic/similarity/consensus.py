@@ -30,6 +30,7 @@ from polyclinic.federation.moments import Moments, complete
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.similarity.admm import SCALES, Problem, best_scale, descend, directions, penalty_of
+from polyclinic.similarity.labels import classes_at, classes_of_all
 from polyclinic.similarity.metric import canonical
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, weights_for
 from polyclinic.similarity.preconditioner import Preconditioner
@@ -168,6 +169,11 @@ class ConsensusUnPSL(Estimator):
         p = self.params
         if public.stage == "moments":
             moments = public.moments.combine(total)
+            if moments.done and np.isinf(self._spread(replace(public, moments=moments))[1]).all():
+                raise DataError(
+                    f"every one of the {len(public.W)} feature(s) is the same in all patients: nothing tells them apart",
+                    hint="give features that vary",
+                )
             return replace(public, moments=moments, stage="pairs" if moments.done else "moments")
         if public.stage == "pairs":
             similar, different = (float(np.rint(total.arrays[k][0])) for k in ("similar", "different"))
@@ -276,10 +282,8 @@ class ConsensusUnPSL(Estimator):
         complete(site, self.params.radius)
         if site.name in self.judged:
             ListedPairs.of(*self.judged[site.name], patients=site.patients)
-        elif site.labels is None:
-            raise DataError(f"site {site.name!r} has no labels", hint="Site(name, features=..., labels=...)")
-        elif site.labels.dtype.kind == "f" and not np.isfinite(site.labels).all():
-            raise DataError(f"site {site.name!r}: {int((~np.isfinite(site.labels)).sum())} patient(s) without a label")
+        else:
+            classes_at(site)
         nothing = np.zeros_like(public.W)
         return UnPSLPrivate(nothing, nothing, 0.0)
 
@@ -287,7 +291,7 @@ class ConsensusUnPSL(Estimator):
         if site.name in self.judged:
             listed = ListedPairs.of(*self.judged[site.name], patients=site.patients)
             return replace(listed, weight=np.where(listed.sign > 0, same, other))
-        return replace(LabelPairs.of(np.asarray(site.labels)), same=same, other=other)
+        return replace(LabelPairs.of(classes_at(site)), same=same, other=other)
 
     def _problem(self, site: Site, public: UnPSLPublic) -> Problem:
         p, frame = self.params, self._frame(public)
@@ -363,6 +367,13 @@ def learn_between(
     penalty out (correlations would have to be paid for) and needs ``patients`` and ``radius``, both public.
     """
     method: Any
+    if model.reach != "all" or model.compare != "product":
+        raise ConfigError(
+            "between hospitals every pair of a hospital counts, by its product (eq. 4.21)",
+            faults=[f"reach = {model.reach!r}, compare = {model.compare!r}"],
+            hint="UnPSL(reach='all', compare='product').fit_sites(sites)",
+        )
+    classes = classes_of_all(sites)
     if options.get("privacy") is not None:
         from polyclinic.similarity.private import PrivateUnPSL
 
@@ -381,6 +392,5 @@ def learn_between(
         setattr(model, key, getattr(method, key))
     for key in ("history_", "traffic_", "privacy_"):
         setattr(model, key, getattr(method, key))
-    labels = [np.asarray(s.labels) for s in sites if s.labels is not None]
-    model.classes_ = np.unique(np.concatenate(labels)) if labels else np.empty(0)
+    model.classes_ = classes
     return model

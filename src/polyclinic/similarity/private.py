@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.errors import ConfigError, DataError
+from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.moments import GRID, complete, in_ball, unit_rows
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.privacy.accountant import calibrate
+from polyclinic.similarity.labels import classes_at
 from polyclinic.similarity.metric import canonical
 from polyclinic.similarity.redundancy import row_norms, row_shrink
 from polyclinic.tensors.site import Site
@@ -190,8 +191,7 @@ class PrivateUnPSL(Estimator):
 
     def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> Key:
         complete(site)
-        if site.labels is None:
-            raise DataError(f"site {site.name!r} has no labels", hint="Site(name, features=..., labels=...)")
+        classes_at(site)
         return Key(rng.bytes(16).hex())
 
     def contribute(
@@ -205,7 +205,7 @@ class PrivateUnPSL(Estimator):
             rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, z**2], 1) / np.sqrt(3.0))
             return private, Contribution({"moments": rows.sum(0)})
         X = (center + p.radius * z - public.mean) / public.scale
-        labels = np.asarray(site.labels)
+        labels = classes_at(site)
         left, right = _paired(buckets(z, labels, key=private.key, round=step.round, count=public.buckets))
         sign = np.where(labels[left] == labels[right], 1.0, -1.0)
         total = np.zeros(d * rank)

@@ -28,7 +28,9 @@ LABELS: Final[dict[str, Any]] = {
     "l1s": (1e-3,), "l2s": (1e-3,), "start_scales": (1.0,), "standardizes": ("zscore",),
     "compares": ("distance",), "reaches": ("all", "near"), "penalty": 3.0, "iterations": 8, "cv": 5, "repeats": 2,
 }  # fmt: skip
-WIDE: Final[dict[str, Any]] = {**LABELS, "compares": ("product",), "reaches": ("all",)}  # more features than patients
+WIDE: Final[dict[str, Any]] = {  # more features than patients
+    **LABELS, "compares": ("product",), "reaches": ("all",), "iterations": 5, "repeats": 1,
+}  # fmt: skip
 JUDGED: Final[dict[str, Any]] = {
     "l1s": (1e-4,), "l2s": (1e-4,), "start_scales": (2.0, 3.0), "standardizes": ("scale",),
     "compares": ("product",), "reaches": ("all",), "penalty": 0.2, "iterations": 30, "cv": 4, "repeats": 1,
