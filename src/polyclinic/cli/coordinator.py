@@ -288,7 +288,8 @@ def resume(
 
 def _run(home: Any, orders: list[Any], json_: bool) -> None:
     from polyclinic.cli.console import follow as bar
-    from polyclinic.engines.flare.coordinator import follow, state_of
+    from polyclinic.engines.flare.coordinator import state_of
+    from polyclinic.engines.flare.legs import follow
     from polyclinic.engines.flare.starts import choose
     from polyclinic.federation.fold import Progress
 

@@ -2,13 +2,14 @@
 
 Nothing here imports ``nvflare`` before it is needed, so the package works without the extra.
 
-    enrolment   who takes part: the authority, invites, requests born at the site, approvals
+    enrolment   who takes part: the authority, keys born at the site, fingerprints; with invitation, reception, provisioning
     order       a study signed by the coordinator, with its roster and fingerprints
     desk        a hospital's half: answers the coordinator, talks to neighbours, keeps its own checkpoint
     lead        the coordinator's half: deadlines, quorum, attempts, checkpoints; star and ring: with a coordinator's sum, without
     kit         FLARE's own files, written so that a site refuses code
     controller, executor, launcher      the only classes that FLARE sees
-    processes, session                  start, stop, watch
+    aligning    codes without a public list are agreed on before the first sum
+    coordinator, legs, starts, site     the services: start, stop, run, watch; processes, session below them
 """
 
 from __future__ import annotations

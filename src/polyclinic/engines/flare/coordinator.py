@@ -1,13 +1,12 @@
-"""The coordinator's service: start and stop FLARE's server, run studies in legs, say how things stand."""
+"""The coordinator's service: start and stop FLARE's server and the port for joining, say how things stand."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
@@ -24,14 +23,10 @@ from polyclinic.engines.flare.processes import (
     recorded,
     wait_for,
 )
-from polyclinic.engines.flare.session import connected, quiet, session, submit
+from polyclinic.engines.flare.session import connected, quiet, session
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
 
-__all__ = ["follow", "need_running", "order_of", "prune", "readmit", "revoke", "start", "state_of", "status", "stop"]
-
-ENDED: Final = ("finished", "stopped", "failed")
-LEGS: Final = 20
-AWAY: Final = 25.0  # seconds after which a site that is connected, but not in this leg, is worth a new leg
+__all__ = ["need_running", "order_of", "prune", "readmit", "revoke", "start", "state_of", "status", "stop"]
 
 
 def environment(folder: CoordinatorFolder) -> dict[str, str]:
@@ -172,16 +167,17 @@ def _runs(folder: CoordinatorFolder) -> list[dict[str, Any]]:
         value = read_json(path) if path.exists() else {"state": "signed"}
         if value["state"] == "running" and not alive(Recorded.read(folder.pids / "server.json")):
             value = {**value, "state": "interrupted"}
-        rounds = [e for e in _progress(place.parent) if e.get("kind") == "round"]
+        rounds = [e for e in progress(place.parent) if e.get("kind") == "round"]
         found.append({"study": place.parent.name, **value, "round": rounds[-1]["round"] if rounds else 0})
     return found
 
 
-def _progress(run: Path) -> list[dict[str, Any]]:
+def progress(run: Path) -> list[dict[str, Any]]:
+    """How far a study is, one event a line."""
     return read_events(run / "progress.jsonl")
 
 
-def _seen(folder: CoordinatorFolder, now: dict[str, float]) -> dict[str, Any]:
+def seen(folder: CoordinatorFolder, now: dict[str, float]) -> dict[str, Any]:
     """When each site was last heard of, also before this; kept on disk."""
     path = folder.path / "seen.json"
     known = {**(read_json(path) if path.exists() else {}), **now}
@@ -195,17 +191,17 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
     settings = folder.read_settings()
     up = alive(Recorded.read(folder.pids / "server.json"))
     approved = folder.approved()
-    seen: dict[str, float] = {}
+    here: dict[str, float] = {}
     if up:
         with session(folder) as api:
-            seen = connected(api)
-    known = _seen(folder, seen)
+            here = connected(api)
+    known = seen(folder, here)
     now = time.time()
     sites = {}
     for name in approved:
-        last = seen.get(name, known.get(name))
+        last = known.get(name)
         sites[name] = {
-            "connected": name in seen,
+            "connected": name in here,
             "last_seen_seconds": None if last is None else round(max(0.0, now - float(last)), 1),
             "fingerprint": approved[name]["fingerprint"],
         }
@@ -246,134 +242,6 @@ def order_of(folder: CoordinatorFolder, study: str) -> Order:
             hint="polyclinic coordinator status FOLDER lists them" if names else "no study was submitted yet",
         )
     return read_order(read_json(folder.run(fits[0]) / "order.json")["order"], folder.identity().public)
-
-
-def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Run a study in legs until it is finished or cleanly stopped.
-
-    A leg is one FLARE job. A new one is made when the coordinator's job process dies, or when a site is connected that the
-    present leg does not know.
-    """
-    run = folder.run(order.id)
-    (run / "stop").unlink(missing_ok=True)
-    least = order.quorum
-    shown = len(_progress(run))
-    heard = len(read_events(run / "events.jsonl"))
-    failed = 0  # legs that died before they began
-    with session(folder) as api:
-        for leg in range(LEGS):
-            _wait_connected(folder, api, order, least, tell)
-            here = [s for s in order.sites if s in folder.approved()]
-            write_json(run / "status.json", {"study": order.id, "state": "submitted"})
-            job = submit(api, order, run, here, least)
-            append_event(run / "events.jsonl", event="leg", number=leg, job=job)
-            again = False
-            started = time.monotonic()
-            quiet_since = time.monotonic()
-            while True:
-                time.sleep(0.2)
-                now = read_json(run / "status.json")
-                fresh = _progress(run)
-                for event in fresh[shown:]:
-                    tell(event)
-                shown = max(shown, len(fresh))
-                news = read_events(run / "events.jsonl")
-                for event in news[heard:]:
-                    if "site" in event:
-                        tell({**event, "kind": "site"})
-                heard = max(heard, len(news))
-                if now["state"] in ENDED and now.get("job", job) == job:
-                    break
-                if time.monotonic() - quiet_since > 3.0:
-                    quiet_since = time.monotonic()
-                    if not alive(Recorded.read(folder.pids / "server.json")):
-                        raise PeerLost(
-                            f"study {order.id!r}: the coordinator's server is gone",
-                            hint="polyclinic coordinator start, then: polyclinic coordinator resume",
-                        )
-                    again, dead = _watch(folder, api, run, order, job, started, now)
-                    if again:
-                        (run / "stop").touch(mode=0o600)
-                        wait_for(lambda: read_json(run / "status.json")["state"] in ENDED, 15.0)
-                        (run / "stop").unlink(missing_ok=True)
-                        break
-                    if dead:
-                        again = True
-                        break
-            now = read_json(run / "status.json")
-            if now["state"] == "finished" or not again:
-                return now
-            failed = failed + 1 if now["state"] == "submitted" else 0
-            if failed >= 2:
-                raise PeerLost(
-                    f"study {order.id!r}: its process at the coordinator does not start",
-                    hint=f"read {folder.path / 'server.log'} and {folder.server / 'error_log.txt'}",
-                )
-            append_event(run / "events.jsonl", event="next leg")
-        raise PeerLost(f"study {order.id!r}: {LEGS} legs were not enough", hint="polyclinic coordinator resume")
-
-
-def _wait_connected(
-    folder: CoordinatorFolder, api: Any, order: Order, least: int, tell: Callable[[dict[str, Any]], None]
-) -> None:
-    """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
-    begin = time.monotonic()
-    told: set[str] = set()
-    while True:
-        seen = connected(api)
-        known = _seen(folder, seen)
-        here = set(seen) & set(order.sites)
-        away = set(order.sites) - here
-        if away != told and time.monotonic() - begin > 1.0:
-            told = away
-            ago = {n: None if n not in known else max(0.0, time.time() - float(known[n])) for n in sorted(away)}
-            tell({"kind": "waiting", "sites": ago})
-        waited = time.monotonic() - begin
-        if len(here) == len(order.sites) or (len(here) >= least and waited > min(8.0, order.deadline)):
-            return
-        if waited > order.deadline:
-            raise PeerLost(
-                f"study {order.id!r}: {len(here)} sites are connected, {least} are needed",
-                faults=[f"waiting for: {', '.join(sorted(set(order.sites) - here))}"],
-                hint="start the sites (polyclinic site start), then: polyclinic coordinator resume",
-            )
-        time.sleep(0.5)
-
-
-def _watch(
-    folder: CoordinatorFolder, api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, Any]
-) -> tuple[bool, bool]:
-    """Whether a new leg is needed for a site that this leg does not reach, and whether this leg's process is dead."""
-    events = read_events(run / "events.jsonl")
-    last = max((i for i, e in enumerate(events) if e["event"] == "leg"), default=0)
-    states: dict[str, tuple[str, str]] = {}
-    for e in events[last:]:
-        if "site" in e:
-            states[e["site"]] = (e["event"], e["time"])
-    try:
-        here = connected(api)
-        _seen(folder, here)
-        with quiet():
-            said = str(api.get_job_status(job))
-    except Exception:
-        return False, False
-    old = time.monotonic() - started
-    # FLARE lists a dead site for a while; only a fresh heartbeat counts. A restarted site needs some seconds to rejoin by itself.
-    fresh = {s for s, last in here.items() if time.time() - last < 6.0}
-    away = [
-        s for s, (state, when) in states.items() if state in ("absent", "lost") and _age(when) > AWAY and s in fresh
-    ]
-    if now["state"] == "running" and away and old > AWAY:
-        append_event(run / "events.jsonl", event="a site is back, but not in this leg", sites=away)
-        return True, False
-    dead = said.startswith("FINISHED") or "EXCEPTION" in said or "FAILED" in said or "ABORTED" in said
-    return False, dead and old > 5.0 and read_json(run / "status.json")["state"] not in ENDED
-
-
-def _age(stamp: str) -> float:
-    import calendar
-
-    return time.time() - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _keep_out(folder: CoordinatorFolder) -> None:
