@@ -70,7 +70,9 @@ class Pulse:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY):
+        wait = 0.0
+        while not self._stop.wait(wait):
+            wait = EVERY
             for site in self.sites:
                 if site not in self._busy:
                     self._busy.add(site)

@@ -1,0 +1,13 @@
+"""Between the halves the wire is a function call: signs of life come faster than over a network."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def fast_pulse(monkeypatch):
+    from polyclinic.engines.flare import lead, pulse
+
+    monkeypatch.setattr(pulse, "EVERY", 0.1)
+    monkeypatch.setattr(lead, "GRACE", 3.0)
