@@ -183,6 +183,56 @@ def test_bad_and_ended_invites_say_what_is_wrong(home, capsys, tmp_path):
         invitation.put(home, entry)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"type": "server", "default_host": "localhost", "fed_learn_port": 1025, "admin_port": 1026},
+        {"type": "server", "default_host": "north", "host_names": ["localhost"], "fed_learn_port": 1025},
+        {"type": "admin", "role": "lead"},
+    ],
+    ids=["the server's host", "the server's host as well", "an administrator"],
+)
+def test_request_for_more_than_a_sites_certificate_is_not_signed(tmp_path, asked):
+    """FLARE signs the kind that a request names; a hostile site names the server's, with the coordinator's host."""
+    from polyclinic.engines.flare.enrolment import request_of
+    from polyclinic.engines.flare.provisioning import _yaml, nvflare
+    from polyclinic.errors import ConfigError, MessageRefused
+    from polyclinic.federation.envelope import Identity
+
+    folder = CoordinatorFolder(tmp_path / "coordinator")
+    coordination.found(folder, ["north"], host="localhost", port=free_port(), admin_port=free_port())
+    who = {"name": "polyclinic", "participants": [{"name": "north", "org": "polyclinic", **asked}]}
+    definition = _yaml(tmp_path / "participant.yaml", who)
+    try:
+        nvflare("cert", "request", "-p", str(definition), "--out", str(tmp_path / "r"), home=tmp_path / "home")
+    except ConfigError as e:
+        assert asked["type"] == "admin", e  # FLARE itself wants an address as an administrator's name
+        return
+    data = (tmp_path / "r" / "north.request.zip").read_bytes()
+    file = write_json(tmp_path / "request.json", request_of("north", "polyclinic", data, Identity.generate("north")))
+    with pytest.raises((MessageRefused, ConfigError)) as refused:
+        coordination.approve(folder, file, None)
+    assert "north" not in folder.approved()
+    assert not (folder.path / "approvals").exists()
+    assert "more than a site's certificate" in str(refused.value) or "FLARE refused" in str(refused.value)
+
+
+def test_certificate_is_looked_at_before_a_site_gets_it(tmp_path):
+    """Whatever FLARE signs: another key, another name, the server's host or another role is found."""
+    import io
+    import zipfile
+
+    from polyclinic.engines.flare.enrolment import Authority, issue, new_key
+    from polyclinic.engines.flare.provisioning import _faults, request_zip
+
+    request, _ = request_zip(tmp_path, "north", "polyclinic")
+    made = issue(Authority.make("polyclinic")[0], "north", new_key()[0].public_key(), "server", host="localhost")
+    box = io.BytesIO()
+    with zipfile.ZipFile(box, "w") as z:
+        z.writestr("north.crt", made)
+    assert [f.split(" ")[1] for f in _faults(box.getvalue(), request, "north")] == ["key", "names", "role"]
+
+
 def test_another_authority_at_the_address_is_not_talked_to(home, capsys, tmp_path):
     """The invite of one federation with the address of another: the site sends nothing."""
     other = CoordinatorFolder(tmp_path / "other")

@@ -127,18 +127,38 @@ def approve_zip(authority: Path, request: bytes, name: str, settings: dict[str, 
         options = ["-c", str(authority), "--profile", str(profile), "--out", str(signed), "--valid-days", str(DAYS)]
         nvflare("cert", "approve", str(place / "request.zip"), *options, home=authority / "nvflare")
         made = signed.read_bytes()
-    if not _fits(made, request, name):  # FLARE picks the key by what the request says; people compared this one
-        raise MessageRefused(f"request of {name!r}: it holds another key than the one that was compared")
+    faults = _faults(made, request, name)
+    if faults:
+        raise MessageRefused(f"request of {name!r}: it asks for more than a site's certificate", faults=faults)
     return made
 
 
-def _fits(signed: bytes, request: bytes, name: str) -> bool:
+def _faults(signed: bytes, request: bytes, name: str) -> list[str]:
+    """What is wrong with a new certificate, before anybody gets it.
+
+    FLARE takes kind, role, key and host names from the request, and a request is written by a stranger: one could ask for a
+    certificate of the server's name, or of an administrator.
+    """
     from cryptography import x509
+    from cryptography.x509.oid import NameOID
 
     with zipfile.ZipFile(io.BytesIO(signed)) as z:
-        certificate = x509.load_pem_x509_certificate(z.read(f"{name}.crt"))
-    asked = x509.load_pem_x509_csr(csr_in(request, name))
-    return certificate.public_key() == asked.public_key()
+        made = x509.load_pem_x509_certificate(z.read(f"{name}.crt"))
+
+    def subject(oid: Any) -> list[str]:
+        return [str(a.value) for a in made.subject.get_attributes_for_oid(oid)]
+
+    hosts = [str(h.value) for h in made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
+    faults = []
+    if made.public_key() != x509.load_pem_x509_csr(csr_in(request, name)).public_key():
+        faults.append("another key than the one whose fingerprint was compared")
+    if subject(NameOID.COMMON_NAME) != [name] or hosts != [name]:
+        faults.append(f"the names {', '.join([*subject(NameOID.COMMON_NAME), *hosts])}")
+    if subject(NameOID.UNSTRUCTURED_NAME) != ["client"]:
+        faults.append(f"the role {', '.join(subject(NameOID.UNSTRUCTURED_NAME)) or 'none'}")
+    if made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+        faults.append("an authority of its own")
+    return faults
 
 
 def package(folder: Path, name: str, signed: bytes, fingerprint: str) -> dict[str, str]:
