@@ -14,6 +14,7 @@ from test_flare_halves import World, _same
 
 from polyclinic.alignment import align
 from polyclinic.alignment.ring import place
+from polyclinic.cli import main
 from polyclinic.engines.flare.folders import SiteFolder, read_events, read_json
 from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, PeerLost
@@ -96,12 +97,17 @@ def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(wor
         assert (site.study(order.id) / "codes.json").stat().st_mode & 0o077 == 0
 
 
-def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(world):
+def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(world, capsys):
     path = world.study("union", TRIP.format(2, "plain"), data=DATA.format("union", ""))
     order = world.order(path)
     world.open(order)
     with pytest.raises(PeerLost, match="in the clear"):
         world.lead(order).run()
+    for verb in ("status", "review"):  # the owner's commands say that something was refused, and why
+        with pytest.raises(SystemExit) as stop:
+            main(["site", verb, "--node", str(world.sites["north"].node_path)])
+        assert stop.value.code == 4
+        assert "in the clear" in capsys.readouterr().out
     before = {n: s.node_path.read_text() for n, s in world.sites.items()}
     try:
         for n, s in world.sites.items():
