@@ -49,8 +49,9 @@ def table1(lab: Lab) -> Result:
         ],
         rows,
         claims,
-        note="'tuned': the best of three settings on five folds of the training patients, at the first k; UnPSL tries two kinds "
-        "of pairs on five folds drawn twice. Differences are paired: same splits, same k, same scaling.",
+        note="'tuned': the best of three settings on five folds of the training patients, at the first k, not for "
+        "colon; UnPSL tries two kinds of pairs on five folds drawn twice, one on five folds where features outnumber patients. "
+        "Differences are paired: same splits, same k, same scaling.",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from polyclinic.similarity.labels import classes_at, classes_of_all
 from polyclinic.similarity.metric import canonical
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, weights_for
 from polyclinic.similarity.preconditioner import Preconditioner
-from polyclinic.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms
+from polyclinic.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms, speak_once
 from polyclinic.tensors.site import Site
 
 if TYPE_CHECKING:
@@ -276,6 +276,14 @@ class ConsensusUnPSL(Estimator):
         R = self._correlation(public)
         return Redundancy.of_correlation(np.zeros((1, 1)) if R is None else R)
 
+    def root(self, public: UnPSLPublic) -> Array:
+        """(d, rank) W of the metric W W': rows are features, and of features that repeat each other the first speaks."""
+        p = self.params
+        if p.variant == "paper":
+            return np.asarray(public.W.T)
+        R = self._correlation(public) if len(public.W) <= WIDE and p.standardize == "zscore" else None
+        return public.W if R is None else speak_once(public.W, R, public.moments.n)
+
     # ---- a site
 
     def open(self, site: Site, public: UnPSLPublic, rng: np.random.Generator) -> UnPSLPrivate:
@@ -341,13 +349,12 @@ class ConsensusUnPSL(Estimator):
     def close(self, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Arrays:
         """The site's patients in the learned space; they stay there."""
         mean, sd = self._spread(public)
-        W = public.W.T if self.params.variant == "paper" else public.W
-        return {"embedding": np.asarray(((site.matrix() - mean) / sd) @ canonical(W))}
+        return {"embedding": np.asarray(((site.matrix() - mean) / sd) @ canonical(self.root(public)))}
 
     def _publish(self, outcome: Outcome) -> None:
         public = outcome.public
         self.mean_, self.scale_ = self._spread(public)
-        self.components_ = canonical(public.W.T if self.params.variant == "paper" else public.W).T
+        self.components_ = canonical(self.root(public)).T
         self.n_features_in_ = self.components_.shape[1]
         self.bias_ = self.params.bias
         self.objective_, self.n_iter_ = public.objective, public.round

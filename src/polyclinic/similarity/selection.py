@@ -322,6 +322,7 @@ class UnPSLCV(UnPSL):
         self.mean_, self.scale_ = final.mean_, final.scale_
         if not (single and final.compare == "product" and final.reach == "all"):
             W = final._calibrated(replace(shape, literal=False, pairs=part(rows, "all")), W)
+        W = W if self.variant == "paper" else final._spoken(shape, W)
         self.components_, self.bias_, self.converged_ = canonical(W).T, self.bias, False
         self.n_iter_, self.objective_ = best[1] + 1, self.history_[-1]["objective"]
 

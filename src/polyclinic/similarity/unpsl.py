@@ -15,7 +15,7 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.admm import SCALES, Problem, State, best_scale, directions, penalty_of, solve
 from polyclinic.similarity.metric import Centre, SimilarityMetric, canonical, spread
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
-from polyclinic.similarity.redundancy import Redundancy
+from polyclinic.similarity.redundancy import Redundancy, speak_once
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site
 
@@ -79,7 +79,8 @@ class UnPSL(SimilarityMetric):
     Attributes
     ----------
     metric_, components_, selected_features_, feature_weights_
-        See :class:`~polyclinic.similarity.metric.SimilarityMetric`.
+        See :class:`~polyclinic.similarity.metric.SimilarityMetric`. Of features that repeat each other exactly the first
+        carries the weight of all.
     history_
         One dict per iteration: objective, primal_residual, dual_residual.
     n_iter_, objective_, converged_, classes_
@@ -290,8 +291,15 @@ class UnPSL(SimilarityMetric):
             root = best.metric_root
             if problem.distance or every is not None:
                 root = self._calibrated(replace(problem, pairs=every or pairs), root)
-            self._publish(root, best)
+            self._publish(self._spoken(problem, root), best)
         return self
+
+    def _spoken(self, problem: Problem, W: Array) -> Array:
+        """One W where features repeat each other, see :func:`~polyclinic.similarity.redundancy.speak_once`."""
+        n, d = problem.X.shape
+        if d > SQUARE or problem.literal or self.standardize != "zscore":
+            return W
+        return speak_once(W, problem.X.T @ problem.X / n, n)
 
     def _calibrated(self, problem: Problem, W: Array) -> Array:
         """W times the number that makes s >= b right for as many pairs as a multiple can; neighbours stay neighbours."""
