@@ -9,6 +9,7 @@ duplicate gets the same answer and a late one is recognised. Before an answer le
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -77,6 +78,7 @@ class Desk:
         self._key: Key | None = None
         self._step: Step | None = None
         self._early: deque[Message] = deque(maxlen=EARLY)
+        self._life = secrets.token_hex(8)  # tells this process from the one before: asks that it took are lost with it
         self._hashes = Hashes()
         self._public: dict[str, Any] = {}  # large arrays of the last public state, by hash
         self._codes = SiteAlignment(order, folder, self._dispatch)
@@ -195,6 +197,7 @@ class Desk:
     def _hello(self, *, full: bool) -> dict[str, Any]:
         with self._lock:
             out: dict[str, Any] = {"state": self._state, "reasons": self._reasons}
+            out["life"] = self._life
             out["committed"] = list(self._committed or ())
             out["prepared"] = list(self._prepared[0]) if self._prepared else []
             out["total"] = self._prepared_public is not None  # the sum is known here, and on disk

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Unfinished
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,6 +111,20 @@ class Lead:
                 self.conductor.traffic.received(site, number, len(data))
                 self.conductor.traffic.sent(site, number, len(raw))
         return answer
+
+    def _answered(self, site: str, value: Mapping[str, Any], timeout: float) -> dict[str, Any] | None:
+        """As :meth:`_once`, but a site that is lost, or was restarted meanwhile, is not waited for."""
+        life, asked = self.pulse.life(site), self._pool.submit(self._once, site, value, timeout)
+        while True:
+            try:
+                return asked.result(0.1)
+            except Unfinished:
+                if self._gone(site, life):
+                    return None
+
+    def _gone(self, site: str, life: str) -> bool:
+        """Whether the process that was asked can no longer answer."""
+        return self.pulse.state(site) == "lost" or self.pulse.life(site) != life
 
     def _changed(self, site: str, state: str, reasons: list[str]) -> None:
         append_event(self.events, event=state, site=site, reasons=reasons)
@@ -276,7 +291,7 @@ class Lead:
             end = time.monotonic() + self.order.deadline
             answer: dict[str, Any] | None = None
             while time.monotonic() < end and not self.stopped():
-                answer = self._once(site, ask, ANSWER)
+                answer = self._answered(site, ask, ANSWER)
                 if answer is not None and answer["state"] != "working":
                     break
                 if answer is None and self.pulse.state(site) == "lost":

@@ -34,6 +34,7 @@ class Pulse:
         self.sites, self._hello, self._changed = sites, hello, changed
         self._heard: dict[str, float] = {}
         self._last: dict[str, Mapping[str, Any]] = {}
+        self._life: dict[str, str] = {}
         self._told: dict[str, str] = {}
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max(4, len(sites)), thread_name_prefix="pulse")
@@ -48,6 +49,10 @@ class Pulse:
         if time.monotonic() - self._heard[site] > SILENT:
             return "lost"
         return str(self._last[site].get("state", "bad"))
+
+    def life(self, site: str) -> str:
+        """Which process of a site said hello last; another one does not know what its forerunner was asked."""
+        return self._life.get(site, "")
 
     def last(self, site: str) -> Mapping[str, Any]:
         """The last hello of a site."""
@@ -90,6 +95,7 @@ class Pulse:
             answer = self._hello(site, 3.0)
             if answer is not None:
                 self._last[site] = answer
+                self._life[site] = str(answer.get("life", ""))
                 self._heard[site] = time.monotonic()
         finally:
             self._busy.discard(site)

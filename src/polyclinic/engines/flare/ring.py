@@ -95,7 +95,7 @@ class RingLead(Lead):
         while waiting:
             self._check_stop()
             futures = {
-                s: self._pool.submit(self._once, s, {**common, "what": "settle", "id": self._next_id()}, ANSWER)
+                s: self._pool.submit(self._answered, s, {**common, "what": "settle", "id": self._next_id()}, ANSWER)
                 for s in waiting
             }
             for s, f in futures.items():

@@ -26,7 +26,7 @@ class StarLead(Lead):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._air: dict[Future[Any], tuple[str, dict[str, Any], Step]] = {}  # asynchronous: asks under way
+        self._air: dict[Future[Any], tuple[str, dict[str, Any], Step, str]] = {}  # asynchronous: asks under way
         self._asked: dict[str, set[str]] = {}  # and the large arrays that they named
         self._hashes = Hashes()
         self._there: dict[str, set[str]] = {}  # large arrays of the public state that a site has, by hash
@@ -88,7 +88,7 @@ class StarLead(Lead):
             self._check_stop()
             if time.monotonic() - begin > self.order.deadline:
                 raise self._lost(f"round {step.round}: {len(parts)} sites answered in time")
-            flying = {site for site, _, _ in self._air.values()}
+            flying = {site for site, *_ in self._air.values()}
             for site in self._ready():
                 if time.monotonic() < rest.get(site, 0.0):
                     continue
@@ -103,16 +103,16 @@ class StarLead(Lead):
                     ask |= {"sites": list(roster.sites), "step": wire.pack(step), "commit": self.commits.get(site)}
                     ask["public"] = thin(tree, arrays, self._there.pop(site, set()))
                     self._asked[site] = set(arrays)
-                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step)
+                    self._fly(site, ask, step)
             done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
             if not self._air:
                 time.sleep(0.05)
             for f in done:
-                site, ask, asked = self._air.pop(f)
+                site, ask, asked, _ = self._air.pop(f)
                 answer = f.result()
                 state = "none" if answer is None else answer["state"]
                 if state == "working":
-                    self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, asked)
+                    self._fly(site, ask, asked)
                 elif state == "refused" and answer is not None:
                     self._changed(site, "refused", [str(r) for r in answer.get("reasons", [])])
                 elif state == "bad" and answer is not None:
@@ -131,13 +131,16 @@ class StarLead(Lead):
                         entered[site] = [int(ask["number"]), 0]
                     except (MessageRefused, ProtocolMismatch, IndexError) as e:
                         append_event(self.events, event="message refused", site=site, what=str(e)[:200])
-            for f, (site, _, _) in list(self._air.items()):
-                if self.pulse.state(site) == "lost":
+            for f, (site, _, _, life) in list(self._air.items()):
+                if self._gone(site, life):
                     del self._air[f]
         ages = {s: self.number - number for s, (number, _) in sorted(entered.items())}
         append_event(self.events, event="added", number=self.number, age=ages)
         values, weight = self.adder.add(step, parts)
         return Total(values, weight, len(parts), step.noise_sd * math.sqrt(len(parts))), entered
+
+    def _fly(self, site: str, ask: dict[str, Any], step: Step) -> None:
+        self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step, self.pulse.life(site))
 
     def _roster_now(self) -> tuple[str, ...]:
         """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum."""
@@ -178,20 +181,21 @@ class StarLead(Lead):
 
         queue: dict[str, list[dict[str, Any]]] = {s: [opening(s)] for s in roster.sites}
         gone: set[str] = set()  # out of this attempt: refused, or lost its keys
-        flights: dict[Future[Any], tuple[str, dict[str, Any]]] = {}
+        flights: dict[Future[Any], tuple[str, dict[str, Any], str]] = {}
         phase = time.monotonic()
         while side.result() == "pending":
             self._check_stop()
-            flying = {s for s, _ in flights.values()}
+            flying = {s for s, *_ in flights.values()}
             for site, asks in queue.items():
                 if asks and site not in flying and site not in gone and self.pulse.state(site) == "ready":
                     ask = asks.pop(0)
-                    flights[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask)
+                    life = self.pulse.life(site)
+                    flights[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, life)
             done, _ = wait(list(flights), timeout=0.05, return_when=FIRST_COMPLETED) if flights else ((), ())
             if not flights:
                 time.sleep(0.05)
             for f in done:
-                site, ask = flights.pop(f)
+                site, ask, _ = flights.pop(f)
                 answer = f.result()
                 state = "none" if answer is None else answer["state"]
                 if answer is not None:
@@ -220,8 +224,8 @@ class StarLead(Lead):
                     append_event(self.events, event=state, site=site, number=self.number, reasons=reasons)
                     if state == "refused":
                         self.refused[site] = reasons
-            for f, (site, ask) in list(flights.items()):
-                if self.pulse.state(site) == "lost":  # its answer may never come; it is asked again when it is back
+            for f, (site, ask, life) in list(flights.items()):
+                if self._gone(site, life):  # its answer may never come; it is asked again when it is back
                     del flights[f]
                     queue[site].insert(0, ask)
             over = time.monotonic() - phase > self.order.deadline
@@ -229,7 +233,7 @@ class StarLead(Lead):
                 self._post(queue, side.deadline(), common)
                 phase = time.monotonic()
 
-    def _nobody_left(self, roster: Roster, flights: Mapping[Any, tuple[str, Any]], gone: set[str]) -> bool:
+    def _nobody_left(self, roster: Roster, flights: Mapping[Any, tuple[str, Any, str]], gone: set[str]) -> bool:
         """Whether waiting is pointless: everybody else has answered, and those who have not are gone.
 
         With the quorum still reachable a lost site is not waited for; without it, it is, until the deadline.
