@@ -36,7 +36,8 @@ def epsilon(lab: Lab) -> Result:
     ghosts: dict[str, list[float]] = {"filtered": [], "raw": []}
 
     def trial(n: int, name: str, eps: float | None, seed: int, more: Any) -> Any:
-        return _planted(n, _model(name, eps, lab["delta"], lab["rank"], seed, **more), seed)
+        twice = n <= lab["heuristic_up_to"]  # stability costs a second fit
+        return _planted(n, _model(name, eps, lab["delta"], lab["rank"], seed, **more), seed, twice=twice)
 
     few = min(lab["patients"])
     tuned = _tuned(lab, lambda name, eps, more: -trial(few, name, eps, 1000, more)["fms"])
@@ -165,11 +166,11 @@ def _network(patients: int, seed: int) -> Sites:
     return planted_counts(patients=patients, seed=seed, sites=6)
 
 
-def _planted(patients: int, model: Any, seed: int) -> dict[str, Any]:
+def _planted(patients: int, model: Any, seed: int, *, twice: bool = False) -> dict[str, Any]:
     network = _network(patients, seed)
     try:
         fitted = model.fit(network)
-        again = None if model.params.privacy is None else model.with_params().fit(network)
+        again = None if model.params.privacy is None or not twice else model.with_params().fit(network)
     except Divergence:
         return dict.fromkeys(("fms", "stability", "auc", "ghosts", "ghosts_raw"), 0.0) | {"auc": None}
     shown, raw = _ghosts(fitted, network.truth) if isinstance(model, DPEM) else (None, None)
