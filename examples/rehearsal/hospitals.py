@@ -49,7 +49,9 @@ def hospital(
         con.execute(
             "CREATE TABLE events (patient_id VARCHAR, visit_id VARCHAR, time TIMESTAMP, kind VARCHAR, code VARCHAR)"
         )
-        con.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", events)
+        rows = dict(zip(("patient_id", "visit_id", "time", "kind", "code"), map(np.array, zip(*events))))
+        con.register("rows", rows)
+        con.execute("INSERT INTO events SELECT patient_id, visit_id, CAST(time AS TIMESTAMP), kind, code FROM rows")
         con.execute(f"COPY events TO '{folder / 'events.parquet'}' (FORMAT parquet)")
     columns = [f"x{i}" for i in range(COLUMNS)]
     with open(folder / "features.csv", "w", newline="", encoding="utf-8") as f:
