@@ -16,6 +16,7 @@ from polyclinic.privacy.policy import Policy
 from polyclinic.similarity.consensus import ConsensusUnPSL
 from polyclinic.similarity.private import PrivateUnPSL, buckets
 from polyclinic.similarity.search import search
+from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
 from polyclinic.tensors.site import Site
 
@@ -43,10 +44,11 @@ def test_three_hospitals_equal_the_centre_on_parkinsons(data_path: Callable[[str
 
 @pytest.mark.protocol
 @pytest.mark.slow
-def test_three_hospitals_equal_the_centre_on_synthetic_data() -> None:
+@pytest.mark.parametrize(("data", "seed"), [("synthetic", 0), ("synthetic", 5), ("parkinsons", 1), ("parkinsons", 3)])
+def test_three_hospitals_equal_the_centre_however_patients_are_spread(data: str, seed: int) -> None:
     from polyclinic.papers.unpsl import figure3
 
-    assert figure3("synthetic")["gap"][-1] < 1e-3
+    assert figure3(data, seed=seed)["gap"][-1] < 1e-3  # type: ignore[arg-type]
 
 
 @pytest.mark.protocol
@@ -142,6 +144,46 @@ def test_unusable_hospitals_are_refused_before_round_one(change: dict[str, objec
         sites[0] = Site("h0", features=sites[0].matrix())
     with pytest.raises(DataError, match=word):
         UnPSL().fit_sites(sites, rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "word"),
+    [
+        (np.array(["ill", None] * 15, dtype=object), "15 patient"),
+        (np.array(["ill", 1] * 15, dtype=object), "mix text and numbers"),
+        (np.linspace(0.1, 0.9, 30), "measurements"),
+        (np.array(["ill", "well"] * 15), "different ways"),
+    ],
+)
+@pytest.mark.parametrize("privacy", [None, Privacy(1.0)])
+def test_labels_that_are_no_classes_are_refused_before_anything_is_sent(
+    labels: np.ndarray, word: str, privacy: Privacy | None
+) -> None:
+    sites = hospitals()
+    sites[1] = Site("h1", features=sites[1].matrix(), labels=labels)
+    paid = {} if privacy is None else {"privacy": privacy, "patients": 90, "radius": 6.0}
+    with pytest.raises(DataError, match=word):
+        UnPSL().fit_sites(sites, rounds=2, **paid)
+
+
+def test_text_is_a_class_as_good_as_a_number() -> None:
+    sites = hospitals()
+    named = [Site(s.name, features=s.matrix(), labels=np.array(["well", "ill"])[np.asarray(s.labels)]) for s in sites]
+    a, b = UnPSL().fit_sites(sites, rounds=3), UnPSL().fit_sites(named, rounds=3)
+    np.testing.assert_allclose(a.metric_, b.metric_, rtol=1e-6)
+    assert b.classes_.tolist() == ["ill", "well"]
+
+
+def test_hospitals_whose_features_are_all_constant_are_refused() -> None:
+    flat = [Site(s.name, features=np.ones((30, 2)), labels=s.labels) for s in hospitals()]
+    with pytest.raises(DataError, match="same in all patients"):
+        UnPSL().fit_sites(flat, rounds=2)
+
+
+def test_what_only_a_centre_can_do_is_refused_between_hospitals() -> None:
+    for model in (UnPSL(compare="distance"), UnPSL(reach="near"), UnPSLCV()):
+        with pytest.raises(ConfigError, match="hospitals"):
+            model.fit_sites(hospitals())
 
 
 def test_wide_data_get_a_thin_w_and_too_large_messages_are_refused() -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
-from polyclinic.datasets import load_leukemia, unpsl_synthetic
+from polyclinic.datasets import load_leukemia, load_parkinsons, unpsl_synthetic
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
 from polyclinic.similarity.folds import folds
+from polyclinic.similarity.neighbours import halves, knn_predict
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
 
@@ -25,7 +26,11 @@ def two_groups(n: int = 60, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.n
     return X, y
 
 
-@pytest.mark.parametrize("model", [UnPSL(iterations=5), Euclidean(), GMML()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "model",
+    [UnPSL(), UnPSLCV(iterations=2, cv=2, repeats=1), Euclidean(), GMML()],
+    ids=lambda m: type(m).__name__,
+)
 def test_it_is_a_scikit_learn_estimator(model: object) -> None:
     failed = [r for r in check_estimator(model, on_fail=None) if r["status"] == "failed"]
     assert not failed, [(r["check_name"], str(r["exception"])[:200]) for r in failed]
@@ -115,6 +120,46 @@ def test_constant_features_never_count_and_duplicates_are_fine() -> None:
     np.testing.assert_allclose(u.similarity(far), u.similarity(X))
 
 
+def test_features_that_are_all_constant_are_refused() -> None:
+    for model in (UnPSL(), UnPSLCV(cv=2)):
+        with pytest.raises(DataError, match="nothing tells them apart"):
+            model.fit(np.ones((12, 2)), np.arange(12) % 2)
+
+
+@pytest.mark.parametrize("by", ["sample", "subject"])
+def test_parkinsons_neighbours_are_better_than_euclidean_ones(by: str, data_path: Callable[[str], Path]) -> None:
+    """Splits that no setting was chosen on; the mean of 12."""
+    X, y, subjects, _ = load_parkinsons(data_path("parkinsons"))
+    right: dict[str, list[float]] = {}
+    for train, test in halves(subjects, by=by, train=98, repeats=12, seed=77):  # type: ignore[arg-type]
+        for model in (UnPSL(), UnPSL(compare="distance", reach="near"), Euclidean()):
+            A = model.fit(X[train], y[train]).transform(X[train])
+            called = knn_predict(A, y[train], model.transform(X[test]), k=3)
+            right.setdefault(str(model), []).append(float(np.mean(called == y[test])))
+    plain, near, euclidean = (float(np.mean(v)) for v in right.values())
+    assert min(plain, near) > euclidean
+
+
+def test_distances_and_neighbours_are_calibrated_for_pairs() -> None:
+    X, y = two_groups(80)
+    i, j = np.triu_indices(80, 1)
+    same = np.where(y[i] == y[j], 1, -1)
+    for model in (UnPSL(compare="distance"), UnPSL(reach="near"), UnPSLCV(k=5)):
+        model.fit(X, y)
+        assert model.score_pairs(X[i], X[j], same) > 0.7
+        assert np.linalg.eigvalsh(model.metric_).min() > -1e-9
+
+
+def test_settings_that_cannot_be_told_apart_are_averaged() -> None:
+    X, y = two_groups(40, 3)
+    many = UnPSLCV(iterations=3).fit(X, y)
+    one = UnPSLCV(iterations=3, blend=False).fit(X, y)
+    assert len(many.members_) > len(one.members_) == 1
+    assert many.best_params_ == one.best_params_
+    alone = UnPSL(tol=0, **one.best_params_).fit(X, y)
+    np.testing.assert_allclose(alone.metric_, one.metric_, rtol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("X", "y", "word"),
     [
@@ -131,8 +176,8 @@ def test_unusable_patients_are_refused_with_the_reason(X: list[list[float]], y: 
 
 def test_all_wrong_parameters_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as e:
-        UnPSL(l1=-1, penalty=0, weighting="x").fit([[0.0], [1.0], [2.0]], [0, 1, 1])  # type: ignore[arg-type]
-    assert len(e.value.faults) == 3
+        UnPSL(l1=-1, penalty=0, weighting="x", rank=1.5, l2="a").fit([[0.0], [1.0], [2.0]], [0, 1, 1])  # type: ignore[arg-type]
+    assert len(e.value.faults) == 5
 
 
 def test_pairs_judged_all_alike_are_refused() -> None:

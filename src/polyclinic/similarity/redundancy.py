@@ -149,23 +149,24 @@ def shrink_norms(T: Array, redundancy: Redundancy, l1: float, l2: float, rho: fl
 
 
 def speak_once(W: Array, R: Array, patients: float) -> Array:
-    """Of features that say exactly the same (|r| > 0.9999) the first speaks for all: it gets the sum of their rows.
+    """Of features that say exactly the same (r > 0.9999) the first speaks for all: it gets the sum of their rows.
 
     The similarity of patients, (3.7) and the loss stay as they are, and (3.5) cannot grow; without this, W W' has no one
-    value where a feature repeats another (in Parkinsons: RAP and DDP, APQ3 and DDA), and nothing could be compared.
-    Fewer than 10 patients show no such thing.
+    value where a feature repeats another (in Parkinsons: RAP and DDP, APQ3 and DDA), and nothing could be compared. A
+    feature and its opposite are left alone: the trace has one best answer there (ERRATA E3.4). Fewer than 10 patients
+    show no such thing.
 
-    >>> speak_once(np.array([[1.0], [3.0], [2.0]]), np.array([[1, -1, 0], [-1, 1, 0], [0, 0, 1.0]]), 50)
-    array([[-2.],
-           [ 0.],
-           [ 2.]])
+    >>> speak_once(np.array([[1.0], [3.0], [2.0]]), np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1.0]]), 50)
+    array([[4.],
+           [0.],
+           [2.]])
     """
-    alike = np.triu(np.abs(R) > TWIN, 1)
+    alike = np.triu(R > TWIN, 1)
     if patients < 10 or not alike.any():
         return W
     W = W.copy()
     for first in np.flatnonzero(alike.any(1)):
         for other in np.flatnonzero(alike[first]):
-            W[first] += np.sign(R[first, other]) * W[other]  # a row that was handed on already is zero
+            W[first] += W[other]  # a row that was handed on already is zero
             W[other] = 0.0
     return W
