@@ -33,8 +33,14 @@ def _right(federation, study, order, status, *, retries: bool = False):
     never more attempts than the coordinator has begun.
     """
     assert status["state"] == "finished", (status, federation.events(order))
-    reference = federation.in_process(study)
-    assert same(federation.outcome(order).public, reference.public)
+    reference, outcome = federation.in_process(study), federation.outcome(order)
+    assert same(outcome.public, reference.public)
+    assert [h.get("objective") for h in outcome.history] == [h.get("objective") for h in reference.history]
+    for site in federation.sites.values():  # memberships stay, for their owner only; the checkpoint is gone
+        kept = site.study(order.id)
+        assert (kept / "outcome.npz").stat().st_mode & 0o077 == 0
+        assert not [p for p in kept.rglob("*") if p.suffix == ".ckpt" and p.name != "closed.ckpt"]
+        assert not [p for p in kept.rglob(".*") if p.is_file()]
     events = federation.events(order)
     more = sum(e["event"] in ("burnt", "resumed") for e in events)
     for name in federation.names:

@@ -25,6 +25,7 @@ def _run(federation, study):
     return order, federation.outcome(order)
 
 
+@pytest.mark.slow  # in every run: the same, through kills (test_flare_faults)
 def test_plain_study_is_bit_equal_to_one_process(federation):
     study = federation.study("trip-plain", TRIP.format(5, "plain"))
     order, outcome = _run(federation, study)
@@ -46,7 +47,7 @@ def test_masked_study_is_equal_to_one_process(federation):
 
 
 def test_mixture_by_subspace_is_equal_to_one_process(federation):
-    method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 2\naggregation = "subspace"\nradius = 20.0'
+    method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0'
     study = federation.study("mixture", method, data=hospitals.FEATURES)
     _, outcome = _run(federation, study)
     assert same(outcome.public, federation.in_process(study).public)

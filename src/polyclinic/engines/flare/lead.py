@@ -185,7 +185,7 @@ class Lead:
             now = time.monotonic()
             if len(self.order.sites) - len(self.refused) < self._least:
                 first_refusal = first_refusal or now  # the others may have reasons, too: all of them at once
-                coming = [s for s in open_ if self.pulse.state(s) in ("absent", "loading")]
+                coming = [s for s in open_ if self.pulse.state(s) in ("absent", "loading", "refused")]
                 if not coming or now - first_refusal > min(GRACE, self.order.deadline):
                     raise self._lost("too many sites refused")
             if not open_:
