@@ -250,10 +250,10 @@ def page(folder: Path, figures: str = "") -> str:
 
 def write_page(folder: Path, to: Path) -> Path:
     """Write the page of a folder's results, and its figures into a folder of the same name beside it."""
-    pictures = {p.parent.name: p for name in ("quick", "full") for p in sorted(folder.glob(f"*/{name}.svg"))}
-    for name, picture in pictures.items():
-        with atomic(to.with_suffix("") / f"{name}.svg") as temporary:
-            temporary.write_bytes(picture.read_bytes())
+    for place in sorted(folder.glob("*/")):
+        found = _result(folder, place.name)
+        if found is not None:
+            _draw(found, to.with_suffix("") / f"{place.name}.svg")
     with atomic(to) as temporary:
         temporary.write_text(page(folder, to.stem), encoding="utf-8")
     return to
@@ -303,7 +303,7 @@ def _draw(value: Mapping[str, Any], path: Path) -> None:
     except ImportError:
         return
     with plt.rc_context(
-        {"svg.hashsalt": value["name"], "svg.fonttype": "path", "axes.spines.top": False, "axes.spines.right": False}
+        {"svg.hashsalt": value["name"], "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
     ):
         figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
         names = [str(v) for v in value["at"]]
