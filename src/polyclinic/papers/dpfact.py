@@ -273,7 +273,7 @@ def cost(lab: Lab) -> Result:
 def _why_dear(found: Mapping[str, Any], left: str, right: str, ratio: Interval) -> str:
     a, b = found[left].median("rounds"), found[right].median("rounds")
     if a is None or b is None or not all(found[left].hits):
-        return "DPFact does not arrive on every seed: no duals, so different sites leave a bias (RECIPES)"
+        return ""
     if a > b and ratio.above(1.0):
         return f"it needs {a:g} rounds against {b:g}: fewer variables a round do not make up for it (E0.16)"
     return undecided(ratio, 1.0)

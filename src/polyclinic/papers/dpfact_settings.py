@@ -283,6 +283,7 @@ def grid(lab: Lab) -> Result:
                         "-",
                         f"best at gamma {mended[1]:g}, mu {mended[2]:g}, eta {mended[3]:g}, ahead by {lag}",
                         lag.below(0.02),
+                        unless(lag.below(0.02), undecided(lag)),
                     )
                 ]
                 if lag is not None
