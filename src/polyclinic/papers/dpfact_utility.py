@@ -111,7 +111,8 @@ def _claims(lab: Lab, data: str, found: dict[str, list[list[float | None]]]) -> 
             plain.above(0),
             unless(
                 plain.above(0),
-                f"E0.4: {zeros} once zeros count when patients are placed; the noise costs {noise}; against frozen random factors {learnt}",
+                undecided(plain)
+                or f"E0.4: {zeros} once zeros count when patients are placed; the noise costs {noise}; against frozen random factors {learnt}",
             ),
         ),
         Claim(
