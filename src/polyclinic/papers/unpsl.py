@@ -132,7 +132,7 @@ def judged(
     Learners are set as their authors set them. UnPSL tries two kinds of pairs on five folds drawn twice; with more
     features than patients one kind on five folds.
     """
-    train, test = real.splits[split]
+    train, _ = real.splits[split]
     X, y = real.X[train], real.y[train]
     found: dict[str, list[int]] = {}
     for name in METHODS:
