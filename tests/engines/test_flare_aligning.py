@@ -170,7 +170,7 @@ def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world):
     for desk in world.desks.values():
         desk._load.result(60)
     desk = world.desks["north"]
-    desk._file.write_bytes(b"x")
+    desk._kept.file.write_bytes(b"x")
     answer = desk._guarded(desk._align, {"what": "align", "phase": "start", "attempt": 1, "sites": ["north", "east"]})
     assert answer["state"] == "bad"
     assert "its codes stay" in answer["reasons"][0]

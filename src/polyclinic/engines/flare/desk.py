@@ -16,12 +16,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
-from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.engines.flare.admission import Admission, admit
 from polyclinic.engines.flare.aligning import SiteAlignment
 from polyclinic.engines.flare.folders import FULL, SiteFolder, append_event
+from polyclinic.engines.flare.kept import Kept, Key
 from polyclinic.engines.flare.letter import open_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
 from polyclinic.engines.flare.thin import Hashes, Unknown, thick
@@ -33,15 +33,12 @@ from polyclinic.federation.protocol import Exchange, Message, Method, Setting, S
 from polyclinic.privacy.release import Contribution
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.files import atomic
 
 __all__ = ["Desk"]
 
 PATIENCE: Final = 5.0  # seconds an ask waits for its answer before it says "working"
 ASKS: Final = 16  # of the coordinator, answered or remembered at a time
 EARLY: Final = 4096  # letters of neighbours kept before their sum opens
-STATE_LIMIT: Final = 2**40  # a checkpoint is not a message
-Key = tuple[int, int]  # number of the sum, attempt
 
 
 class Desk:
@@ -61,6 +58,7 @@ class Desk:
         self.order, self.folder, self.post = order, folder, post
         self.me = folder.node.name
         self.home = folder.study(order.id)
+        self._kept = Kept(self.home)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="desk")
         self._tasks: OrderedDict[str, Future[dict[str, Any]]] = OrderedDict()
         self._lock = threading.RLock()
@@ -109,7 +107,7 @@ class Desk:
 
     def _align(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         """Before the first sum: agree with the other sites on codes."""
-        if self._file.exists():
+        if self._kept.file.exists():
             raise MessageRefused(f"site {self.me!r} has taken sums of study {self.order.id!r}: its codes stay")
         out, made = self._codes.answer(ask, self._protocol)
         if made is not None:
@@ -237,7 +235,7 @@ class Desk:
 
     def _sum(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         assert self._admission is not None
-        if (self.home / "closed.ckpt").exists():
+        if self._kept.closed.exists():
             raise MessageRefused(f"study {self.order.id!r} is closed at {self.me!r}: nothing is released any more")
         key: Key = (int(ask["number"]), int(ask["attempt"]))
         sites = tuple(str(s) for s in ask["sites"])
@@ -263,21 +261,21 @@ class Desk:
                 return {"state": "unknown"}
             self._public = self._hashes.of(tree)
             public = wire.unpack(self._method.Public, tree)
-        if not self._file.exists():
+        if not self._kept.file.exists():
             self._save()  # from here on a crash can be told from a first start
         if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
         mine: dict[str, Contribution] = {n: p.contribute(step, public, roster) for n, p in self._parties.items()}
         sides = {n: self._admission.adder.side(n, roster, step, x) for n, x in mine.items()}
         states = {n: p._next for n, p in self._parties.items()}
-        if self._committed is None and not self._private(None).exists():
-            self._write(self._private(None), {n: wire.pack(p.private) for n, p in self._parties.items()})
-        self._write(self._private(key), wire.pack(states))
+        if self._committed is None and not self._kept.has(None):
+            self._kept.put(None, {n: p.private for n, p in self._parties.items()})
+        self._kept.put(key, states)
         with self._lock:
             self._prepared = (key, states)
             self._prepared_public = None
             self._save()
-            self._prune(step.round)
+            self._kept.prune((self._committed, key), step.round)
             self._sides, self._key, self._step = sides, key, step
             early, self._early = [m for m in self._early if self._mine(m)], deque(maxlen=EARLY)
             out = [m for side in sides.values() for m in side.start()]
@@ -433,11 +431,8 @@ class Desk:
 
     def _close(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         """Keep what stays here (memberships), hand over the model where this site has it, forget the checkpoint."""
-        import numpy as np
-
-        done = self.home / "closed.ckpt"
-        if done.exists():  # asked again after a crash
-            out = dict(wire.decode(done.read_bytes(), limit=STATE_LIMIT))
+        if self._kept.closed.exists():  # asked again after a crash
+            out = dict(self._kept.read(self._kept.closed))
         else:
             self._settle({**ask, "what": "commit"})
             out = {"state": "done"}
@@ -448,31 +443,12 @@ class Desk:
                 public = wire.unpack(self._method.Public, ask["public"])
             closed = {n: p.close(public) for n, p in self._parties.items()}
             kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
-            with atomic(self.home / "outcome.npz") as temporary:
-                with open(temporary, "wb") as f:
-                    np.savez(f, **dict(kept))  # type: ignore[arg-type]
-                temporary.chmod(0o600)
-            self._write(done, out)
+            self._kept.end(kept, out)
             append_event(self.folder.events, event="finished", study=self.order.id)
-        self._file.unlink(missing_ok=True)
-        for old in (*self.home.glob("private-*.ckpt"), *(self.home / "releases").rglob("*.npz")):
-            old.unlink()
+        self._kept.forget()
         return out
 
-    # ---- the checkpoint: patients' loadings are in it, so it is the owner's only and inside the erasable folder
-    # A private state is written once, under the number of its sum; the small file says which is committed, which prepared.
-
-    @property
-    def _file(self) -> Path:
-        return self.home / "state.ckpt"
-
-    def _private(self, key: Key | None) -> Path:
-        return self.home / f"private-{'open' if key is None else f'{key[0]}-{key[1]}'}.ckpt"
-
-    def _write(self, path: Path, value: Any) -> None:
-        with atomic(path) as temporary:
-            temporary.write_bytes(wire.encode(value, limit=STATE_LIMIT))
-            temporary.chmod(0o600)
+    # ---- the checkpoint
 
     def _save(self) -> None:
         value: dict[str, Any] = {
@@ -485,38 +461,25 @@ class Desk:
         if self._conductor is not None:
             state = self._conductor.state()
             value["conductor"] = {"setting": self._setting_tree, "now": state, "next": self._prepared_public}
-        self._write(self._file, value)
-
-    def _prune(self, round_: int) -> None:
-        """Forget private states that no sum can go back to, and releases that nobody can ask for again."""
-        keep = {self._private(self._committed), *([self._private(self._prepared[0])] if self._prepared else [])}
-        for old in self.home.glob("private-*.ckpt"):
-            if old not in keep:
-                old.unlink(missing_ok=True)
-        for old in (self.home / "releases").rglob("r*.npz"):
-            if int(old.name[1:].partition("-")[0]) < round_ - 1:
-                old.unlink(missing_ok=True)
+        self._kept.write(self._kept.file, value)
 
     def _restore(self) -> None:
-        for stray in self.home.rglob(".*"):  # a file that was being written when the process was killed
-            if stray.is_file():
-                stray.unlink(missing_ok=True)
-        if not self._file.exists():
+        self._kept.sweep()
+        if not self._kept.file.exists():
             return
-        value = wire.decode(self._file.read_bytes(), limit=STATE_LIMIT)
+        value = self._kept.read(self._kept.file)
 
-        def read(path: Path) -> dict[str, Any]:
-            trees = wire.decode(path.read_bytes(), limit=STATE_LIMIT)
+        def read(key: Key | None) -> dict[str, Any]:
+            trees = self._kept.get(key)
             return {n: None if x is None else wire.unpack(self._method.Private, x) for n, x in trees.items()}
 
         self._committed = tuple(value["committed"]) or None
-        kept = self._private(self._committed)
-        if self._committed is not None or kept.exists():
-            for node, state in read(kept).items():
+        if self._committed is not None or self._kept.has(None):
+            for node, state in read(self._committed).items():
                 self._parties[node].private = state
         if value["prepared"] is not None:
             key = (int(value["prepared"][0]), int(value["prepared"][1]))
-            self._prepared = (key, read(self._private(key)))
+            self._prepared = (key, read(key))
         self._entered = {(a, b): v for a, b, v in value["entered"]}
         if value["conductor"] is not None:
             self._make_conductor(value["conductor"]["setting"])
