@@ -4,8 +4,9 @@ Nothing here imports ``nvflare`` before it is needed, so the package works witho
 
     enrolment   who takes part: the authority, keys born at the site, fingerprints; with invitation, reception, provisioning
     order       a study signed by the coordinator, with its roster and fingerprints
-    desk        a hospital's half: answers the coordinator, talks to neighbours, keeps its own checkpoint
+    desk        a hospital's half: answers the coordinator, talks to neighbours; kept: its own checkpoint
     lead        the coordinator's half: deadlines, quorum, attempts, checkpoints; star and ring: with a coordinator's sum, without
+    pulse, thin who is there, and which arrays are there already and need not be sent again
     kit         FLARE's own files, written so that a site refuses code
     controller, executor, launcher      the only classes that FLARE sees
     aligning    codes without a public list are agreed on before the first sum
