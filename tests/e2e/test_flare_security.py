@@ -22,9 +22,10 @@ TRIP = 'name = "trip"\nrank = 4\nrounds = 2\naggregation = "{}"'
 
 def _submit(federation, folder: Path) -> str:
     """Hand a job to FLARE as a hostile coordinator would, past our own command line."""
-    from polyclinic.engines.flare.session import quiet, session
+    from polyclinic.engines.flare.session import connected, quiet, session
 
     with session(federation.coordinator) as api, quiet():
+        assert wait_until(lambda: set(connected(api)) >= set(federation.names), 60)
         job = api.submit_job(str(folder))
         wait_until(lambda: api.get_job_status(job) not in (None, "SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"), 60)
         return str(api.get_job_status(job))
