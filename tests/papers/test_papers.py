@@ -18,6 +18,8 @@ ASSERTED = {
     "trip-skew",
     "trip-discovery",
     "unpsl-table2",
+    "unpsl-figure1",
+    "unpsl-figures",
     "em-figure2",
     "em-figure3",
     "beyond-epsilon",
