@@ -129,6 +129,7 @@ class Lab:
     def __init__(self, name: str, mode: Mode, folder: Path | None = None) -> None:
         self.name, self.mode, self.folder = name, mode, folder
         self.parameters = parameters(name, mode)
+        self.before = 0.0  # seconds of parts that an earlier run did
 
     def __getitem__(self, key: str) -> Any:
         return self.parameters[key]
@@ -153,10 +154,13 @@ class Lab:
         mark = hashlib.sha256(json.dumps([__version__, self.parameters], sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / self.name / "parts" / f"{mark}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
         if path.is_file():
-            return json.loads(path.read_text())["value"]
+            kept = json.loads(path.read_text())
+            self.before += kept.get("seconds", 0.0)
+            return kept["value"]
+        begun = time.perf_counter()
         value = json.loads(json.dumps(work(), default=_plain))
         with atomic(path) as temporary:
-            temporary.write_text(json.dumps({"key": key, "value": value}))
+            temporary.write_text(json.dumps({"key": key, "seconds": time.perf_counter() - begun, "value": value}))
         return value
 
 
@@ -180,7 +184,7 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
         "title": experiment.title,
         "mode": mode,
         "parameters": lab.parameters,
-        "seconds": time.perf_counter() - begun,
+        "seconds": time.perf_counter() - begun + lab.before,
         **asdict(result),
     }
     place = folder / experiment.name
@@ -201,7 +205,9 @@ def markdown(value: Mapping[str, Any], level: str = "##") -> str:
         out += ["", "| claim | paper says | we get | holds | why different |", "|---|---|---|---|---|"]
         for c in value["claims"]:
             holds = {True: "holds", False: "does **not** hold", None: "not comparable"}[c["holds"]]
-            why = _cell(c["why"]) or ("**worse than the paper, and we have no explanation**" if c["holds"] is False else "")
+            why = _cell(c["why"]) or (
+                "**worse than the paper, and we have no explanation**" if c["holds"] is False else ""
+            )
             out.append(f"| {_cell(c['text'])} | {_cell(c['paper'])} | {_cell(c['ours'])} | {holds} | {why} |")
     if value["note"]:
         out += ["", value["note"]]
