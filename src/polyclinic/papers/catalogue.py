@@ -43,7 +43,7 @@ _TABLE: Final = {  # name: (paper, title, module, function, data)
     "trip-iterations": (
         "TRIP",
         "Figures 4 (c), (d): RMSE over iterations, corrected and literal",
-        "trip",
+        "trip_settings",
         "iterations",
         "generated",
     ),
