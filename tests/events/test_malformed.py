@@ -190,7 +190,8 @@ def test_wrong_study_and_node_files_exit_with_2_and_name_every_fault(run: Run) -
     code, text, _ = run(study='[study]\nname = "s"\nseed = -1\n[tensor]\nmodes = []\nwindow = "6 moons"\ncolour = 1\n')
     assert code == 2
     assert all(
-        x in text for x in ("study.seed", "tensor.modes", "tensor.window", "tensor.colour: unknown key; known: cap")
+        x in text
+        for x in ("study.seed", "tensor.modes", "tensor.window", "tensor.colour: unknown key; known: alignment, cap")
     )
     code, text, _ = run(node='[site]\nname = "a"\n[source]\nkind = "oracle"\nfoo = 1\n')
     assert code == 2

@@ -77,7 +77,7 @@ def epsilon(lab: Lab) -> Result:
         rows,
         [
             Claim(
-                "DPEM's FMS rises with epsilon",
+                f"DPEM's FMS rises with epsilon (patient-level, delta {lab['delta']:g})",
                 "-",
                 f"from {low:g} to {high:g}: {rise}",
                 rise.above(0.0),

@@ -62,7 +62,7 @@ def fms(lab: Lab) -> Result:
                 Claim(
                     f"FMS to the own non-private model rises with the budget ({n})",
                     "rises",
-                    f"from epsilon {first:g} to {top:g}: {rise(n, 'own')}",
+                    f"from epsilon {first:g} to {top:g} (entry-level, heuristic): {rise(n, 'own')}",
                     rise(n, "own").above(0),
                 )
                 for n in found
@@ -71,7 +71,7 @@ def fms(lab: Lab) -> Result:
                 Claim(
                     f"and approaches 1 ({n})",
                     "gradually approximates 1",
-                    f"at epsilon {top:g}: {last[n]}",
+                    f"at epsilon {top:g} (entry-level, heuristic): {last[n]}",
                     last[n].above(0.9),
                     unless(last[n].above(0.9), undecided(last[n], 0.9)),
                 )

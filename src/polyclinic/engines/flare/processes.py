@@ -104,7 +104,10 @@ def launch(argv: Sequence[str], *, env: dict[str, str], log: Path, note: Path) -
     try:
         process = subprocess.Popen(
             [sys.executable, *argv],
-            env=env,
+            env={
+                "MALLOC_ARENA_MAX": "2",
+                **env,
+            },  # threads of a server share arenas: bursts of strangers leave less behind
             stdin=subprocess.DEVNULL,
             stdout=handle,
             stderr=handle,
