@@ -232,7 +232,8 @@ def page(folder: Path, figures: str = "") -> str:
     out += [
         "What the papers say, what this program gets, and why they differ. Written by `polyclinic papers report` from the",
         "results of `polyclinic papers run all`; every section ends with the command that repeats it. A claim holds when",
-        "its 95 % interval over the seeds lies wholly on the claimed side.",
+        "its 95 % interval over the seeds lies wholly on the claimed side; there are many intervals, and none is corrected for",
+        "their number. Minutes are by the clock, on two cores that were shared with other work.",
         "",
         "| paper | claims that hold | that do not | not comparable | experiments | minutes |",
         "|---|---|---|---|---|---|",
