@@ -101,7 +101,7 @@ def epsilon(lab: Lab) -> Result:
             for n in both[-1:]
             for h in HEURISTIC
         },
-        "epsilon",
+        f"epsilon at delta {lab['delta']:g}, patient-level (heuristic methods: entry-level)",
         "FMS to truth",
         at=list(lab["epsilons"]),
         spread={
@@ -233,7 +233,7 @@ def sums(lab: Lab) -> Result:
         [[e, mean_sd(fms["masked", e]), mean_sd(fms["plain", e]), str(price[e])] for e in lab["epsilons"]],
         [Claim("secure aggregation is worth sqrt(sites) in noise", "-", f"FMS {overall}", overall.above(0.0))],
         {how: [float(np.mean(fms[how, e])) for e in lab["epsilons"]] for how in ("masked", "plain")},
-        "epsilon",
+        f"epsilon at delta {lab['delta']:g}, patient-level, formal",
         "FMS to truth",
         at=list(lab["epsilons"]),
         spread={how: [float(np.std(fms[how, e])) for e in lab["epsilons"]] for how in ("masked", "plain")},
@@ -287,7 +287,7 @@ def real(lab: Lab) -> Result:
             ),
         ],
         {d: [float(np.mean(kept[d, FORMAL, e])) for e in lab["epsilons"]] for d in large},
-        "epsilon",
+        "epsilon at delta 1e-6, patient-level",
         "structure kept",
         "The code lists are the most frequent codes of the data, so the card of these runs is not formal (PRIVACY 3.1). Stability of "
         "the model without noise is between two starts. The MIMIC-III demo has 88 patients: it stands here to show that no "

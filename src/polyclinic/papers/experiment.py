@@ -338,6 +338,9 @@ def _draw(value: Mapping[str, Any], path: Path) -> None:
             )
         if "x" in value["log"]:
             axes.set_xscale("log")
+            if 0 < len(value["at"]) <= 10:
+                axes.set_xticks(value["at"], [f"{v:g}" for v in value["at"]])
+                axes.minorticks_off()
         if "y" in value["log"]:
             axes.set_yscale("log")
         axes.set_xlabel(value["x"])
