@@ -47,7 +47,7 @@ def run_(
     from polyclinic.cli.console import console
     from polyclinic.errors import DataError
     from polyclinic.papers.catalogue import find
-    from polyclinic.papers.experiment import markdown, run
+    from polyclinic.papers.experiment import markdown, run, took
 
     results: list[dict[str, Any]] = []
     for experiment in find(name):
@@ -61,7 +61,7 @@ def run_(
         results.append(found)
         if not as_json:
             console.print(markdown(found), soft_wrap=True, markup=False)
-            console.print(f"{found['seconds']:.1f} s, {out / experiment.name}\n")
+            console.print(f"{took(found)}, {out / experiment.name}\n")
     if as_json:
         sys.stdout.write(json.dumps(results) + "\n")
 

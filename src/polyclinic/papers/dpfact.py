@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from polyclinic.datasets import split
 from polyclinic.errors import PolyclinicError
 from polyclinic.papers.cohorts import TITLES, cohort
 from polyclinic.papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
-from polyclinic.papers.race import Runner, cheaper, pooled_reference, race
+from polyclinic.papers.race import Runner, cost_claim, pooled_reference, race
 from polyclinic.papers.reach import trace
 from polyclinic.phenotypes.dpfact import DPFact
 from polyclinic.phenotypes.localtf import LocalTF
@@ -238,16 +239,10 @@ def cost(lab: Lab) -> Result:
             ("DPFact", "TRIP, A_k and H_k up", f"corrected DPFact against literal TRIP, {lab['share']:.0%} of pooled"),
             ("DPFact", "TRIP", f"both corrected, {lab['share']:.0%} of what the pooled model explains"),
         ):
-            ratio, less = cheaper(found[left], found[right])
-            claims.append(
-                Claim(
-                    f"{TITLES[data]}: DPFact costs less than TRIP ({what})",
-                    f"{100 * published:.1f} % less",
-                    f"ratio of bytes {ratio}; arrived {found[left].arrived} and {found[right].arrived}",
-                    less,
-                    unless(less, _why_dear(found, left, right, ratio)),
-                )
-            )
+            text = f"{TITLES[data]}: DPFact costs less than TRIP ({what})"
+            why = partial(_why_dear, found, left, right)
+            paper = f"{100 * published:.1f} % less"
+            claims.append(cost_claim(found, left, right, text=text, paper=paper, why=why))
     return Result(
         [
             "data",

@@ -31,6 +31,7 @@ __all__ = [
     "page",
     "parameters",
     "run",
+    "took",
     "write_page",
 ]
 
@@ -129,7 +130,7 @@ class Lab:
     def __init__(self, name: str, mode: Mode, folder: Path | None = None) -> None:
         self.name, self.mode, self.folder = name, mode, folder
         self.parameters = parameters(name, mode)
-        self.before = 0.0  # seconds of parts that an earlier run did
+        self.before: float | None = 0.0  # seconds of parts that an earlier run did; None: not kept
 
     def __getitem__(self, key: str) -> Any:
         return self.parameters[key]
@@ -155,7 +156,7 @@ class Lab:
         path = self.folder / self.name / "parts" / f"{mark}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
         if path.is_file():
             kept = json.loads(path.read_text())
-            self.before += kept.get("seconds", 0.0)
+            self.before = None if self.before is None or "seconds" not in kept else self.before + kept["seconds"]
             return kept["value"]
         begun = time.perf_counter()
         value = json.loads(json.dumps(work(), default=_plain))
@@ -184,7 +185,7 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
         "title": experiment.title,
         "mode": mode,
         "parameters": lab.parameters,
-        "seconds": time.perf_counter() - begun + lab.before,
+        "seconds": None if lab.before is None else time.perf_counter() - begun + lab.before,
         **asdict(result),
     }
     place = folder / experiment.name
@@ -214,7 +215,7 @@ def markdown(value: Mapping[str, Any], level: str = "##") -> str:
     settings = ", ".join(f"{k} = {v}" for k, v in value["parameters"].items())
     out += [
         "",
-        f"Parameters: {settings}; {value['seconds']:.0f} s. `polyclinic papers run {value['name']}"
+        f"Parameters: {settings}; {took(value)}. `polyclinic papers run {value['name']}"
         + (" --quick`" if value["mode"] == "quick" else "`"),
     ]
     return "\n".join(out)
@@ -241,9 +242,7 @@ def page(folder: Path, figures: str = "") -> str:
     for paper in dict.fromkeys(CATALOGUE[n].paper for n in known):
         mine = [v for n, v in known.items() if CATALOGUE[n].paper == paper]
         counts = [sum(c["holds"] is h for v in mine for c in v["claims"]) for h in (True, False, None)]
-        out.append(
-            f"| {paper} | {' | '.join(map(str, counts))} | {len(mine)} | {sum(v['seconds'] for v in mine) / 60:.1f} |"
-        )
+        out.append(f"| {paper} | {' | '.join(map(str, counts))} | {len(mine)} | {_minutes(mine)} |")
     paper = ""
     for name, value in known.items():
         if value["paper"] != paper:
@@ -264,6 +263,16 @@ def write_page(folder: Path, to: Path) -> Path:
     with atomic(to) as temporary:
         temporary.write_text(page(folder, to.stem), encoding="utf-8")
     return to
+
+
+def took(value: Mapping[str, Any]) -> str:
+    """How long an experiment took, all parts together, by the clock."""
+    return "time not kept" if value["seconds"] is None else f"{value['seconds']:.0f} s"
+
+
+def _minutes(values: Sequence[Mapping[str, Any]]) -> str:
+    known = [v["seconds"] for v in values if v["seconds"] is not None]
+    return f"{sum(known) / 60:.1f}" + (f" and {len(values) - len(known)} not timed" if len(known) < len(values) else "")
 
 
 def _result(folder: Path, name: str) -> dict[str, Any] | None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from polyclinic.errors import PolyclinicError
 from polyclinic.papers.cohorts import cohort
-from polyclinic.papers.experiment import Interval, Lab, interval
+from polyclinic.papers.experiment import Claim, Interval, Lab, interval
 from polyclinic.papers.reach import trace
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.tensors.site import pooled
 
-__all__ = ["TUNED_ON", "Finish", "Runner", "cheaper", "pooled_reference", "race"]
+__all__ = ["TUNED_ON", "Finish", "Runner", "cheaper", "cost_claim", "pooled_reference", "race"]
 
 TUNED_ON: Final = (1000, 1001, 1002)  # seeds that no figure uses
 Measure = Literal["full", "nonzeros"]
@@ -37,12 +37,21 @@ class Runner:
 
 @dataclass(frozen=True)
 class Finish:
-    """A method's results: per seed, rounds and bytes to the goal (None: never) and its last RMSE over the goal."""
+    """A method's results: per seed, rounds and bytes to the goal (None: never), its last RMSE over the goal, and what it spent.
+
+    ``own`` are the hits of another goal: within 1 % of the method's own last RMSE.
+    """
 
     setting: Mapping[str, Any]
     hits: list[dict[str, float] | None]
     last: list[float]
     spent: list[float]
+    own: list[dict[str, float] | None]
+
+    @property
+    def by_own_end(self) -> Finish:
+        """The same runs, judged by where each ended itself."""
+        return replace(self, hits=self.own)
 
     @property
     def arrived(self) -> str:
@@ -69,6 +78,15 @@ def cheaper(left: Finish, right: Finish) -> tuple[Interval, bool]:
     log = interval([np.log(a / b) if np.isfinite(a) and np.isfinite(b) else None for a, b in zip(own, other)])
     ratio = Interval(float(np.exp(log.mean)), float(np.exp(log.low)), float(np.exp(log.high)), log.n)
     return ratio, all(left.hits) and ratio.below(1.0)
+
+
+def cost_claim(
+    found: Mapping[str, Finish], left: str, right: str, *, text: str, paper: str, why: Callable[[Interval], str]
+) -> Claim:
+    """The claim that one method costs fewer bytes than another; ``why`` is asked only where it does not hold."""
+    ratio, less = cheaper(found[left], found[right])
+    told = f"ratio of bytes {ratio}; arrived {found[left].arrived} and {found[right].arrived}"
+    return Claim(text, paper, told, less, "" if less else why(ratio))
 
 
 def pooled_reference(data: str, seed: int, patients: int, rank: int) -> dict[str, float]:
@@ -136,11 +154,16 @@ def race(
 
 
 def _finish(setting: Mapping[str, Any], runs: Sequence[dict[str, list[float]] | None], bars: Sequence[float]) -> Finish:
-    hits: list[dict[str, float] | None] = []
-    for found, bar in zip(runs, bars):
-        at = next((k for k, v in enumerate(found["curve"]) if v <= bar), None) if found else None
-        hits.append(None if at is None or found is None else {"rounds": at + 1.0, "bytes": found["bytes"][at]})
     nan = float("nan")
     return Finish(
-        setting, hits, [f["curve"][-1] if f else nan for f in runs], [f["bytes"][-1] if f else nan for f in runs]
+        setting,
+        [_hit(f, bar) for f, bar in zip(runs, bars)],
+        [f["curve"][-1] if f else nan for f in runs],
+        [f["bytes"][-1] if f else nan for f in runs],
+        [_hit(f, 1.01 * f["curve"][-1]) if f else None for f in runs],
     )
+
+
+def _hit(found: dict[str, list[float]] | None, bar: float) -> dict[str, float] | None:
+    at = next((k for k, v in enumerate(found["curve"]) if v <= bar), None) if found else None
+    return None if at is None or found is None else {"rounds": at + 1.0, "bytes": found["bytes"][at]}
