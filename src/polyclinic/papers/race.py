@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -46,7 +46,7 @@ class Finish:
     hits: list[dict[str, float] | None]
     last: list[float]
     spent: list[float]
-    own: list[dict[str, float] | None]
+    own: list[dict[str, float] | None] = field(default_factory=list)
 
     @property
     def by_own_end(self) -> Finish:
