@@ -117,7 +117,11 @@ def inversion(lab: Lab) -> Result:
         ["sums", "error of the records found / spread of the data", "runs in which they were found"],
         [
             ["exact (subspace, cycle or masked alike)", str(exact), sum(f["exact"]["succeeded"] for f in found)],
-            ["with noise (patient-level epsilon 4 at delta 1e-6, formal)", str(paid), sum(f["paid"]["succeeded"] for f in found)],
+            [
+                "with noise (patient-level epsilon 4 at delta 1e-6, formal)",
+                str(paid),
+                sum(f["paid"]["succeeded"] for f in found),
+            ],
         ],
         [
             Claim(
