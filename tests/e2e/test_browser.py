@@ -271,6 +271,12 @@ def test_charts_have_marks(browser: Any, large: Path, private: Path) -> None:
         assert len(marks) >= charts and min(marks) > 0
 
 
+def _until(true: Any, seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def test_tabs_and_filters_work_by_keyboard(browser: Any, large: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -285,6 +291,7 @@ def test_tabs_and_filters_work_by_keyboard(browser: Any, large: Path) -> None:
     browser.execute_script("document.querySelector('[role=tab]').focus()")
     assert shown() == ["panel-summary"]
     browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    _until(lambda: shown() == ["panel-model"])  # a key takes a moment to arrive
     assert shown() == ["panel-model"]
     browser.switch_to.active_element.send_keys(Keys.END)
     assert shown() == ["panel-method"]
