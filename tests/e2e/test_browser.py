@@ -271,12 +271,6 @@ def test_charts_have_marks(browser: Any, large: Path, private: Path) -> None:
         assert len(marks) >= charts and min(marks) > 0
 
 
-def _until(true: Any, seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-
-
 def test_tabs_and_filters_work_by_keyboard(browser: Any, large: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
