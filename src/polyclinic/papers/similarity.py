@@ -126,7 +126,7 @@ def table2(lab: Lab) -> Result:
     ]
     weight = interval([s["weight_on_redundant"] for s in sparse])
     accuracy = unpsl.table2_summary(sparse)["methods"]["UnPSL"]
-    rows.append([d, "corrected", "UnPSL, sparse", None, accuracy["accuracy"], accuracy["accuracy_se"], weight.mean])
+    rows.append([d, "corrected", "UnPSL", None, accuracy["accuracy"], accuracy["accuracy_se"], weight.mean])
     claims.append(
         Claim(
             f"redundant features are dropped or hardly count at d = {d}",

@@ -218,12 +218,6 @@ def table1(
     }  # fmt: skip
 
 
-# the redundant block has to go when the generator is the corrected one, which takes sparsity and a long path
-SPARSE: Final[dict[str, Any]] = {
-    "l1s": (3e-3,), "l2s": (1e-3,), "start_scales": (1.0,), "penalty": 0.3, "iterations": 60, "decorrelation": "convex",
-}  # fmt: skip
-
-
 def table2_once(
     d: int,
     repeat: int,
@@ -241,7 +235,7 @@ def table2_once(
     held, truth = data.pairs(test)
     X, Z = data.features[train], data.features[test]
     models = {m: baseline(m, seed=seed + repeat) for m in METHODS if m != "LMNN"}
-    models["UnPSL"] = UnPSLCV(seed=seed + repeat, **(SPARSE if variant == "corrected" else {}))
+    models["UnPSL"] = UnPSLCV(seed=seed + repeat)
     found: Result = {"methods": {}}
     for name, model in models.items():
         if methods is not None and name not in methods:

@@ -26,14 +26,16 @@ Index = NDArray[np.int64]
 # what None means: neighbours of labelled patients want a metric near the Euclidean one, judged pairs a good fit
 LABELS: Final[dict[str, Any]] = {
     "l1s": (1e-3,), "l2s": (1e-3,), "start_scales": (1.0,), "standardizes": ("zscore",),
-    "compares": ("distance",), "reaches": ("all", "near"), "penalty": 3.0, "iterations": 8, "cv": 5, "repeats": 2,
+    "compares": ("distance",), "reaches": ("all", "near"), "decorrelation": "trace",
+    "penalty": 3.0, "iterations": 8, "cv": 5, "repeats": 2,
 }  # fmt: skip
 WIDE: Final[dict[str, Any]] = {  # more features than patients
     **LABELS, "compares": ("product",), "reaches": ("all",), "iterations": 5, "repeats": 1,
 }  # fmt: skip
 JUDGED: Final[dict[str, Any]] = {
-    "l1s": (1e-4,), "l2s": (1e-4,), "start_scales": (2.0, 3.0), "standardizes": ("scale",),
-    "compares": ("product",), "reaches": ("all",), "penalty": 0.2, "iterations": 30, "cv": 4, "repeats": 1,
+    "l1s": (1e-4,), "l2s": (3e-4,), "start_scales": (2.0, 3.0), "standardizes": ("scale",),
+    "compares": ("product",), "reaches": ("all",), "decorrelation": "convex",
+    "penalty": 0.2, "iterations": 60, "cv": 4, "repeats": 1,
 }  # fmt: skip
 
 
@@ -50,6 +52,9 @@ class UnPSLCV(UnPSL):
         Values to try. None: a few that suit labels (``fit``) or judged pairs (``fit_pairs``); ``tried_`` tells which.
     iterations
         The longest path.
+    decorrelation, penalty
+        As in :class:`UnPSL`. None: the printed trace for labels; the convex form (E3.4), on whose longer path redundant
+        features fade, for judged pairs.
     cv, repeats
         Folds over patients, and how often they are drawn anew.
     scoring
@@ -93,7 +98,7 @@ class UnPSLCV(UnPSL):
         inner: int = 5,
         penalty: float | None = None,
         weighting: Weighting = "mean",
-        decorrelation: str = "trace",
+        decorrelation: str | None = None,
         variant: str = "corrected",
         cv: int | None = None,
         repeats: int | None = None,
@@ -114,7 +119,7 @@ class UnPSLCV(UnPSL):
         self.inner = inner
         self.penalty = penalty  # type: ignore[assignment]
         self.weighting = weighting
-        self.decorrelation = decorrelation
+        self.decorrelation = decorrelation  # type: ignore[assignment]
         self.variant = variant
         self.cv = cv
         self.repeats = repeats
@@ -210,9 +215,9 @@ class UnPSLCV(UnPSL):
             yield dict(zip(names, values))
 
     def _model(self, tried: dict[str, Any], **chosen: Any) -> UnPSL:
-        keep = ("bias", "rank", "inner", "weighting", "decorrelation", "variant", "seed")
-        own = {k: getattr(self, k) for k in keep}
-        return UnPSL(**{**own, "penalty": tried["penalty"], "iterations": tried["iterations"], "tol": 0.0, **chosen})
+        own = {k: getattr(self, k) for k in ("bias", "rank", "inner", "weighting", "variant", "seed")}
+        told = {k: tried[k] for k in ("decorrelation", "penalty", "iterations")}
+        return UnPSL(**{**own, **told, "tol": 0.0, **chosen})
 
     def _select(
         self,
