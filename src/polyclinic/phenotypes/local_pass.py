@@ -26,6 +26,7 @@ __all__ = ["Elastic", "Passed", "close_patients", "local_pass", "open_factors", 
 Matrix = NDArray[np.float64]
 WARM: Final = 10  # passes in patient batches; later passes take the whole site
 BATCHES: Final = 4
+LEAST: Final = 10  # patients in a batch: the step of fewer follows single patients (six at a site are one batch)
 SWEEPS: Final = 3  # HALS sweeps on a batch's memberships
 FLOOR: Final = 1e-4  # least Gram of a gradient step, in units of the batch's squared counts
 
@@ -119,7 +120,7 @@ def local_pass(
     if zeros == "missing":
         return _missing(tensor, patients, factors, rng, nonnegative, learning_rate, sparsity, elastic, clip, variant)
     stored = len(tensor.rows)
-    batches = min(BATCHES if number <= WARM else 1, max(stored, 1))
+    batches = max(1, min(BATCHES if number <= WARM else 1, stored // LEAST))
     order = rng.permutation(stored) if batches > 1 else np.arange(stored)
     a = np.zeros_like(patients)  # a patient without entries has no phenotype
     a[tensor.rows] = patients[tensor.rows]
