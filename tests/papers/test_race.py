@@ -9,7 +9,7 @@ from polyclinic.datasets import icu_network
 from polyclinic.errors import ConfigError
 from polyclinic.papers.cohorts import cohort
 from polyclinic.papers.experiment import Lab
-from polyclinic.papers.race import Finish, Runner, cheaper, race
+from polyclinic.papers.race import Finish, Pooled, Runner, cheaper, race
 from polyclinic.papers.reach import rmse_of, trace
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.dpfact import DPFact
@@ -62,7 +62,7 @@ def test_a_race_needs_equal_tuning_budgets() -> None:
         Runner("b", LocalTF, [{"local_passes": 1}, {"local_passes": 2}]),
     ]
     with pytest.raises(ValueError, match="unequal tuning budgets"):
-        race(lab, "icu", runners, patients=120, rank=4, share=0.9)
+        race(lab, "icu", runners)
 
 
 def test_who_does_not_arrive_is_not_cheaper() -> None:
@@ -75,9 +75,17 @@ def test_who_does_not_arrive_is_not_cheaper() -> None:
 
 def test_a_race_ends_at_the_goal() -> None:
     lab = Lab("dpfact-cost", "quick")
-    found = race(lab, "icu", [Runner("LocalTF", LocalTF, [{"local_passes": 4}])], patients=200, rank=4, share=0.5)
+    lab.parameters |= {"patients": 200, "rank": 4, "share": 0.5}
+    found = race(lab, "icu", [Runner("LocalTF", LocalTF, [{"local_passes": 4}])])
     hit = found["LocalTF"].hits[0]
     assert hit is not None and 1 <= hit["rounds"] <= lab["rounds"] and found["LocalTF"].arrived == "1 of 1"
+
+
+def test_the_goal_is_a_share_of_what_the_pooled_model_explains() -> None:
+    known = Pooled(full=3.0, observed=1.0, zero=5.0)
+    assert known.explained == pytest.approx(1 - 9 / 25)
+    assert known.goal(1.0) == pytest.approx(3.0) and known.goal(0.0) == pytest.approx(5.0)
+    assert Pooled.of(Lab("dpfact-cost", "quick"), "icu", 0).truth > 0.5
 
 
 def test_unknown_cohorts_are_refused() -> None:

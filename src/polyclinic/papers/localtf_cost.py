@@ -11,7 +11,7 @@ from polyclinic.papers.cohorts import TITLES, cohort
 from polyclinic.papers.dpfact import UNITS, literal, undecided, unless
 from polyclinic.papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
 from polyclinic.papers.localtf import PRINTED
-from polyclinic.papers.race import Runner, cheaper, cost_claim, pooled_reference, race
+from polyclinic.papers.race import Pooled, Runner, cheaper, cost_claim, race
 from polyclinic.papers.reach import trace
 from polyclinic.phenotypes.dpfact import DPFact
 from polyclinic.phenotypes.localtf import DistributedSGD, LocalTF
@@ -47,7 +47,7 @@ def cost(lab: Lab) -> Result:
         ),
     ]
     says = {"DPFact, literal": 25, "LocalTF, literal": 21, "distributed SGD, literal": 35}
-    found = race(lab, "icu", runners, patients=lab["patients"], rank=lab["rank"], share=lab["share"])
+    found = race(lab, "icu", runners)
     rows = []
     for name, f in found.items():
         mb = f.median("bytes")
@@ -190,13 +190,13 @@ def passes(lab: Lab) -> Result:
 def _passes(lab: Lab, b: int, seed: int) -> dict[str, Any]:
     patients, rank = lab["patients"], lab["rank"]
     network = cohort("icu", seed, patients)
-    known = lab.part(f"pooled {seed}", lambda: pooled_reference("icu", seed, patients, rank))
-    goal = float(np.sqrt(known["zero"] ** 2 - lab["share"] * (known["zero"] ** 2 - known["full"] ** 2)))
+    known = Pooled.of(lab, "icu", seed)
+    goal = known.goal(lab["share"])
     found = trace(LocalTF(rank=rank, rounds=lab["rounds"], seed=seed, local_passes=b, tol=0.0), network, nonzeros=False)
     at = next((k for k, v in enumerate(found.full) if v <= goal), None)
     return {
         "rounds": None if at is None else at + 1,
         "bytes": None if at is None else found.bytes[at],
-        "ratio": found.full[-1] / known["full"],
+        "ratio": found.full[-1] / known.full,
         "fms": factor_match_score(found.model.factors_, network.truth.factors),
     }

@@ -9,13 +9,14 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.summary import to_truth
 from polyclinic.papers.cohorts import cohort
 from polyclinic.papers.experiment import Claim, Interval, Lab, interval
 from polyclinic.papers.reach import trace
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.tensors.site import pooled
 
-__all__ = ["TUNED_ON", "Finish", "Runner", "cheaper", "cost_claim", "pooled_reference", "race"]
+__all__ = ["TUNED_ON", "Finish", "Pooled", "Runner", "cheaper", "cost_claim", "race"]
 
 TUNED_ON: Final = (1000, 1001, 1002)  # seeds that no figure uses
 Measure = Literal["full", "nonzeros"]
@@ -89,20 +90,46 @@ def cost_claim(
     return Claim(text, paper, told, less, "" if less else why(ratio))
 
 
-def pooled_reference(data: str, seed: int, patients: int, rank: int) -> dict[str, float]:
-    """RMSE of pooled CP-ALS (all cells, nonzeros) and of the zero model (all cells)."""
-    sites = cohort(data, seed, patients)
-    score = CPALS(rank=rank, seed=seed).fit(sites).score(sites)
-    union = pooled(sites).counts()
-    cells = float(np.prod([float(d) for d in union.shape]))
-    zero = float(np.sqrt(union.norm_squared() / cells))
-    return {"full": score["rmse_full"], "observed": score["rmse_observed"], "zero": zero}
+@dataclass(frozen=True)
+class Pooled:
+    """What pooled CP-ALS reaches: RMSE over all cells and over nonzeros, the zero model's, and its FMS to a planted truth."""
+
+    full: float
+    observed: float
+    zero: float
+    truth: float | None = None
+
+    @classmethod
+    def of(cls, lab: Lab, data: str, seed: int) -> Pooled:
+        """Of a cohort with the lab's number of patients and rank; computed once."""
+        patients, rank = lab["patients"], lab["rank"]
+
+        def fit() -> dict[str, float | None]:
+            sites = cohort(data, seed, patients)
+            model = CPALS(rank=rank, seed=seed).fit(sites)
+            score, union = model.score(sites), pooled(sites).counts()
+            cells = float(np.prod([float(d) for d in union.shape]))
+            return {
+                "full": score["rmse_full"],
+                "observed": score["rmse_observed"],
+                "zero": float(np.sqrt(union.norm_squared() / cells)),
+                "truth": to_truth(model, getattr(sites, "truth", None)),
+            }
+
+        return cls(**lab.part(f"pooled {data} {rank} {seed}", fit))
+
+    @property
+    def explained(self) -> float:
+        """Share of the squared counts."""
+        return 1.0 - (self.full / self.zero) ** 2
+
+    def goal(self, share: float) -> float:
+        """RMSE over all cells of a model that explains ``share`` of what this one does."""
+        return self.zero * float(np.sqrt(1.0 - share * self.explained))
 
 
-def race(
-    lab: Lab, data: str, runners: Sequence[Runner], *, patients: int, rank: int, share: float
-) -> dict[str, Finish]:
-    """Run every method with its best setting, found on seeds apart; ``share`` of what the pooled model explains is the goal.
+def race(lab: Lab, data: str, runners: Sequence[Runner]) -> dict[str, Finish]:
+    """Run every method with its best setting, found on seeds apart; the lab's ``share`` of what pooled explains is the goal.
 
     Over nonzeros there is nothing to explain (zeros are no floor there), hence the other measure of :class:`Runner`.
     """
@@ -110,15 +137,14 @@ def race(
         raise ValueError("unequal tuning budgets: " + ", ".join(f"{r.name} {len(r.settings)}" for r in runners))
 
     def goal(seed: int) -> float:
-        known = lab.part(f"pooled {data} {rank} {seed}", lambda: pooled_reference(data, seed, patients, rank))
-        return float(np.sqrt(known["zero"] ** 2 - share * (known["zero"] ** 2 - known["full"] ** 2)))
+        return Pooled.of(lab, data, seed).goal(lab["share"])
 
     def run(runner: Runner, seed: int, setting: Mapping[str, Any]) -> dict[str, list[float]] | None:
         bar = goal(seed) if runner.measure == "full" else None
         try:
             found = trace(
-                runner.make(rank=rank, rounds=lab["rounds"], seed=seed, tol=0.0, **setting),
-                cohort(data, seed, patients),
+                runner.make(rank=lab["rank"], rounds=lab["rounds"], seed=seed, tol=0.0, **setting),
+                cohort(data, seed, lab["patients"]),
                 nonzeros=bar is None,
                 until=None if bar is None else lambda t: t.full[-1] <= bar,
             )
