@@ -77,9 +77,7 @@ def test_redundant_features_get_at_most_a_tenth_of_the_weight() -> None:
     data = unpsl_synthetic(20, 400, 0)
     rows = np.arange(200)
     pairs, y = data.pairs(rows)
-    u = UnPSL(l1=3e-3, l2=1e-3, decorrelation="convex", standardize="scale", iterations=40, penalty=0.3)
-    u.fit_pairs(data.features[rows], pairs, y)
-    w = u.feature_weights_
+    w = UnPSLCV().fit_pairs(data.features[rows], pairs, y).feature_weights_
     assert w[data.redundant].sum() <= 0.1 * w.sum()
 
 
