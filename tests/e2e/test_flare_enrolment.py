@@ -317,6 +317,54 @@ def test_proxy_that_passes_tls_through_is_used(home, monkeypatch):
     assert proxy.seen == [f"CONNECT localhost:{invite['enrol_port']} HTTP/1.{proxy.seen[0][-1]}"]
 
 
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({}, {"no_grpc_proxy": "hub.example"}),
+        ({"http_proxy": "http://p:1"}, {"no_grpc_proxy": "hub.example"}),  # not for TLS; gRPC alone would take it
+        ({"HTTPS_PROXY": "http://p:1"}, {"grpc_proxy": "http://p:1"}),  # gRPC alone would not see it
+        ({"https_proxy": "p"}, {"grpc_proxy": "http://p:3128"}),
+        ({"https_proxy": "http://jo:a%40b@p:1/"}, {"grpc_proxy": "http://jo:a%40b@p:1"}),
+        ({"https_proxy": "http://p:1", "no_proxy": "hub.example"}, {"no_grpc_proxy": "hub.example"}),
+    ],
+)
+def test_studies_go_out_by_the_same_proxy_as_joining(monkeypatch, said, wanted):
+    from polyclinic.engines.flare import proxy
+
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    made = proxy.grpc_environment("hub.example")
+    assert {k: v for k, v in made.items() if k in wanted} == wanted
+    assert ("grpc_proxy" in made) == ("grpc_proxy" in wanted)
+    assert (proxy.proxy_for("hub.example") is None) == ("grpc_proxy" not in wanted)
+
+
+@pytest.mark.parametrize("wrong", ["https://p:1", "http://p:x", "socks5://p:1", "http://:1"])
+def test_address_that_is_no_proxy_is_refused_without_its_password(monkeypatch, wrong):
+    from polyclinic.engines.flare import proxy
+    from polyclinic.errors import ConfigError
+
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("https_proxy", wrong.replace("//", "//jo:secret@"))
+    with pytest.raises(ConfigError, match="not a proxy's address") as e:
+        proxy.proxy_for("hub.example")
+    assert "secret" not in str(e.value)
+
+
+@pytest.mark.parametrize("host", ["hub.example:8202", "https://hub.example", "::1", "my hub", ""])
+def test_host_that_no_site_could_reach_is_refused_at_founding(tmp_path, host):
+    from polyclinic.errors import ConfigError
+
+    with pytest.raises(ConfigError) as e:
+        coordination.found(CoordinatorFolder(tmp_path / "hub"), ["north"], host=host, port=1, admin_port=2)
+    assert "a name or an IPv4 address" in str(e.value.faults)
+    assert not (tmp_path / "hub").exists()
+
+
 @pytest.fixture
 def desk(home, monkeypatch):
     """The same port in this process, with a short patience, to press on its limits."""

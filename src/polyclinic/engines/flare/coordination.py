@@ -62,6 +62,8 @@ def found(
             site_name(n)
         except ConfigError as e:
             faults.append(e.what)
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
+        faults.append(f"--host {host!r}: a name or an IPv4 address, without a port")
     if host in sites:
         faults.append(f"{host!r} is the coordinator's host: a site of that name could pass for it")
     if faults:

@@ -11,6 +11,7 @@ from typing import Any
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
 from polyclinic.engines.flare.invitation import entries
+from polyclinic.engines.flare.kit import inside
 from polyclinic.engines.flare.order import Order, read_order
 from polyclinic.engines.flare.processes import (
     Recorded,
@@ -47,7 +48,7 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
     if server is not None and alive(server) and not foreground and _reopened(folder):
         return {"state": "reopened", "pid": server.pid, **{k: settings.get(k) for k in ("host", "port", "enrol_port")}}
     prune(folder)
-    host, ports = settings["host"], _ports(settings)
+    host, ports = inside(settings["host"]), _ports(settings)
     if not wait_for(
         lambda: not any(port_open(host, p) for p in ports), 3.0
     ):  # two servers would share the port in silence
@@ -67,7 +68,7 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
 
         os.execve(sys.executable, [sys.executable, *argv], environment(folder))
     made = launch(argv, env=environment(folder), log=folder.path / "server.log", note=note)
-    up = wait_for(lambda: port_open(settings["host"], settings["port"]) or not alive(made), 30.0)
+    up = wait_for(lambda: port_open(host, settings["port"]) or not alive(made), 30.0)
     if not up or not alive(made):
         end(recorded(folder.pids))
         forget(note)
@@ -109,7 +110,7 @@ def _opened(folder: CoordinatorFolder, desk: Recorded | None) -> None:
     settings = folder.read_settings()
     if desk is None:
         return
-    host, port = settings["host"], int(settings["enrol_port"])
+    host, port = inside(settings["host"]), int(settings["enrol_port"])
     if not wait_for(lambda: port_open(host, port) or not alive(desk), 30.0) or not alive(desk):
         end(recorded(folder.pids))
         for note in folder.pids.glob("*.json"):

@@ -38,7 +38,7 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # FLARE joins names with dots
 
 def site_name(name: str) -> str:
     """A name that may be used between hosts."""
-    if not re.fullmatch(NAME, name) or name in ("coordinator", "server"):
+    if not re.fullmatch(NAME, name) or name in ("coordinator", "server", "localhost"):
         raise ConfigError(f"site name {name!r} cannot be used between hosts", hint="letters, digits, - and _ only")
     return name
 
@@ -174,7 +174,8 @@ def issue(
     """Sign a certificate; the subject is what WE call the party, never what a request says."""
     now = datetime.datetime.now(datetime.UTC)
     names: list[x509.GeneralName] = [x509.DNSName(common if kind != "admin" else "coordinator")]
-    for h in (host,) if host else ():
+    # The server is called by its own commands as localhost, whatever its name outside is (NAT, a proxy, a closed firewall).
+    for h in dict.fromkeys((*((host,) if host else ()), *(("localhost",) if kind == "server" else ()))):
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(h)))
         except ValueError:

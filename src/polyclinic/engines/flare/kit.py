@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from polyclinic.engines.flare.folders import private, write_json
 
-__all__ = ["ADMIN", "CONTROLLER", "EXECUTOR", "PROJECT", "admin_kit", "job_folder", "server_kit", "site_kit"]
+__all__ = ["ADMIN", "CONTROLLER", "EXECUTOR", "PROJECT", "admin_kit", "inside", "job_folder", "server_kit", "site_kit"]
 
 PROJECT: Final = "polyclinic"
 ADMIN: Final = "coordinator@polyclinic.local"
@@ -74,6 +74,11 @@ def _write(folder: Path, startup: dict[str, Any], texts: dict[str, str], local: 
         write_json(private(folder / "local") / name, value)
 
 
+def inside(host: str) -> str:
+    """Address at which the coordinator's own machine reaches it, whatever its name outside is."""
+    return host if host.startswith("127.") else "127.0.0.1"
+
+
 def server_kit(folder: Path, *, host: str, port: int, admin_port: int, texts: dict[str, str]) -> None:
     """The server's workspace; its jobs and snapshots stay inside it, not in /tmp (FLARE wants whole paths)."""
     store = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
@@ -81,6 +86,7 @@ def server_kit(folder: Path, *, host: str, port: int, admin_port: int, texts: di
         "name": PROJECT,
         "service": {"target": f"{host}:{port}", "scheme": "grpc"},
         "admin_server": host,
+        "admin_host": inside(host),  # the coordinator's own commands only, whatever the firewall says
         "admin_port": admin_port,
         "ssl_private_key": "server.key",
         "ssl_cert": "server.crt",
@@ -140,7 +146,7 @@ def admin_kit(folder: Path, *, host: str, admin_port: int, texts: dict[str, str]
         "username": ADMIN,
         "server_identity": host,
         "scheme": "grpc",
-        "host": host,
+        "host": "localhost" if inside(host) == "127.0.0.1" else host,
         "port": admin_port,
         "connection_security": "mtls",
         "uid_source": "user_input",

@@ -21,12 +21,11 @@ from http.client import HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from polyclinic.engines.flare import invitation
 from polyclinic.engines.flare.enrolment import common_name
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_json
+from polyclinic.engines.flare.proxy import proxy_for
 from polyclinic.errors import MessageRefused, PeerLost, PolicyRefusal
 
 __all__ = ["Reception", "call", "main"]
@@ -183,12 +182,11 @@ def call(
     tls = ssl.create_default_context(cadata=str(invite["authority"]))
     if kit is not None:
         tls.load_cert_chain(kit / "client.crt", kit / "client.key")
-    proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
-    where = urlsplit(proxy if "//" in proxy else f"//{proxy}") if proxy else None
+    proxy = proxy_for(host)
     try:
-        if where is not None and where.hostname:
-            line = HTTPSConnection(where.hostname, where.port or 3128, timeout=timeout, context=tls)
-            line.set_tunnel(host, port)
+        if proxy is not None:
+            line = HTTPSConnection(proxy.host, proxy.port, timeout=timeout, context=tls)
+            line.set_tunnel(host, port, proxy.headers)
         else:
             line = HTTPSConnection(host, port, timeout=timeout, context=tls)
         with contextlib.closing(line):
@@ -201,14 +199,24 @@ def call(
             hint="a wrong address, a proxy that opens TLS, or somebody in between; nothing was sent",
         ) from None
     except (OSError, HTTPException, ValueError) as e:
+        by = f" through the proxy {proxy.host}:{proxy.port}" if proxy is not None else ""
         raise PeerLost(
-            f"the coordinator's port for joining, {host}:{port}, does not answer ({type(e).__name__})",
+            f"the coordinator's port for joining, {host}:{port}, does not answer{by} ({_why(e)})",
             hint=f"is the coordinator started, its port open? Or carry it as a file: polyclinic site {_BY_HAND.get(path, '')}",
         ) from None
     if not isinstance(answer, dict) or reply.status not in (200, 202):
         why = answer.get("reason", reply.status) if isinstance(answer, dict) else reply.status
         raise PolicyRefusal(f"the coordinator refused: {why}", hint=_REMEDY.get(reply.status, ""))
     return answer
+
+
+def _why(e: Exception) -> str:
+    """What a person at a firewall can use: a name that is unknown, a port that is closed, packets that vanish."""
+    if isinstance(e, socket.gaierror):
+        return "this machine does not know the name"
+    if isinstance(e, TimeoutError):
+        return "no answer: a firewall on the way may drop it"
+    return str(getattr(e, "strerror", None) or (e if isinstance(e, OSError) else type(e).__name__))
 
 
 _BY_HAND: Final = {"/join": "join --offline", "/roster": "pin roster.json"}

@@ -39,6 +39,8 @@ def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[Any]:
     """A logged-in administrator's session."""
     need_flare()
     os.umask(0o077)
+    here = ("localhost", "127.0.0.1", folder.read_settings()["host"])
+    os.environ.update(no_grpc_proxy=",".join(here))  # gRPC knows no capitals; its server is this machine
     with quiet():
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 

@@ -12,7 +12,8 @@ from polyclinic.engines.flare.coordinator import _sweep
 from polyclinic.engines.flare.executor import NODE
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
 from polyclinic.engines.flare.membership import joined, pending, studies, unpinned
-from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, port_open, record, recorded
+from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, record, recorded
+from polyclinic.engines.flare.proxy import grpc_environment, reachable
 from polyclinic.errors import ConfigError
 
 __all__ = ["start", "status", "stop"]
@@ -27,7 +28,12 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
         )
     end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
     argv = ["-m", "polyclinic.engines.flare.serve", "client", str(folder.workspace.resolve()), folder.node.name]
-    env = {**os.environ, NODE: str(folder.node_path), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    env = {
+        **os.environ,
+        **grpc_environment(str(folder.read_invite()["host"])),
+        NODE: str(folder.node_path),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
     note = folder.pids / "client.json"
     if foreground:
         record(note, os.getpid())
@@ -66,7 +72,7 @@ def status(folder: SiteFolder) -> dict[str, Any]:
         "coordinator": {
             "host": invite["host"],
             "port": invite["port"],
-            "reachable": port_open(invite["host"], int(invite["port"])),
+            "reachable": reachable(str(invite["host"]), int(invite["port"])),
         },
         "not_pinned": sorted({n for s in found for n in unpinned(folder, s)}),
         "studies": found,

@@ -1,0 +1,84 @@
+"""A hospital's way out through a proxy: one decision for joining (HTTPS) and for studies (gRPC), read from the environment.
+
+The proxy is asked to CONNECT and passes TLS through. ``https_proxy`` or ``HTTPS_PROXY`` names it, ``no_proxy`` the exceptions.
+gRPC alone would read other names, in another order, and no capital letters; so it is told what was decided here.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from polyclinic.errors import ConfigError
+
+__all__ = ["Proxy", "grpc_environment", "proxy_for", "reachable"]
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """Where the proxy is, and who asks it.
+
+    >>> Proxy("proxy.hospital.example", 3128, "jo:secret").headers
+    {'Proxy-Authorization': 'Basic am86c2VjcmV0'}
+    """
+
+    host: str
+    port: int
+    user: str = ""  # name:password, as in the address; gRPC takes it from there
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What CONNECT says beside the address."""
+        if not self.user:
+            return {}
+        return {"Proxy-Authorization": "Basic " + base64.b64encode(unquote(self.user).encode()).decode()}
+
+    @property
+    def url(self) -> str:
+        """The address as gRPC wants it."""
+        return f"http://{self.user}@{self.host}:{self.port}" if self.user else f"http://{self.host}:{self.port}"
+
+
+def proxy_for(host: str) -> Proxy | None:
+    """The proxy on the way to a host; None: straight."""
+    said = "" if proxy_bypass(host) else getproxies().get("https", "")
+    if not said:
+        return None
+    parts = urlsplit(said if "//" in said else f"//{said}")
+    try:
+        port = parts.port or 3128
+    except ValueError:
+        port = 0
+    if not parts.hostname or not port or parts.scheme not in ("", "http"):
+        raise ConfigError(
+            f"https_proxy = {parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()!r}: not a proxy's address",
+            hint="http://HOST:PORT, also for TLS: the proxy is asked to CONNECT",
+        )
+    return Proxy(parts.hostname, port, parts.netloc.rpartition("@")[0])
+
+
+def grpc_environment(host: str) -> Mapping[str, str]:
+    """What makes gRPC go the same way to the coordinator as joining did."""
+    proxy = proxy_for(host)
+    if proxy is None:
+        return {"no_grpc_proxy": host}
+    return {"grpc_proxy": proxy.url, "no_grpc_proxy": "localhost,127.0.0.1"}
+
+
+def reachable(host: str, port: int, *, timeout: float = 2.0) -> bool:
+    """Whether a connection to the coordinator can be opened, through the proxy where there is one."""
+    proxy = proxy_for(host)
+    line = HTTPConnection(*((host, port) if proxy is None else (proxy.host, proxy.port)), timeout=timeout)
+    if proxy is not None:
+        line.set_tunnel(host, port, proxy.headers)
+    with contextlib.closing(line):
+        try:
+            line.connect()
+        except (OSError, HTTPException):
+            return False
+    return True
