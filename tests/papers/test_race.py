@@ -84,6 +84,7 @@ def test_a_race_ends_at_the_goal() -> None:
 def test_the_goal_is_a_share_of_what_the_pooled_model_explains() -> None:
     known = Pooled(full=3.0, observed=1.0, zero=5.0)
     assert known.explained == pytest.approx(1 - 9 / 25)
+    assert known.share(known.goal(0.7)) == pytest.approx(0.7)
     assert known.goal(1.0) == pytest.approx(3.0) and known.goal(0.0) == pytest.approx(5.0)
     assert Pooled.of(Lab("dpfact-cost", "quick"), "icu", 0).truth > 0.5
 

@@ -81,6 +81,20 @@ def test_redundant_features_get_at_most_a_tenth_of_the_weight() -> None:
     assert w[data.redundant].sum() <= 0.1 * w.sum()
 
 
+def test_few_features_are_those_that_matter_and_cost_little() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 60)
+    X = rng.normal(size=(120, 12))
+    X[:, :2] += 1.5 * y[:, None]
+    X[:, 2] = X[:, 0] + 0.3 * rng.normal(size=120)  # tells what the first tells
+    every, few = (UnPSLCV(prefer=p).fit(X, y) for p in ("accuracy", "few"))
+    assert len(few.selected_features_) <= 6 < len(every.selected_features_)
+    assert {0, 1} & set(few.selected_features_) and few.best_score_ > every.best_score_ - 0.05
+    assert any(r["features"] > len(few.selected_features_) for r in few.cv_results_)
+    with pytest.raises(ConfigError, match="prefer = 'many', must be accuracy or few"):
+        UnPSLCV(prefer="many").fit(X, y)
+
+
 @pytest.mark.paper
 def test_synthetic_pairs_are_called_better_than_in_the_paper() -> None:
     data = unpsl_synthetic(20, 400, 3, variant="paper")

@@ -52,6 +52,7 @@ _TABLE: Final = {  # name: (paper, title, module, function, data)
     "trip-alignment": ("TRIP", "alignment time", "trip_settings", "alignment", "generated"),
     "unpsl-table1": ("UnPSL", "Table 1: real data", "similarity", "table1", "parkinsons"),
     "unpsl-table2": ("UnPSL", "Table 2: synthetic data", "similarity", "table2", "generated"),
+    "unpsl-few": ("UnPSL", "what few features cost", "similarity", "few", "parkinsons"),
     "unpsl-figure1": ("UnPSL", "Figure 1: correlated features", "similarity", "figure1", "parkinsons"),
     "unpsl-figures": ("UnPSL", "Figures 2 and 3: convergence", "similarity", "figures", "parkinsons"),
     "em-figure2": ("private EM", "Figure 2: log-likelihood", "em", "figure2", "parkinsons"),

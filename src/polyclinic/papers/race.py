@@ -40,7 +40,8 @@ class Runner:
 class Finish:
     """A method's results: per seed, rounds and bytes to the goal (None: never), its last RMSE over the goal, and what it spent.
 
-    ``own`` are the hits of another goal: within 1 % of the method's own last RMSE.
+    ``own`` are the hits of another goal: within 1 % of the method's own last RMSE. ``drift`` is by how much, relatively,
+    the RMSE still fell in the last five rounds.
     """
 
     setting: Mapping[str, Any]
@@ -48,6 +49,7 @@ class Finish:
     last: list[float]
     spent: list[float]
     own: list[dict[str, float] | None] = field(default_factory=list)
+    drift: list[float] = field(default_factory=list)
 
     @property
     def by_own_end(self) -> Finish:
@@ -123,6 +125,10 @@ class Pooled:
         """Share of the squared counts."""
         return 1.0 - (self.full / self.zero) ** 2
 
+    def share(self, rmse: float) -> float:
+        """How much of what this model explains another does."""
+        return (1.0 - (rmse / self.zero) ** 2) / self.explained
+
     def goal(self, share: float) -> float:
         """RMSE over all cells of a model that explains ``share`` of what this one does."""
         return self.zero * float(np.sqrt(1.0 - share * self.explained))
@@ -187,6 +193,7 @@ def _finish(setting: Mapping[str, Any], runs: Sequence[dict[str, list[float]] | 
         [f["curve"][-1] if f else nan for f in runs],
         [f["bytes"][-1] if f else nan for f in runs],
         [_hit(f, 1.01 * f["curve"][-1]) if f else None for f in runs],
+        [f["curve"][-6:][0] / f["curve"][-1] - 1.0 if f else nan for f in runs],
     )
 
 

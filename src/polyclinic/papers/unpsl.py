@@ -35,6 +35,7 @@ __all__ = [
     "figure3",
     "judged",
     "judged_tuned",
+    "read",
     "summary",
     "table1",
     "table2",
@@ -145,6 +146,22 @@ def judged(
         for k in ks:
             model = UnPSLCV(k=k, seed=seed + split).fit(X, y, groups=groups)
             found[f"UnPSL {k}"] = _called(model, real, split, k)
+    return found
+
+
+def read(real: Real, split: int, *, by: By = "sample", seed: int = 0) -> dict[str, dict[str, float]]:
+    """What few features cost on one split: ``prefer`` of UnPSLCV -> accuracy, features used, features with 90 % of the weight."""
+    train, test = real.splits[split]
+    groups = real.subjects[train] if by == "subject" else None
+    found = {}
+    for prefer in ("accuracy", "few"):
+        model = UnPSLCV(prefer=prefer, seed=seed + split).fit(real.X[train], real.y[train], groups=groups)
+        weight = np.sort(model.feature_weights_)[::-1]
+        found[prefer] = {
+            "accuracy": float(np.mean(np.asarray(_called(model, real, split, K)) == real.y[test])),
+            "features": float(np.count_nonzero(weight)),
+            "heavy": float(np.count_nonzero(weight.cumsum() < 0.9 * weight.sum()) + 1),
+        }
     return found
 
 

@@ -37,6 +37,12 @@ JUDGED: Final[dict[str, Any]] = {
     "compares": ("product",), "reaches": ("all",), "decorrelation": "convex",
     "penalty": 0.2, "iterations": 60, "cv": 4, "repeats": 1,
 }  # fmt: skip
+# what changes when few features are asked for: stronger sparsity on a path long enough for rows to vanish
+FEW: Final[dict[str, dict[str, Any]]] = {
+    "labels": {"l1s": (1e-2, 3e-2, 6e-2, 1e-1), "l2s": (1e-2,), "reaches": ("near",), "decorrelation": "convex", "iterations": 30},
+    "wide": {"l1s": (3e-2, 1e-1, 3e-1), "iterations": 30},
+    "judged": {"l1s": (3e-4, 1e-3, 3e-3, 1e-2), "start_scales": (2.0,)},
+}  # fmt: skip
 
 
 class UnPSLCV(UnPSL):
@@ -61,6 +67,9 @@ class UnPSLCV(UnPSL):
         ``"knn"``: accuracy of k nearest neighbours; ``"pairs"``: share of held-out pairs called rightly (s >= b).
     k
         Neighbours.
+    prefer
+        ``"accuracy"``, or ``"few"``: of all settings within one standard error of the best the one with the fewest features,
+        which a clinician can read.
     blend
         Average the metrics that cannot be told apart (labels and ``"knn"`` only); False keeps the best one.
 
@@ -71,7 +80,7 @@ class UnPSLCV(UnPSL):
     members_
         The settings that were averaged, the best among them.
     cv_results_
-        One dict per combination: parameters, best iteration, score there.
+        One dict per combination: parameters, best iteration, score and mean number of features there.
 
     Examples
     --------
@@ -104,6 +113,7 @@ class UnPSLCV(UnPSL):
         repeats: int | None = None,
         scoring: Literal["knn", "pairs"] = "knn",
         k: int = 3,
+        prefer: Literal["accuracy", "few"] = "accuracy",
         blend: bool = True,
         seed: int = 0,
     ) -> None:
@@ -125,6 +135,7 @@ class UnPSLCV(UnPSL):
         self.repeats = repeats
         self.scoring = scoring
         self.k = k
+        self.prefer = prefer
         self.blend = blend
         self.seed = seed
 
@@ -135,9 +146,8 @@ class UnPSLCV(UnPSL):
         fewest = int(np.bincount(codes).min())
         if self.scoring == "knn" and fewest < 2:
             raise DataError("a class has one patient only: it cannot be held out")
-        tried = self._tried(
-            WIDE if patients.shape[1] >= len(patients) else LABELS, max(2, min(fewest, len(np.unique(who))))
-        )
+        kind = "wide" if patients.shape[1] >= len(patients) else "labels"
+        tried = self._tried(kind, max(2, min(fewest, len(np.unique(who)))))
 
         def part(rows: Index, reach: Reach) -> Pairs:
             if reach == "all":
@@ -166,7 +176,7 @@ class UnPSLCV(UnPSL):
         if min(listed.counts()) == 0:
             raise DataError("all pairs are judged alike: a similarity needs similar and dissimilar pairs")
         index = np.column_stack([listed.left, listed.right])
-        tried = self._tried(JUDGED, len(patients))
+        tried = self._tried("judged", len(patients))
 
         def within(rows: Index) -> tuple[NDArray[np.int64], Array]:
             place = np.full(len(patients), -1)
@@ -195,8 +205,9 @@ class UnPSLCV(UnPSL):
             hint="choose at one hospital with UnPSLCV().fit(X, y), then UnPSL(l1=..., l2=...).fit_sites(sites)",
         )
 
-    def _tried(self, default: dict[str, Any], most_folds: int) -> dict[str, Any]:
+    def _tried(self, kind: str, most_folds: int) -> dict[str, Any]:
         """What is tried; also the folds, of which there cannot be more than patients of a class."""
+        default = {"labels": LABELS, "wide": WIDE, "judged": JUDGED}[kind] | (FEW[kind] if self.prefer == "few" else {})
         tried = {k: v if getattr(self, k) is None else getattr(self, k) for k, v in default.items()}
         if self.cv is None:
             tried["cv"] = min(tried["cv"], most_folds)
@@ -204,6 +215,7 @@ class UnPSLCV(UnPSL):
         faults += [f"{k} = {tried[k]!r}, must be at least 1" for k in ("iterations", "repeats") if tried[k] < 1]
         faults += [f"k = {self.k!r}, must be at least 1"] if self.k < 1 else []
         faults += [] if self.scoring in ("knn", "pairs") else [f"scoring = {self.scoring!r}, must be knn or pairs"]
+        faults += [] if self.prefer in ("accuracy", "few") else [f"prefer = {self.prefer!r}, must be accuracy or few"]
         if faults:
             raise ConfigError("UnPSLCV: wrong parameters", faults=faults)
         self.tried_ = tried
@@ -237,6 +249,7 @@ class UnPSLCV(UnPSL):
         by_patient = self.scoring == "knn" and not judged
         units = len(X) if by_patient else len(held)
         hits, times = np.zeros((len(candidates), tried["iterations"], units)), np.zeros(units)
+        features = np.zeros(hits.shape[:2])
         with one_thread():
             for f, (train, test) in enumerate(held):
                 place = test if by_patient else np.array([f])
@@ -247,18 +260,23 @@ class UnPSLCV(UnPSL):
                     A = (X[train] - model.mean_) / model.scale_ if by_patient else B
                     for t, W in enumerate(roots):
                         hits[c, t, place] += score(A @ W, B @ W, train, test)
+                        features[c, t] += np.count_nonzero(W.any(1)) / len(held)
             marks = hits[:, :, times > 0] / times[times > 0]
             # neighbouring iterations are nearly the same metric: their average is a steadier judge than one of them
             padded = np.pad(marks, ((0, 0), (1, 1), (0, 0)), mode="edge")
             marks = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3
             means = marks.mean(-1)
             c, t = (int(v) for v in np.unravel_index(means.argmax(), means.shape))
+            less = marks[c, t] - marks
+            errors = less.std(-1, ddof=1) / np.sqrt(less.shape[-1]) if less.shape[-1] > 1 else np.zeros(means.shape)
+            if self.prefer == "few":
+                as_good = less.mean(-1) <= errors + 1e-12
+                c, t = (int(v) for v in np.argwhere(as_good)[np.lexsort((-means[as_good], features[as_good]))[0]])
             near = np.zeros(means.shape, bool)
             near[c, t] = True
-            if self.blend and by_patient:
-                less = marks[c, t] - marks
-                near |= less.mean(-1) <= 2 * less.std(-1, ddof=1) / np.sqrt(less.shape[-1]) + 1e-12
-            self._report(candidates, means, near)
+            if self.blend and by_patient and self.prefer == "accuracy":
+                near |= less.mean(-1) <= 2 * errors + 1e-12
+            self._report(candidates, means, features, near, (c, t))
             self._settle(tried, candidates, near, (c, t), X, part)
         return self
 
@@ -295,15 +313,23 @@ class UnPSLCV(UnPSL):
             _, model.history_ = model._run(problem, model._starts(problem)[0], keep)
             yield model, problem, [s.metric_root.T if self.variant == "paper" else s.metric_root for s in states]
 
-    def _report(self, candidates: list[dict[str, Any]], means: Array, near: NDArray[np.bool_]) -> None:
+    def _report(
+        self,
+        candidates: list[dict[str, Any]],
+        means: Array,
+        features: Array,
+        near: NDArray[np.bool_],
+        chosen: tuple[int, int],
+    ) -> None:
+        def told(c: int, t: int) -> dict[str, Any]:
+            return {**candidates[c], "iterations": t + 1}
+
         self.cv_results_ = [
-            {**chosen, "iterations": int(row.argmax()) + 1, "score": float(row.max())}
-            for chosen, row in zip(candidates, means)
+            {**told(c, t), "score": float(means[c, t]), "features": float(features[c, t])}
+            for c, t in enumerate(int(row.argmax()) for row in means)
         ]
-        self.members_ = [{**candidates[c], "iterations": int(t) + 1} for c, t in np.argwhere(near)]
-        top = max(self.cv_results_, key=lambda r: r["score"])
-        self.best_score_ = top["score"]
-        self.best_params_ = {k: v for k, v in top.items() if k != "score"}
+        self.members_ = [told(int(c), int(t)) for c, t in np.argwhere(near)]
+        self.best_score_, self.best_params_ = float(means[chosen]), told(*chosen)
 
     def _settle(
         self,
