@@ -94,6 +94,25 @@ def test_site_erase_removes_the_site_folder_and_nothing_else(tmp_path: Path) -> 
             erase(tmp_path / "node.toml", yes=True)
 
 
+def test_site_init_and_erase_answer_machines(tmp_path: Path, capsys: Any) -> None:
+    def said(*arguments: str) -> dict[str, Any]:
+        with pytest.raises(SystemExit, match="0"):
+            main(["site", *arguments, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert isinstance(found, dict)
+        return found
+
+    node = tmp_path / "node.toml"
+    assert said("init", "--name", "north", "--out", str(node)) == {"site": "north", "node": str(node)}
+    assert said("init", "--name", "north")["text"] == node.read_text()
+    assert "SELECT" in said("init", "--kind", "omop", "--sql")["sql"].upper()
+    home = tmp_path / "site"
+    assert said("erase", str(node), "--yes") == {"site": "north", "folder": str(home), "erased": False}
+    home.mkdir()
+    assert said("erase", str(node), "--yes")["erased"] is True
+    assert not home.exists()
+
+
 def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from polyclinic.study import secret
 

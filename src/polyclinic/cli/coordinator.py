@@ -139,7 +139,8 @@ def approve(
     if yes and fingerprint is None:
         raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
     if not yes and fingerprint is None:
-        typer.confirm(f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?", abort=True)
+        asked = f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?"
+        typer.confirm(asked, abort=True, err=json_)
     before = read_json(home.sites).get(made.site, {}) if home.sites.exists() else {}
     if file is not None:
         path, mark = coordination.approve(home, file, fingerprint)

@@ -99,8 +99,8 @@ def pin(
     value = read_json(roster) if roster is not None else fetch_roster(folder)
     if not yes:
         for name, mark in value.get("fingerprints", {}).items():
-            typer.echo(f"{name}  {mark}")
-        typer.confirm("did you compare these with the other sites?", abort=True)
+            typer.echo(f"{name}  {mark}", err=json_)
+        typer.confirm("did you compare these with the other sites?", abort=True, err=json_)
     pinned = remember(folder, roster if roster is not None else value)
     _say({"pinned": sorted(pinned)}, json_, f"pinned: {', '.join(sorted(pinned))}")
 
@@ -116,7 +116,7 @@ def leave(
 
     folder = _folder(node)
     if not yes:
-        typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True)
+        typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True, err=json_)
     aside = go(folder)
     _say({"left": folder.node.name, "aside": str(aside)}, json_, f"{folder.node.name} has left; its studies: {aside}")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
 __all__ = ["command", "erase"]
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 TEMPLATE = """\
 # node.toml: where this hospital's data are. It never leaves the hospital. Check it with: polyclinic check node.toml
@@ -46,6 +48,7 @@ def command(
     sql: Annotated[
         bool, typer.Option("--sql", help="Print the SQL of this kind instead, to run in any other tool.")
     ] = False,
+    json_: Json = False,
 ) -> None:
     """Write a commented node.toml to start from; a password in the address is not written."""
     from polyclinic.errors import ConfigError
@@ -55,24 +58,26 @@ def command(
     if omop is not None:
         kind, place = "omop", omop
     if sql:
-        sys.stdout.write(sql_of(kind))
+        _say({"kind": kind, "sql": sql_of(kind)}, json_, sql_of(kind))
         return
     text = TEMPLATE.format(name=_toml(name), source=_source(kind, place))
     import tomllib
 
     Node.parse(tomllib.loads(text), where="the new node file")
     if out is None:
-        sys.stdout.write(text)
+        _say({"site": name, "text": text}, json_, text)
         return
     if out.exists():
         raise ConfigError(f"{out}: exists already", hint="choose another name, or remove it first")
     out.write_text(text, encoding="utf-8")
     out.chmod(0o600)
+    _say({"site": name, "node": str(out)}, json_, "")
 
 
 def erase(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json_: Json = False,
 ) -> None:
     """Erase the site's folder: tensors, caches, checkpoints. The hospital's own data and its ledger stay."""
     from polyclinic.engines.flare.processes import alive, recorded
@@ -87,15 +92,24 @@ def erase(
             f"{home} is not a folder of its own beside {node}", hint="erase it by hand, or give [site] folder a name"
         )
     if not home.exists():
-        sys.stdout.write(f"{home}: nothing there\n")
+        _say({"site": read.name, "folder": str(home), "erased": False}, json_, f"{home}: nothing there\n")
         return
     if any(alive(p) for p in recorded(home / "federation" / "pids")):
         raise ConfigError(f"site {read.name!r} is running", hint=f"polyclinic site stop --node {node}")
     ledger_of(read)  # one that an earlier version began in the folder moves out of it; one put there by hand is refused
     if not yes:
-        typer.confirm(f"erase {home} and everything in it?", abort=True)
+        typer.confirm(f"erase {home} and everything in it?", abort=True, err=json_)
     shutil.rmtree(home)
-    sys.stdout.write(f"{home}: erased\n")
+    _say({"site": read.name, "folder": str(home), "erased": True}, json_, f"{home}: erased\n")
+
+
+def _say(value: dict[str, Any], json_: bool, text: str) -> None:
+    from polyclinic.cli.console import say_json
+
+    if json_:
+        say_json(value)
+    else:
+        sys.stdout.write(text)
 
 
 def _toml(text: str) -> str:
