@@ -177,6 +177,11 @@ def _open(browser: Any, address: str) -> None:
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(address)
+    # on a busy machine the driver may come back while the page is still being read
+    _until(
+        lambda: browser.execute_script("return location.href !== 'about:blank' && document.readyState") == "complete",
+        20,
+    )
 
 
 def _quiet(browser: Any, allowed: tuple[str, ...] = ("file:", "data:", "about:", "http://127.0.0.1")) -> None:
