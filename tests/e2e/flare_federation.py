@@ -95,6 +95,12 @@ class Federation:
 
         return sign_study(self.coordinator, Study.read(study))
 
+    def order_named(self, study: str) -> Any:
+        """A signed study by its number."""
+        from polyclinic.engines.flare.coordinator import order_of
+
+        return order_of(self.coordinator, study)
+
     def follow(self, order: Any, tell: Callable[[dict[str, Any]], None] = lambda e: None) -> dict[str, Any]:
         """Run or resume."""
         from polyclinic.engines.flare.legs import follow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -43,6 +44,13 @@ def guide(line: str, **names: str) -> str:
         said = said.replace(ours, theirs)
     assert said in SAID, f"the deployment guide does not say: {said}"
     return line
+
+
+def firewall(whose: str, address: str = "") -> str:
+    """A firewall of the guide; ``address`` is that of the coordinator."""
+    found = re.search(rf"```text\n(table inet {whose} .*?)```", GUIDE, re.S)
+    assert found is not None
+    return found[1].replace("192.0.2.10", address)
 
 
 class Host:
@@ -112,18 +120,14 @@ class Host:
         state = "3" if open_ else "0"  # of the spanning tree: forwarding, or disabled
         _ip("netns", "exec", self.switch, "bridge", "link", "set", "dev", f"p{self.number}", "state", state)
 
-    def firewall(self, *rules: str) -> None:
-        """Drop everything, both ways, but loopback, answers, and what the rules name (``input ...`` or ``output ...``)."""
-        chains = ""
-        for hook, face in (("input", "iif"), ("output", "oif")):
-            mine = "\n".join(r.removeprefix(hook) for r in rules if r.startswith(hook))
-            chains += (
-                f"chain {hook} {{\ntype filter hook {hook} priority 0; policy drop;\n{face} lo accept\n"
-                f"ct state established,related accept\n{mine}\n}}\n"
-            )
-        text = f"flush ruleset\ntable inet pc {{\n{chains}}}\n"
+    def firewall(self, rules: str) -> None:
+        """Load a firewall, in place of any other."""
         subprocess.run(
-            ["ip", "netns", "exec", self.ns, "nft", "-f", "-"], input=text, text=True, check=True, capture_output=True
+            ["ip", "netns", "exec", self.ns, "nft", "-f", "-"],
+            input=f"flush ruleset\n{rules}",
+            text=True,
+            check=True,
+            capture_output=True,
         )
 
     def shut_in(self, proxy: Host | None, hub: Host) -> None:
@@ -131,7 +135,7 @@ class Host:
         self.knows({})
         _ip("-n", self.ns, "route", "add", "prohibit", f"{hub.address}/32")
         if proxy is not None:
-            self.firewall(f"output ip daddr {proxy.address} tcp dport {PROXY_PORT} accept")
+            self.firewall(firewall("hospital", proxy.address).replace("8202, 8204", str(PROXY_PORT)))
 
     def knows(self, names: Mapping[str, str]) -> None:
         """The hosts file of this host, in place of a name service."""
@@ -268,7 +272,7 @@ class Hospitals(Federation):
             if process.poll() is None:
                 process.kill()
         assert code is None or process.returncode == code, (out, err)
-        return self.read(run.name), json.loads(out) if out else {"said": err}
+        return self.order_named(run.name), json.loads(out) if out else {"said": err}
 
     def _accept(self, study: str, process: subprocess.Popen[str]) -> None:
         place = self.sites["east"].study(study) / "order.json"
@@ -279,12 +283,6 @@ class Hospitals(Federation):
             guide("polyclinic site review --node node.toml")
             line = guide(f"polyclinic site review --node node.toml --accept {study}", **{study: "icu-1a2b3c4d"})
             assert study in self.at("east", line)
-
-    def read(self, study: str) -> Any:
-        """A signed study."""
-        from polyclinic.engines.flare.coordinator import order_of
-
-        return order_of(self.coordinator, study)
 
     def state(self, order: Any) -> str:
         """How a study stands."""

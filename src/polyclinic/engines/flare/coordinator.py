@@ -36,6 +36,8 @@ def environment(folder: CoordinatorFolder) -> dict[str, str]:
         **os.environ,
         "POLYCLINIC_COORDINATOR": str(folder.path.resolve()),
         "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",  # FLARE's default of 900 s keeps a finished job "running"
+        # FLARE would end a study for everybody 90 s after a site fell silent; how long it waits is the study's deadline.
+        "NVFLARE_DEAD_CLIENT_GRACE_PERIOD": "1000000",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.engines.flare.folders import private, write_json
+from polyclinic.federation import wire
 
 __all__ = ["ADMIN", "CONTROLLER", "EXECUTOR", "PROJECT", "admin_kit", "inside", "job_folder", "server_kit", "site_kit"]
 
@@ -15,6 +16,7 @@ CONTROLLER: Final = "polyclinic.engines.flare.controller.StudyController"
 EXECUTOR: Final = "polyclinic.engines.flare.executor.StudyExecutor"
 HEARTBEAT: Final = 2.0  # seconds; FLARE's default of 10 makes every recovery slower
 LOST: Final = 30  # seconds without a heartbeat until FLARE forgets a site
+FRAME: Final = wire.LIMIT + 16 * 2**20  # bytes; the longest frame that FLARE may believe
 
 # One administrator, who may submit studies and nothing else that runs anything: no code, no shell.
 PERMISSIONS: Final = {
@@ -59,6 +61,24 @@ def _log() -> dict[str, Any]:
         "handlers": {"all": file("log.txt", "INFO"), "errors": file("error_log.txt", "ERROR")},
         "loggers": {"root": {"level": "INFO", "handlers": ["all", "errors"]}},
     }
+
+
+def _line() -> dict[str, Any]:
+    """How a line behaves on which packets vanish without a word: cut after 30 s, and called anew.
+
+    Left alone, TCP would try again ever more rarely, and a site would come back minutes after its network.
+    """
+    options = {
+        "grpc.max_send_message_length": FRAME,
+        "grpc.max_receive_message_length": FRAME,
+        "grpc.keepalive_time_ms": 10_000,
+        "grpc.keepalive_timeout_ms": 20_000,
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.http2.max_pings_without_data": 0,
+        "grpc.http2.max_ping_strikes": 0,
+        "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+    }
+    return {"format_version": 2, "grpc": {"options": [[k, v] for k, v in options.items()]}}
 
 
 def _write(folder: Path, startup: dict[str, Any], texts: dict[str, str], local: dict[str, Any]) -> None:
@@ -135,7 +155,12 @@ def server_kit(folder: Path, *, host: str, port: int, admin_port: int, texts: di
         folder,
         {"fed_server.json": {"format_version": 2, "servers": [service]}},
         texts,
-        {"resources.json": resources, "authorization.json": PERMISSIONS, "log_config.json": _log()},
+        {
+            "resources.json": resources,
+            "authorization.json": PERMISSIONS,
+            "log_config.json": _log(),
+            "comm_config.json": _line(),
+        },
     )
 
 
@@ -184,7 +209,7 @@ def site_kit(folder: Path, name: str, *, host: str, port: int, texts: dict[str, 
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": [EXECUTOR],
         "allow_log_streaming": False,  # FLARE's log of a site stays at the site
-        "client": {"retry_timeout": 30, "compression": "Gzip"},
+        "client": {"retry_timeout": 30, "maint_msg_timeout": 10.0, "compression": "Gzip"},
         "components": [
             {"id": "resource_manager", "path": passes.format("managers", "manager", "Manager"), "args": {}},
             {"id": "resource_consumer", "path": passes.format("consumers", "consumer", "Consumer"), "args": {}},
@@ -196,7 +221,12 @@ def site_kit(folder: Path, name: str, *, host: str, port: int, texts: dict[str, 
         folder,
         {"fed_client.json": {"format_version": 2, "servers": [server], "client": client}},
         texts,
-        {"resources.json": resources, "authorization.json": PERMISSIONS, "log_config.json": _log()},
+        {
+            "resources.json": resources,
+            "authorization.json": PERMISSIONS,
+            "log_config.json": _log(),
+            "comm_config.json": _line(),
+        },
     )
 
 
