@@ -169,10 +169,11 @@ class Federation:
         return [p.pid for p in (*recorded(folder, "worker-*.json"), *recorded(folder, "client.json"))]
 
     def worker(self, name: str) -> int:
-        """The number of a site's worker; 0 if none runs."""
+        """The number of a site's worker, the newest if one of an earlier study is still leaving; 0 if none runs."""
         from polyclinic.engines.flare.processes import alive, recorded
 
-        return next((p.pid for p in recorded(self.sites[name].pids, "worker-*.json") if alive(p)), 0)
+        here = [p for p in recorded(self.sites[name].pids, "worker-*.json") if alive(p)]
+        return max(here, key=lambda p: p.started).pid if here else 0
 
     def server(self) -> list[int]:
         """The coordinator's processes: FLARE's server and the studies that it runs."""

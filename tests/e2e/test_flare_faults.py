@@ -188,8 +188,14 @@ def test_resume_goes_on_with_the_start_that_was_cut(federation):
 
 def _strike_between(federation, order, name: str, found: list[str]) -> None:
     """Kill a site's worker when a charge is on disk and its release is not yet stored, so that nothing can have left."""
+    from polyclinic.engines.flare.folders import read_events
     from polyclinic.privacy.owner import ledger_of
 
+    def ready() -> bool:  # before that, the worker that runs may be one of an earlier study
+        return any(e.get("study") == order.id for e in read_events(federation.sites[name].events))
+
+    if not wait_until(ready, 60):
+        return
     ledger = ledger_of(federation.sites[name].node)
     store = federation.sites[name].study(order.id) / "releases"
     end = time.monotonic() + 90
