@@ -70,7 +70,7 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
 
         os.execve(sys.executable, [sys.executable, *argv], environment(folder))
     made = launch(argv, env=environment(folder), log=folder.path / "server.log", note=note)
-    up = wait_for(lambda: port_open(host, settings["port"]) or not alive(made), 30.0)
+    up = wait_for(lambda: port_open(host, settings["port"]) or not alive(made), 60.0)
     if not up or not alive(made):
         end(recorded(folder.pids))
         forget(note)
