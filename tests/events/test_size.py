@@ -13,17 +13,18 @@ import pytest
 
 ROWS = 20_000_000
 MEASURE = """
-import json, resource, sys, time
+import json, sys, time
 from polyclinic.study import Node, Study
 from polyclinic.tensors.ingest import ingest
 folder = sys.argv[1]
 node = Node.parse({"site": {"name": "a"}, "source": {"kind": "files", "events": f"{folder}/events.parquet"}})
 study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"], "window": "visit"}})
-start = time.perf_counter()
+start, begun = time.perf_counter(), time.process_time()
 made = ingest(node, study, f"{folder}/out")
-seconds = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"seconds": seconds, "peak": peak, "nnz": made.site.counts().nnz, "patients": made.site.patients}))
+seconds, work = time.perf_counter() - start, time.process_time() - begun
+high = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # ru_maxrss would count the parent's
+peak = int(high.split()[1]) * 1024
+print(json.dumps({"seconds": seconds, "work": work, "peak": peak, "nnz": made.site.counts().nnz, "patients": made.site.patients}))
 """
 BARE = """
 SELECT count(*) FROM (
@@ -45,16 +46,17 @@ def test_twenty_million_events_need_less_than_4_gb_and_3_times_the_bare_count(tm
             CAST(hash(i) % (CASE WHEN i % 8 < 3 THEN 500 ELSE 2000 END) AS VARCHAR) AS code
             FROM range({ROWS}) t(i)) TO '{file}' (FORMAT parquet)"""
         )
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         row = con.execute(BARE, {"file": str(file)}).fetchone()
-        bare = time.perf_counter() - start
+        bare, work = time.perf_counter() - start, time.process_time() - begun
     out = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True)
     found = json.loads(out.stdout)
     print(
-        f"{ROWS:,} events: {found['seconds']:.1f} s, bare count {bare:.1f} s, peak {found['peak'] / 1e9:.2f} GB, {found['nnz']:,} nonzeros"
+        f"{ROWS:,} events: {found['seconds']:.1f} s ({found['work']:.1f} of processor), bare count {bare:.1f} s ({work:.1f}), "
+        f"peak {found['peak'] / 1e9:.2f} GB, {found['nnz']:,} nonzeros"
     )
     assert row is not None
     assert found["nnz"] == row[0]
     assert found["patients"] == ROWS // 40
     assert found["peak"] < 4e9
-    assert found["seconds"] <= 3 * bare
+    assert found["work"] <= 3 * work  # processor time of all threads: the machine may be busy

@@ -95,6 +95,60 @@ def test_few_features_are_those_that_matter_and_cost_little() -> None:
         UnPSLCV(prefer="many").fit(X, y)
 
 
+def test_folds_find_two_features_among_noise() -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(240, 12))
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)  # neither feature alone tells anything
+    m = UnPSLCV().fit(X[:120], y[:120])
+    assert np.mean(knn_predict(m.transform(X[:120]), y[:120], m.transform(X[120:]), k=3) == y[120:]) > 0.75
+    assert set(np.argsort(m.feature_weights_)[-2:]) == {0, 1}
+    named = UnPSLCV(l1s=(1e-3,)).fit(X[:120], y[:120])  # what a person names is tried, and nothing else
+    assert {r["l1"] for r in named.cv_results_} == {1e-3} and len(m.cv_results_) > len(named.cv_results_)
+    with pytest.raises(ConfigError, match=r"l1s = 0\.1, must be a list") as wrong:
+        UnPSLCV(l1s=0.1).fit(X, y)
+    assert wrong.value.faults
+    with pytest.raises(ConfigError, match="k = 'a', must be a whole number"):
+        UnPSLCV(k="a").fit(X, y)
+
+
+def test_a_metric_without_features_warns() -> None:
+    X, y = two_groups()
+    with pytest.warns(UserWarning, match="no feature is left"):
+        UnPSL(l1=10.0).fit(X, y)
+
+
+def test_constant_features_are_not_selected() -> None:
+    X, y = two_groups()
+    for model in (UnPSL(), UnPSLCV(iterations=2, cv=2, repeats=1), Euclidean()):
+        model.fit(np.column_stack([X, np.ones(len(X))]), y)
+        assert model.feature_weights_[-1] == 0.0 and X.shape[1] not in model.selected_features_
+
+
+@pytest.mark.parametrize("y", [[0, 1], [1], [[1], [-1]], [True, False]])
+def test_judgements_that_are_none_are_refused(y: object) -> None:
+    X, labels = two_groups()
+    u = UnPSL().fit(X, labels)
+    with pytest.raises(DataError, match=r"judgements must be 2 values \+1"):
+        u.score_pairs(X[:2], X[2:4], y)
+
+
+def test_explanations_go_by_the_names_of_features() -> None:
+    pd = pytest.importorskip("pandas")
+    X, y = two_groups()
+    frame = pd.DataFrame(X, columns=[f"f{k}" for k in range(X.shape[1])])
+    u = UnPSL().fit(frame, y)
+    turned = frame[frame.columns[::-1]]
+    there, back = u.explain(frame.iloc[0], frame.iloc[1]), u.explain(turned.iloc[0], turned.iloc[1])
+    assert there.table() == back.table() and there.names[0] == "f0"
+    with pytest.raises(DataError, match="not those") as wrong:
+        u.explain(frame.rename(columns={"f0": "age"}).iloc[0], frame.iloc[1])
+    assert wrong.value.faults == ("missing: f0", "unknown: age")
+    with pytest.raises(DataError, match="not finite: f1"):
+        u.explain(frame.iloc[0].where(frame.columns != "f1"), frame.iloc[1])
+    with pytest.raises(DataError, match="a patient has 2 features"):
+        u.explain([1.0, 2.0], X[0])
+
+
 @pytest.mark.paper
 def test_synthetic_pairs_are_called_better_than_in_the_paper() -> None:
     data = unpsl_synthetic(20, 400, 3, variant="paper")

@@ -90,13 +90,33 @@ def explain(metric: SimilarityMetric, x: ArrayLike, z: ArrayLike) -> Explanation
     """
     from scipy.special import expit
 
-    both = np.vstack([np.asarray(x, float).reshape(1, -1), np.asarray(z, float).reshape(1, -1)])
-    if both.shape[1] != metric.n_features_in_:
-        raise DataError(f"patients have {both.shape[1]} features, the metric was learned on {metric.n_features_in_}")
-    a, b = (both - metric.mean_) / metric.scale_
+    a, b = ((_row(metric, patient) - metric.mean_) / metric.scale_ for patient in (x, z))
     W = metric.components_.T
     parts = 0.5 * (a * (W @ (W.T @ b)) + b * (W @ (W.T @ a)))
     s = float(parts.sum())
     names = getattr(metric, "feature_names_in_", None)
-    labels = tuple(str(n) for n in names) if names is not None else tuple(f"x{k}" for k in range(both.shape[1]))
+    labels = tuple(str(n) for n in names) if names is not None else tuple(f"x{k}" for k in range(len(a)))
     return Explanation(labels, a, b, parts, s, float(metric.bias_), float(expit(s - metric.bias_)))
+
+
+def _row(metric: SimilarityMetric, patient: Any) -> NDArray[np.float64]:
+    """One patient as (d,) numbers in the metric's order of features; names, where both have them, must be the same."""
+    names, own = getattr(metric, "feature_names_in_", None), None
+    if hasattr(patient, "iloc"):  # a row of a frame, or a frame of one row
+        own = getattr(patient, "columns", patient.index)
+    if names is not None and own is not None:
+        known, given = [str(n) for n in names], [str(n) for n in own]
+        if sorted(known) != sorted(given):
+            raise DataError(
+                "a patient's features are not those that the metric was learned on",
+                faults=[f"missing: {n}" for n in sorted(set(known) - set(given))]
+                + [f"unknown: {n}" for n in sorted(set(given) - set(known))],
+            )
+        patient = np.asarray(patient, float).reshape(-1)[[given.index(n) for n in known]]
+    row = np.asarray(patient, float).reshape(-1)
+    if len(row) != metric.n_features_in_:
+        raise DataError(f"a patient has {len(row)} features, the metric was learned on {metric.n_features_in_}")
+    if not np.isfinite(row).all():
+        at = ", ".join(str(names[k]) if names is not None else f"x{k}" for k in np.flatnonzero(~np.isfinite(row)))
+        raise DataError(f"a patient's values are not finite: {at}", hint="fill in or leave out what is missing")
+    return row

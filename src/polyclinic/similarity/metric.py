@@ -91,7 +91,7 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(
-                f"all {len(codes)} patients have 1 class ({self.classes_[0]!r}): a similarity needs at least two classes",
+                f"all {len(codes)} patients have 1 class ({self.classes_[0]}): a similarity needs at least two classes",
                 hint="give patients of two classes, or judged pairs to fit_pairs",
             )
         if len(self.classes_) == len(codes):
@@ -118,9 +118,9 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     @property
     def feature_weights_(self) -> Array:
-        """(d,) length of every feature's row of W, eq. (3.5): how much the feature counts."""
+        """(d,) length of every feature's row of W, eq. (3.5): how much the feature counts; 0 for constant ones."""
         check_is_fitted(self, "components_")
-        return row_norms(self.components_.T)
+        return np.where(np.isinf(self.scale_), 0.0, row_norms(self.components_.T))
 
     @property
     def selected_features_(self) -> NDArray[np.int64]:
@@ -143,7 +143,13 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             raise DataError(f"pairs need as many rows in X as in Z, got {len(A)} and {len(B)}")
         if y is None:
             return np.einsum("nr,nr->n", A, B)
-        return float(np.mean(self.predict_pairs(X, Z) == np.sign(np.asarray(y))))
+        truth = np.asarray(y)
+        if truth.shape != (len(A),) or not np.isin(truth, (-1, 1)).all():
+            raise DataError(
+                f"judgements must be {len(A)} values +1 (similar) or -1, got shape {truth.shape}",
+                faults=[f"values: {', '.join(str(v) for v in np.unique(truth)[:5])}"],
+            )
+        return float(np.mean(self.predict_pairs(X, Z) == truth))
 
     def predict_pairs(self, X: ArrayLike, Z: ArrayLike) -> NDArray[np.int64]:
         """(n,) +1 where row i of X and row i of Z are called similar, else -1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final, Literal
 
@@ -68,7 +68,8 @@ class UnPSLCV(UnPSL):
     k
         Neighbours.
     prefer
-        ``"accuracy"``, or ``"few"``: of all settings within one standard error of the best the one with the fewest features,
+        ``"accuracy"`` (metrics near the Euclidean one, or sparse ones where those are better by more than two standard
+        errors), or ``"few"``: of all settings within one standard error of the best the one with the fewest features,
         which a clinician can read.
     blend
         Average the metrics that cannot be told apart (labels and ``"knn"`` only); False keeps the best one.
@@ -208,12 +209,22 @@ class UnPSLCV(UnPSL):
     def _tried(self, kind: str, most_folds: int) -> dict[str, Any]:
         """What is tried; also the folds, of which there cannot be more than patients of a class."""
         default = {"labels": LABELS, "wide": WIDE, "judged": JUDGED}[kind] | (FEW[kind] if self.prefer == "few" else {})
+        loose = {k: v for k, v in default.items() if isinstance(v, tuple) and np.ndim(getattr(self, k)) == 0}
+        faults = [
+            f"{k} = {getattr(self, k)!r}, must be a list of values" for k in loose if getattr(self, k) is not None
+        ]
+        if faults:
+            raise ConfigError("UnPSLCV: wrong parameters", faults=faults)
         tried = {k: v if getattr(self, k) is None else getattr(self, k) for k, v in default.items()}
+        # what a person names is tried, and nothing else
+        own = any(getattr(self, k) is not None for k in FEW["labels"])
+        tried["sparse"] = None if own or kind != "labels" else FEW[kind]
         if self.cv is None:
             tried["cv"] = min(tried["cv"], most_folds)
         faults = [f"{k}: nothing to try" for k, v in tried.items() if isinstance(v, Sequence) and not len(v)]
         faults += [f"{k} = {tried[k]!r}, must be at least 1" for k in ("iterations", "repeats") if tried[k] < 1]
-        faults += [f"k = {self.k!r}, must be at least 1"] if self.k < 1 else []
+        whole = isinstance(self.k, int | np.integer) and self.k >= 1
+        faults += [] if whole else [f"k = {self.k!r}, must be a whole number of at least 1"]
         faults += [] if self.scoring in ("knn", "pairs") else [f"scoring = {self.scoring!r}, must be knn or pairs"]
         faults += [] if self.prefer in ("accuracy", "few") else [f"prefer = {self.prefer!r}, must be accuracy or few"]
         if faults:
@@ -243,42 +254,61 @@ class UnPSLCV(UnPSL):
     ) -> UnPSLCV:
         if not held:
             raise DataError("no fold leaves both similar and dissimilar pairs to learn from", hint="more patients")
+        by_patient = self.scoring == "knn" and not judged
+        with one_thread():
+            grid = self._judged(X, tried, part, score, held, by_patient)
+            results = grid.results()
+            if by_patient and self.prefer == "accuracy" and tried["sparse"] is not None:
+                # A metric of few features is another world; it is entered only where it is better beyond doubt.
+                few = self._judged(X, {**tried, **tried["sparse"]}, part, score, held, by_patient)
+                gain, doubt = _paired(few.top - grid.top)
+                results += few.results()
+                grid = few if gain > 2 * doubt + 1e-12 else grid
+            c, t = grid.best
+            loss, doubt = _paired(grid.top - grid.marks)
+            if self.prefer == "few":
+                as_good = loss <= doubt + 1e-12
+                c, t = (int(v) for v in np.argwhere(as_good)[np.lexsort((loss[as_good], grid.features[as_good]))[0]])
+            near = np.zeros(loss.shape, bool)
+            near[c, t] = True
+            if self.blend and by_patient and self.prefer == "accuracy":
+                near |= loss <= 2 * doubt + 1e-12
+            self.cv_results_ = results
+            self.members_ = [grid.setting(int(a), int(b)) for a, b in np.argwhere(near)]
+            self.best_score_, self.best_params_ = float(grid.marks[c, t].mean()), grid.setting(c, t)
+            self._settle(grid.tried, grid.candidates, near, (c, t), X, part)
+        return self
+
+    def _judged(
+        self,
+        X: Array,
+        tried: dict[str, Any],
+        part: Callable[[Index, Reach], Pairs],
+        score: Callable[[Array, Array, Index, Index], Array],
+        held: list[tuple[Index, Index]],
+        by_patient: bool,
+    ) -> _Grid:
+        """Every candidate at every iteration, scored on held-out patients (or, of pairs, fold by fold)."""
         candidates = list(self._candidates(tried))
         for chosen in candidates:
             self._model(tried, **chosen)._check()
-        by_patient = self.scoring == "knn" and not judged
         units = len(X) if by_patient else len(held)
         hits, times = np.zeros((len(candidates), tried["iterations"], units)), np.zeros(units)
         features = np.zeros(hits.shape[:2])
-        with one_thread():
-            for f, (train, test) in enumerate(held):
-                place = test if by_patient else np.array([f])
-                times[place] += 1
-                for c, (model, problem, roots) in enumerate(self._paths(tried, candidates, X, train, part)):
-                    del problem
-                    B = (X[test] - model.mean_) / model.scale_
-                    A = (X[train] - model.mean_) / model.scale_ if by_patient else B
-                    for t, W in enumerate(roots):
-                        hits[c, t, place] += score(A @ W, B @ W, train, test)
-                        features[c, t] += np.count_nonzero(W.any(1)) / len(held)
-            marks = hits[:, :, times > 0] / times[times > 0]
-            # neighbouring iterations are nearly the same metric: their average is a steadier judge than one of them
-            padded = np.pad(marks, ((0, 0), (1, 1), (0, 0)), mode="edge")
-            marks = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3
-            means = marks.mean(-1)
-            c, t = (int(v) for v in np.unravel_index(means.argmax(), means.shape))
-            less = marks[c, t] - marks
-            errors = less.std(-1, ddof=1) / np.sqrt(less.shape[-1]) if less.shape[-1] > 1 else np.zeros(means.shape)
-            if self.prefer == "few":
-                as_good = less.mean(-1) <= errors + 1e-12
-                c, t = (int(v) for v in np.argwhere(as_good)[np.lexsort((-means[as_good], features[as_good]))[0]])
-            near = np.zeros(means.shape, bool)
-            near[c, t] = True
-            if self.blend and by_patient and self.prefer == "accuracy":
-                near |= less.mean(-1) <= 2 * errors + 1e-12
-            self._report(candidates, means, features, near, (c, t))
-            self._settle(tried, candidates, near, (c, t), X, part)
-        return self
+        for f, (train, test) in enumerate(held):
+            place = test if by_patient else np.array([f])
+            times[place] += 1
+            for c, (model, problem, roots) in enumerate(self._paths(tried, candidates, X, train, part)):
+                del problem
+                B = (X[test] - model.mean_) / model.scale_
+                A = (X[train] - model.mean_) / model.scale_ if by_patient else B
+                for t, W in enumerate(roots):
+                    hits[c, t, place] += score(A @ W, B @ W, train, test)
+                    features[c, t] += np.count_nonzero(W.any(1)) / len(held)
+        marks = hits[:, :, times > 0] / times[times > 0]
+        # neighbouring iterations are nearly the same metric: their average is a steadier judge than one of them
+        padded = np.pad(marks, ((0, 0), (1, 1), (0, 0)), mode="edge")
+        return _Grid(tried, candidates, (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3, features)
 
     def _paths(
         self,
@@ -313,24 +343,6 @@ class UnPSLCV(UnPSL):
             _, model.history_ = model._run(problem, model._starts(problem)[0], keep)
             yield model, problem, [s.metric_root.T if self.variant == "paper" else s.metric_root for s in states]
 
-    def _report(
-        self,
-        candidates: list[dict[str, Any]],
-        means: Array,
-        features: Array,
-        near: NDArray[np.bool_],
-        chosen: tuple[int, int],
-    ) -> None:
-        def told(c: int, t: int) -> dict[str, Any]:
-            return {**candidates[c], "iterations": t + 1}
-
-        self.cv_results_ = [
-            {**told(c, t), "score": float(means[c, t]), "features": float(features[c, t])}
-            for c, t in enumerate(int(row.argmax()) for row in means)
-        ]
-        self.members_ = [told(int(c), int(t)) for c, t in np.argwhere(near)]
-        self.best_score_, self.best_params_ = float(means[chosen]), told(*chosen)
-
     def _settle(
         self,
         tried: dict[str, Any],
@@ -354,8 +366,47 @@ class UnPSLCV(UnPSL):
         if not (single and final.compare == "product" and final.reach == "all"):
             W = final._calibrated(replace(shape, literal=False, pairs=part(rows, "all")), W)
         W = W if self.variant == "paper" else final._spoken(shape, W)
-        self.components_, self.bias_, self.converged_ = canonical(W).T, self.bias, False
+        self.components_, self.bias_, self.converged_ = self._told(canonical(W).T), self.bias, False
         self.n_iter_, self.objective_ = best[1] + 1, self.history_[-1]["objective"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Settings tried and how they did: ``marks`` (candidate, iteration, patient or fold), ``features`` used on average."""
+
+    tried: dict[str, Any]
+    candidates: list[dict[str, Any]]
+    marks: Array
+    features: Array
+
+    @property
+    def best(self) -> tuple[int, int]:
+        means = self.marks.mean(-1)
+        c, t = np.unravel_index(means.argmax(), means.shape)
+        return int(c), int(t)
+
+    @property
+    def top(self) -> Array:
+        """Marks of the best."""
+        return np.asarray(self.marks[self.best])
+
+    def setting(self, c: int, t: int) -> dict[str, Any]:
+        return {**self.candidates[c], "iterations": t + 1}
+
+    def results(self) -> list[dict[str, Any]]:
+        """Every candidate at its best iteration."""
+        means = self.marks.mean(-1)
+        return [
+            {**self.setting(c, t), "score": float(means[c, t]), "features": float(self.features[c, t])}
+            for c, t in enumerate(int(row.argmax()) for row in means)
+        ]
+
+
+def _paired(differences: Array) -> tuple[Array, Array]:
+    """Mean over the last axis, and its standard error."""
+    n = differences.shape[-1]
+    error = differences.std(-1, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(differences.shape[:-1])
+    return differences.mean(-1), error
 
 
 def _blended(roots: Sequence[Array]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -178,10 +179,15 @@ class UnPSL(SimilarityMetric):
 
         ``options``: ``rounds``, ``aggregation`` ("plain", "masked", "subspace"), ``privacy``, ``progress``, and what
         :class:`~polyclinic.similarity.consensus.ConsensusUnPSL` takes. Sets also ``history_``, ``traffic_``, ``privacy_``.
+        ``rounds`` takes the place of ``iterations``; ``inner``, ``penalty``, ``tol`` and ``n_starts`` are those of the
+        federated method.
         """
         from polyclinic.similarity.consensus import learn_between
 
         self._check()
+        for old in ("feature_names_in_", "converged_", "objective_", "classes_"):  # of an earlier fit on other patients
+            if hasattr(self, old):
+                delattr(self, old)
         return learn_between(self, sites, **options)
 
     # ---- the steps of a fit, which cross-validation and the distributed comparator share
@@ -294,6 +300,17 @@ class UnPSL(SimilarityMetric):
             self._publish(self._spoken(problem, root), best)
         return self
 
+    def _told(self, components: Array) -> Array:
+        """The map itself, with a warning where nothing is left of it."""
+        if not components.any():
+            warnings.warn(
+                "no feature is left, so that every patient is at the same place: the penalties outweigh what these pairs "
+                "teach. Lower l1, or let pc.UnPSLCV choose",
+                UserWarning,
+                stacklevel=2,
+            )
+        return components
+
     def _spoken(self, problem: Problem, W: Array) -> Array:
         """One W where features repeat each other, see :func:`~polyclinic.similarity.redundancy.speak_once`."""
         n, d = problem.X.shape
@@ -316,7 +333,7 @@ class UnPSL(SimilarityMetric):
         ]
 
     def _publish(self, W: Array, state: State) -> None:
-        self.components_ = canonical(W.T if self.variant == "paper" else W).T  # M = W'W as printed
+        self.components_ = self._told(canonical(W.T if self.variant == "paper" else W).T)  # M = W'W as printed
         self.bias_ = self.bias
         self.n_iter_ = state.iteration
         self.objective_ = state.objective
