@@ -9,7 +9,8 @@ import pytest
 
 from polyclinic.errors import DataError
 from polyclinic.papers.catalogue import CATALOGUE, find
-from polyclinic.papers.experiment import Lab, page, run
+from polyclinic.papers.experiment import Lab, run
+from polyclinic.papers.results import page
 
 ASSERTED = {
     "dpfact-sites",

@@ -30,7 +30,9 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="An array of obje
     for r in rows:
         console.print(
             f"{r['name']:<20} {r['paper']:<11} {r['title']}"
-            + ("" if r["data"] == "generated" else f" (needs {r['data']})")
+            + ("" if r["data"] == "generated" else f" (needs {r['data']})"),
+            soft_wrap=not console.is_terminal,  # piped, an experiment is a line
+            markup=False,
         )
 
 
@@ -78,6 +80,6 @@ def report_(
 ) -> None:
     """Render all results of the folder into one page for the docs: paper says, we get, why different."""
     from polyclinic.cli.console import console
-    from polyclinic.papers.experiment import write_page
+    from polyclinic.papers.results import write_page
 
-    console.print(str(write_page(out, to or out / "papers.md")))
+    console.print(str(write_page(out, to or out / "papers.md")), soft_wrap=True, markup=False)

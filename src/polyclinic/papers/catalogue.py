@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
@@ -87,7 +88,11 @@ def find(name: str) -> list[Experiment]:
         return list(CATALOGUE.values())
     found = [e for n, e in CATALOGUE.items() if n == name or n.split("-")[0] == name]
     if not found:
+        papers = dict.fromkeys(n.split("-")[0] for n in CATALOGUE)
+        near = get_close_matches(name.lower(), [*CATALOGUE, *papers, "all"], n=3)
         raise ConfigError(
-            f"no experiment {name!r}", faults=[f"known: {', '.join(CATALOGUE)}"], hint="polyclinic papers list"
+            f"no experiment {name!r}" + (f": did you mean {' or '.join(near)}?" if near else ""),
+            faults=[f"known: {', '.join(CATALOGUE)}"],
+            hint="polyclinic papers list",
         )
     return found

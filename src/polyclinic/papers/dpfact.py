@@ -163,7 +163,7 @@ def _why_bias(trip: Any, own: Any) -> str:
     """Whether it is the missing duals: TRIP, which has them, must come nearer to the pooled model on the same data."""
     if own.below(0.02) or not trip.mean < own.mean:
         return ""
-    return f"no duals, so different sites leave a bias (RECIPES): TRIP, which has them, is at {trip}"
+    return f"sites that differ pull their mean apart and nothing corrects it (no dual variables): TRIP, which has them, is at {trip}"
 
 
 def _traced(lab: Lab, name: str, seed: int) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def _why_dear(found: Mapping[str, Any], left: str, right: str, known: Sequence[P
         return unless(
             not settled,
             f"it settles at {share:.0%} of what the pooled model explains: sites differ, by kind or by chance of few "
-            "patients, and a mean without multipliers keeps that as a bias (RECIPES); TRIP has them",
+            "patients, and a mean without dual variables keeps that as a bias; TRIP has them",
         )
     if a is None or b is None:
         return ""

@@ -18,7 +18,7 @@ from polyclinic.tensors.site import Site
 
 __all__ = ["phenotypes"]
 
-OWN: Final = 0.01  # a phenotype is a site's when its norm there is above 1 % of the largest site's (RECIPES)
+OWN: Final = 0.01  # a phenotype is a site's when its norm there is above 1 % of the largest site's
 
 
 def phenotypes(lab: Lab) -> Result:

@@ -182,7 +182,7 @@ def mu(lab: Lab) -> Result:
         {f"{u}, mu {v:g}": norms[v][u] for u in lab["units"] for v in shown},
         "column, by falling norm",
         "norm, over the largest unit's",
-        note="mu in units of the noise of the unit (RECIPES, E0.3), not the paper's absolute numbers. Off: norm at most 1 % of the largest unit's. "
+        note="mu in units of the noise of the unit (E0.3), not the paper's absolute numbers. Off: norm at most 1 % of the largest unit's. "
         "Norms and the counts by unit are of the first seed.",
     )
 

@@ -8,7 +8,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -25,14 +25,13 @@ __all__ = [
     "Interval",
     "Lab",
     "Result",
+    "draw",
     "interval",
     "markdown",
     "mean_sd",
-    "page",
     "parameters",
     "run",
     "took",
-    "write_page",
 ]
 
 Mode = Literal["quick", "full"]
@@ -131,9 +130,16 @@ class Lab:
         self.name, self.mode, self.folder = name, mode, folder
         self.parameters = parameters(name, mode)
         self.before: float | None = 0.0  # seconds of parts that an earlier run did; None: not kept
+        self._counted: set[str] = set()  # parts met in this run: each counts once
+        self._within: list[dict[str, float]] = []  # of every part now being done: those done inside it
 
     def __getitem__(self, key: str) -> Any:
         return self.parameters[key]
+
+    @property
+    def repetitions(self) -> int:
+        """How often everything is repeated: seeds, splits or trials."""
+        return int(next((self.parameters[k] for k in ("seeds", "repeats", "trials") if k in self.parameters), 1))
 
     @property
     def seeds(self) -> range:
@@ -154,15 +160,44 @@ class Lab:
             return work()
         mark = hashlib.sha256(json.dumps([__version__, self.parameters], sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / self.name / "parts" / f"{mark}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-        if path.is_file():
-            kept = json.loads(path.read_text())
-            self.before = None if self.before is None or "seconds" not in kept else self.before + kept["seconds"]
+        kept = _kept(path)
+        if kept is not None:
+            self._count(path.name, kept)
             return kept["value"]
+        self._within.append({})
         begun = time.perf_counter()
-        value = json.loads(json.dumps(work(), default=_plain))
+        try:
+            value = json.loads(json.dumps(work(), default=_plain))
+        finally:
+            seconds, within = time.perf_counter() - begun, self._within.pop()
         with atomic(path) as temporary:
-            temporary.write_text(json.dumps({"key": key, "seconds": time.perf_counter() - begun, "value": value}))
+            temporary.write_text(json.dumps({"key": key, "seconds": seconds, "within": within, "value": value}))
+        self._counted.add(path.name)
+        for outer in self._within:
+            outer[path.name] = seconds - sum(within.values())
         return value
+
+    def _count(self, name: str, kept: Mapping[str, Any]) -> None:
+        """Add what an earlier run spent on a part, less those inside it that are counted already."""
+        if name in self._counted:
+            return
+        if "seconds" not in kept:
+            self.before = None
+            return
+        within = kept.get("within", {})
+        known = sum(v for part, v in within.items() if part in self._counted)
+        self._counted |= {name, *within}
+        if self.before is not None:
+            self.before += kept["seconds"] - known
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """A part done before; one that is damaged is done anew."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and "value" in kept else None
 
 
 def parameters(name: str, mode: Mode) -> dict[str, Any]:
@@ -179,6 +214,8 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
     begun = time.perf_counter()
     lab = Lab(experiment.name, mode, folder)
     result = experiment.run(lab)
+    if mode == "quick" and lab.repetitions < 2:
+        result = replace(result, claims=[_once(c) for c in result.claims])
     value = {
         "name": experiment.name,
         "paper": experiment.paper,
@@ -193,8 +230,15 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
     for ending, text in ((".json", json.dumps(plain, indent=1)), (".md", markdown(plain))):
         with atomic(place / f"{mode}{ending}") as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
-    _draw(plain, place / f"{mode}.svg")
+    draw(plain, place / f"{mode}.svg")
     return dict(plain)
+
+
+def _once(claim: Claim) -> Claim:
+    """A claim that fails on one repetition is not refuted."""
+    if claim.holds is not False:
+        return claim
+    return replace(claim, why="; ".join(filter(None, ("one repetition decides nothing: run it in full", claim.why))))
 
 
 def markdown(value: Mapping[str, Any], level: str = "##") -> str:
@@ -221,63 +265,9 @@ def markdown(value: Mapping[str, Any], level: str = "##") -> str:
     return "\n".join(out)
 
 
-def page(folder: Path, figures: str = "") -> str:
-    """All results of a folder as one page: full results where there are any, else quick ones.
-
-    ``figures`` is where the page finds the pictures (a relative path); without it they are left out.
-    """
-    from polyclinic.papers.catalogue import CATALOGUE
-
-    known = {name: found for name in CATALOGUE if (found := _result(folder, name)) is not None}
-    out = ["# Results, table by table", ""]
-    out += [
-        "What the papers say, what this program gets, and why they differ. Written by `polyclinic papers report` from the",
-        "results of `polyclinic papers run all`; every section ends with the command that repeats it. A claim holds when",
-        "its 95 % interval over the seeds lies wholly on the claimed side; there are many intervals, and none is corrected for",
-        "their number. Minutes are by the clock, on two cores that were shared with other work.",
-        "",
-        "| paper | claims that hold | that do not | not comparable | experiments | minutes |",
-        "|---|---|---|---|---|---|",
-    ]
-    for paper in dict.fromkeys(CATALOGUE[n].paper for n in known):
-        mine = [v for n, v in known.items() if CATALOGUE[n].paper == paper]
-        counts = [sum(c["holds"] is h for v in mine for c in v["claims"]) for h in (True, False, None)]
-        out.append(f"| {paper} | {' | '.join(map(str, counts))} | {len(mine)} | {_minutes(mine)} |")
-    paper = ""
-    for name, value in known.items():
-        if value["paper"] != paper:
-            paper = value["paper"]
-            out += ["", f"## {paper[0].upper()}{paper[1:]}"]
-        out += ["", markdown(value, "###")]
-        if figures and (folder / name / f"{value['mode']}.svg").is_file():
-            out += ["", f"![{value['title']}]({figures}/{name}.svg)"]
-    return "\n".join(out) + "\n"
-
-
-def write_page(folder: Path, to: Path) -> Path:
-    """Write the page of a folder's results, and its figures into a folder of the same name beside it."""
-    for place in sorted(folder.glob("*/")):
-        found = _result(folder, place.name)
-        if found is not None:
-            _draw(found, to.with_suffix("") / f"{place.name}.svg")
-    with atomic(to) as temporary:
-        temporary.write_text(page(folder, to.stem), encoding="utf-8")
-    return to
-
-
 def took(value: Mapping[str, Any]) -> str:
     """How long an experiment took, all parts together, by the clock."""
     return "time not kept" if value["seconds"] is None else f"{value['seconds']:.0f} s"
-
-
-def _minutes(values: Sequence[Mapping[str, Any]]) -> str:
-    known = [v["seconds"] for v in values if v["seconds"] is not None]
-    return f"{sum(known) / 60:.1f}" + (f" and {len(values) - len(known)} not timed" if len(known) < len(values) else "")
-
-
-def _result(folder: Path, name: str) -> dict[str, Any] | None:
-    found = next((p for p in (folder / name / "full.json", folder / name / "quick.json") if p.is_file()), None)
-    return None if found is None else dict(json.loads(found.read_text(encoding="utf-8")))
 
 
 def mean_sd(values: Sequence[float | None]) -> str:
@@ -285,12 +275,14 @@ def mean_sd(values: Sequence[float | None]) -> str:
 
     >>> mean_sd([1.0, 2.0, 3.0])
     '2.0000 ± 1.0000'
+    >>> mean_sd([1.0])
+    '1.0000 ± -'
     """
     known = [v for v in values if v is not None]
     if not known:
         return "-"
-    sd = float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
-    return f"{np.mean(known):.4f} ± {sd:.4f}"
+    sd = f"{np.std(known, ddof=1):.4f}" if len(known) > 1 else "-"
+    return f"{np.mean(known):.4f} ± {sd}"
 
 
 def _cell(value: Any) -> str:
@@ -308,7 +300,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def _draw(value: Mapping[str, Any], path: Path) -> None:
+def draw(value: Mapping[str, Any], path: Path) -> None:
+    """The curves of a result as a figure; nothing where it has none, or matplotlib is not there."""
     if not value["curves"]:
         return
     try:

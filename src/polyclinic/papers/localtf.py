@@ -202,7 +202,8 @@ def rmse(lab: Lab) -> Result:
 
 def _mean_variance(values: Sequence[float | None]) -> str:
     known = [v for v in values if v is not None]
-    return f"{np.mean(known):.4f} ({np.var(known, ddof=1) if len(known) > 1 else 0.0:.2g})" if known else "-"
+    variance = f"{np.var(known, ddof=1):.2g}" if len(known) > 1 else "-"
+    return f"{np.mean(known):.4f} ({variance})" if known else "-"
 
 
 def _variances(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:

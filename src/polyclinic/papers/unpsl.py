@@ -200,8 +200,17 @@ def summary(real: Real, calls: Sequence[Mapping[str, Sequence[int]]]) -> dict[st
         else:
             per = [scores(t, c) for t, c in zip(truths, each)]
             figures = {key: float(np.mean([p[key] for p in per])) for key in per[0]}
-        table[name] = {**figures, "accuracy_se": standard_error(right), "accuracies": right}
+        table[name] = {**figures, "accuracy_se": spread(right), "accuracies": right}
     return table
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Standard error of the mean; of one repetition it is not known.
+
+    >>> spread([1.0, 3.0]), spread([1.0])
+    (1.0, None)
+    """
+    return standard_error(values) if len(values) > 1 else None
 
 
 def _stratified(y: NDArray[np.int64], train: int, repeats: int, seed: int) -> list[tuple[Any, Any]]:
@@ -293,7 +302,7 @@ def table2_summary(once: Sequence[Mapping[str, Any]]) -> Result:
         rows = [o["methods"][name] for o in once]
         right = [r["accuracy"] for r in rows]
         table[name] = {**{key: float(np.mean([r[key] for r in rows])) for key in rows[0]},
-                       "accuracy_se": standard_error(right), "accuracies": right}  # fmt: skip
+                       "accuracy_se": spread(right), "accuracies": right}  # fmt: skip
     return {
         "methods": table, "weight_on_redundant": [o.get("weight_on_redundant") for o in once],
         "chosen": [o.get("chosen") for o in once], "not_run": {"LMNN": "needs class labels", **NOT_RUN},
