@@ -59,4 +59,4 @@ def test_twenty_million_events_need_less_than_4_gb_and_3_times_the_bare_count(tm
     assert found["nnz"] == row[0]
     assert found["patients"] == ROWS // 40
     assert found["peak"] < 4e9
-    assert found["work"] <= 3 * work  # processor time of all threads: the machine may be busy
+    assert found["seconds"] <= 3 * bare  # on a quiet machine: both use all cores
