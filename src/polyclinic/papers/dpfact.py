@@ -163,7 +163,7 @@ def _why_bias(trip: Any, own: Any) -> str:
     """Whether it is the missing duals: TRIP, which has them, must come nearer to the pooled model on the same data."""
     if own.below(0.02) or not trip.mean < own.mean:
         return ""
-    return f"sites that differ pull their mean apart and nothing corrects it (no dual variables): TRIP, which has them, is at {trip}"
+    return f"without dual variables, what sites differ in stays as a bias: TRIP, which has them, is at {trip}"
 
 
 def _traced(lab: Lab, name: str, seed: int) -> dict[str, Any]:
