@@ -27,9 +27,10 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="An array of obje
         return
     from polyclinic.cli.console import console
 
+    wide = max(len(r["name"]) for r in rows)
     for r in rows:
         console.print(
-            f"{r['name']:<20} {r['paper']:<11} {r['title']}"
+            f"{r['name']:<{wide}} {r['paper']:<11} {r['title']}"
             + ("" if r["data"] == "generated" else f" (needs {r['data']})"),
             soft_wrap=not console.is_terminal,  # piped, an experiment is a line
             markup=False,

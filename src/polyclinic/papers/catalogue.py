@@ -88,8 +88,8 @@ def find(name: str) -> list[Experiment]:
         return list(CATALOGUE.values())
     found = [e for n, e in CATALOGUE.items() if n == name or n.split("-")[0] == name]
     if not found:
-        papers = dict.fromkeys(n.split("-")[0] for n in CATALOGUE)
-        near = get_close_matches(name.lower(), [*CATALOGUE, *papers, "all"], n=3)
+        known = [*CATALOGUE, *dict.fromkeys(n.split("-")[0] for n in CATALOGUE), "all"]
+        near = [name.lower()] if name.lower() in known else get_close_matches(name.lower(), known)
         raise ConfigError(
             f"no experiment {name!r}" + (f": did you mean {' or '.join(near)}?" if near else ""),
             faults=[f"known: {', '.join(CATALOGUE)}"],
