@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.engines.flare import need_flare
-from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
+from polyclinic.engines.flare.folders import (
+    CoordinatorFolder,
+    append_event,
+    at_work,
+    read_events,
+    read_json,
+    write_json,
+)
 from polyclinic.engines.flare.invitation import entries
 from polyclinic.engines.flare.kit import inside
 from polyclinic.engines.flare.order import Order, read_order
@@ -168,11 +175,18 @@ def _runs(folder: CoordinatorFolder) -> list[dict[str, Any]]:
     for place in sorted((folder.path / "runs").glob("*/order.json")):
         path = place.parent / "status.json"
         value = read_json(path) if path.exists() else {"state": "signed"}
-        if value["state"] == "running" and not alive(Recorded.read(folder.pids / "server.json")):
+        up = alive(Recorded.read(folder.pids / "server.json"))
+        if value["state"] == "running" and not (up and (at_work(place.parent / "lock") or _fresh(place.parent))):
             value = {**value, "state": "interrupted"}
         rounds = [e for e in progress(place.parent) if e.get("kind") == "round"]
         found.append({"study": place.parent.name, **value, "round": rounds[-1]["round"] if rounds else 0})
     return found
+
+
+def _fresh(run: Path, seconds: float = 15.0) -> bool:
+    """Whether a study wrote something lately: between two legs nobody holds its lock."""
+    written = [p.stat().st_mtime for n in ("status.json", "progress.jsonl", "events.jsonl") if (p := run / n).exists()]
+    return time.time() - max(written, default=0.0) < seconds
 
 
 def progress(run: Path) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ __all__ = [
     "CoordinatorFolder",
     "SiteFolder",
     "append_event",
+    "at_work",
     "private",
     "read_events",
     "read_json",
@@ -111,6 +112,21 @@ def alone(path: Path, what: str) -> Iterator[None]:
         except OSError:
             raise ConfigError(f"{what} is already at work", hint=f"wait for it, or stop it ({path})") from None
         yield
+    finally:
+        os.close(handle)
+
+
+def at_work(path: Path) -> bool:
+    """Whether a process holds the lock of :func:`alone`."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
     finally:
         os.close(handle)
 
