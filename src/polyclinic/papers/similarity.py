@@ -56,8 +56,8 @@ def table1(lab: Lab) -> Result:
         rows,
         claims,
         note="'tuned': the best of three settings on five folds of the training patients, at the first k, on the first "
-        "splits only (`tuned`), against UnPSL on the same; UnPSL tries two kinds of pairs on five folds drawn twice, one on "
-        "five folds where features outnumber patients. "
+        "splits only (`tuned`), against UnPSL on the same; UnPSL tries two kinds of pairs, and four sparse settings, on five folds "
+        "drawn twice, one on five folds where features outnumber patients. "
         "Differences are paired: same splits, same k, same scaling.",
     )  # fmt: skip
 

@@ -130,8 +130,8 @@ def judged(
 ) -> dict[str, list[int]]:
     """What every method calls the held-out patients of one split: ``"METHOD k"`` -> classes.
 
-    Learners are set as their authors set them. UnPSL tries two kinds of pairs on five folds drawn twice; with more
-    features than patients one kind on five folds.
+    Learners are set as their authors set them. UnPSL tries two kinds of pairs and four sparse settings on five folds
+    drawn twice; with more features than patients one kind on five folds.
     """
     train, _ = real.splits[split]
     X, y = real.X[train], real.y[train]
