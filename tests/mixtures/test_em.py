@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.errors import ConfigError, DataError, PolicyRefusal
+from polyclinic.errors import ConfigError, DataError, PolicyRefusal, ProtocolMismatch
 from polyclinic.federation.fold import Fold
 from polyclinic.mixtures import Mixture, choose_components
 from polyclinic.mixtures.statistics import expect, maximise
@@ -22,6 +22,28 @@ def network(seed: int = 0, k: int = 3, d: int = 3, rows: int = 360, sites: int =
     x = np.concatenate([rng.normal(size=(rows // k, d)) @ rng.normal(size=(d, d)) + c for c in centres])
     rng.shuffle(x)
     return [pc.Site(f"s{i}", features=p) for i, p in enumerate(np.array_split(x, sites))], x
+
+
+def test_columns_in_another_order_are_put_in_one_order_in_fit_and_predict() -> None:
+    sites, _ = network()
+    plain = pc.GaussianMixture(n_components=3, rounds=5).fit(sites)
+    turned = [
+        pc.Site(s.name, features=s.matrix()[:, ::-1], columns=["z", "y", "x"])
+        if s.name == "s2"
+        else pc.Site(s.name, features=s.matrix(), columns=["x", "y", "z"])
+        for s in sites
+    ]
+    named = pc.GaussianMixture(n_components=3, rounds=5).fit(turned)
+    np.testing.assert_allclose(named.means_, plain.means_, rtol=1e-9)
+    assert named.feature_names_in_.tolist() == ["x", "y", "z"]
+    np.testing.assert_array_equal(named.predict(turned)["s2"], plain.predict(sites)["s2"])
+    for model in (pc.Standardizer(), pc.FederatedPCA()):
+        expected = [s.matrix() for s in model.fit(sites).transform(sites)]
+        np.testing.assert_allclose([s.matrix() for s in model.fit(turned).transform(turned)], expected, atol=1e-9)
+    other = [*turned[:3], pc.Site("s3", features=sites[3].matrix(), columns=["x", "y", "w"])]
+    for model in (pc.GaussianMixture(n_components=3), pc.Standardizer(), pc.FederatedPCA()):
+        with pytest.raises(ProtocolMismatch, match="'s3' lacks 'z'; has besides 'w'"):
+            model.fit(other)
 
 
 def same_start(x: np.ndarray, k: int, kind: str) -> dict[str, object]:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from polyclinic.datasets import load_parkinsons, unpsl_synthetic
-from polyclinic.errors import ConfigError, DataError, PolicyRefusal
+from polyclinic.errors import ConfigError, DataError, PolicyRefusal, ProtocolMismatch
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.policy import Policy
@@ -195,6 +196,60 @@ def test_wide_data_get_a_thin_w_and_too_large_messages_are_refused() -> None:
     huge = [Site(f"h{k}", features=np.zeros((2, 6000)), labels=[0, 1]) for k in range(3)]
     with pytest.raises(ConfigError, match="too large"):
         UnPSL().fit_sites(huge)
+
+
+def framed(change: Callable[[pd.DataFrame], object]) -> list[Site]:
+    """Three hospitals with data frames of columns a to e; the second one's is changed."""
+    frames = [(s, pd.DataFrame(s.matrix(), columns=list("abcde"))) for s in hospitals()]
+    return [Site(s.name, features=change(f) if s.name == "h1" else f, labels=s.labels) for s, f in frames]  # type: ignore[arg-type]
+
+
+@pytest.mark.protocol
+def test_columns_in_another_order_are_put_in_one_order() -> None:
+    u = UnPSL().fit_sites(framed(lambda f: f[list("edcba")]), rounds=4)
+    assert gap(u.metric_, UnPSL().fit_sites(hospitals(), rounds=4).metric_) < 1e-6
+    assert u.feature_names_in_.tolist() == list("abcde")
+    assert not hasattr(u.fit_sites(hospitals(), rounds=1), "feature_names_in_")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: f.rename(columns={"b": "bmi"}), ["'h1' lacks 'b'; has besides 'bmi'", "columns"]),
+        (lambda f: f[list("abcd")], ["'h1' lacks 'e'"]),
+        (lambda f: f.to_numpy()[:, :4], ["'h0' has 5 features", "'h1' has 4 features"]),
+    ],
+)
+@pytest.mark.parametrize("privacy", [None, Privacy(1.0)])
+def test_other_columns_are_refused_by_name_before_anything_is_summed(
+    change: Callable[[pd.DataFrame], object], words: list[str], privacy: Privacy | None
+) -> None:
+    paid = {} if privacy is None else {"privacy": privacy, "patients": 90, "radius": 6.0}
+    with pytest.raises(ProtocolMismatch) as e:
+        UnPSL().fit_sites(framed(change), rounds=2, **paid)
+    assert all(w in str(e.value) for w in words)
+    assert "pc.align" not in str(e.value)
+
+
+def test_a_site_without_names_is_taken_by_position_unless_the_others_disagree() -> None:
+    named = framed(lambda f: f.to_numpy())
+    assert gap(UnPSL().fit_sites(named, rounds=2).metric_, UnPSL().fit_sites(hospitals(), rounds=2).metric_) < 1e-6
+    turned = Site("h2", features=named[2].matrix()[:, ::-1], labels=named[2].labels, columns=list("edcba"))
+    with pytest.raises(ProtocolMismatch, match="'h1' does not name its columns"):
+        UnPSL().fit_sites([*named[:2], turned], rounds=2)
+
+
+@pytest.mark.protocol
+@pytest.mark.parametrize("scale", [[1e-9, 1, 1, 1, 1], [1e-8] * 5, [1e-20, 1e5, 1, 1, 1]])
+def test_masked_sums_lose_no_feature_for_its_unit(scale: list[float]) -> None:
+    small = [Site(s.name, features=s.matrix() * scale, labels=s.labels) for s in hospitals()]
+    masked = UnPSL().fit_sites(small, rounds=4, aggregation="masked").feature_weights_
+    np.testing.assert_allclose(masked, UnPSL().fit_sites(hospitals(), rounds=4).feature_weights_, rtol=1e-5)
+
+
+def test_an_unknown_option_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="perhaps 'rounds'"):
+        UnPSL().fit_sites(hospitals(), round=3)
 
 
 def test_search_answers_counts_above_the_smallest_cell_only() -> None:

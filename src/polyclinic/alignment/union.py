@@ -95,4 +95,4 @@ def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
                 hint="extend the dictionary, or drop the codes before",
             )
         tensor = tensor.recode(n, [where[label] for label in own.labels or ()], axis, len(axis.labels or ()))
-    return Site(site.name, tensor, site.features, site.labels)
+    return Site(site.name, tensor, site.features, site.labels, site.columns)

@@ -26,7 +26,8 @@ class Matrix:
     values
         (patients, d) float64.
     columns
-        Names of the d columns.
+        Names of the d columns: the study's, in its order; where it lists none every column of numbers, by name, so that
+        the order in which a hospital happened to write them means nothing.
     patients, sites
         Identifier and site of every row (``sites`` None without ``split``).
     labels
@@ -54,6 +55,7 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
     label = rule.label or source.label
     patient = source.columns.get("patient_id", "patient_id")
     special = {c for c in (label, patient, source.split) if c}
+    _check_choice(node, rule, label, patient)
     faults = [f"column {c!r} missing" for c in (label, source.split, *rule.columns) if c and c not in present]
     if "patient_id" in source.columns and patient not in present:
         faults.append(f"column {patient!r} missing")
@@ -64,18 +66,17 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
     with reading(str(path)):
         table = con.execute('SELECT * FROM "matrix raw"').fetchnumpy()
         rows = len(next(iter(table.values()))) if table else 0
-    wanted = list(rule.columns) or [c for c in present if c not in special]
+    wanted = list(rule.columns) or sorted(c for c in present if c not in special)
     numbers: dict[str, NDArray[np.float64]] = {}
     for c in wanted:
-        try:
-            numbers[c] = _numbers(table[c], source.missing)
-        except ValueError:
-            if rule.columns:
-                faults.append(f"column {c!r} holds texts that are not numbers")
-            continue
-        empty = int(np.isnan(numbers[c]).sum())
-        if empty:
-            faults.append(f"column {c!r}: {empty} of {rows} cells are empty")
+        values, empty, texts = _numbers(table[c], source.missing)
+        if len(texts) and not rule.columns:
+            continue  # not a column of numbers
+        numbers[c] = values
+        faults += [*_where(c, empty, rows, "empty"), *_where(c, texts, rows, "no numbers")]
+    if label is not None:
+        unknown = [i for i, x in enumerate(_texts(table[label])) if not x.strip() or x in source.missing]
+        faults += _where(label, unknown, rows, "empty (the class)")
     if not rows:
         faults.append("the table is empty")
     elif not numbers:
@@ -97,9 +98,46 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
     )
 
 
-def _numbers(column: Any, missing: tuple[str, ...]) -> NDArray[np.float64]:
-    filled = np.ma.filled(np.ma.asarray(column).astype(object), None)
-    return np.array([np.nan if x is None or x in missing else float(x) for x in filled], np.float64)
+def _where(column: str, cells: list[int], rows: int, what: str) -> list[str]:
+    """A fault that says how many cells and where the first is; a patient's line is never quoted."""
+    first = f"the first in row {cells[0] + 1} below the header" if cells else ""
+    return [f"column {column!r}: {len(cells)} of {rows} cells are {what}, {first}"] if cells else []
+
+
+def _check_choice(node: Node, rule: FeatureRule, label: str | None, patient: str) -> None:
+    """What belongs to a patient but is no feature may not be listed as one: the class would predict itself."""
+    roles = {patient: "identifies the patient"}
+    if node.source.split:
+        roles[node.source.split] = "names the site ([source] split)"
+    if label:
+        roles[label] = f"is the class ({'[features]' if rule.label else '[source]'} label)"
+    faults = [f"column {c!r} {roles[c]}" for c in rule.columns if c in roles]
+    faults += [
+        f"column {c!r} is listed more than once" for c in sorted({c for c in rule.columns if rule.columns.count(c) > 1})
+    ]
+    if faults:
+        raise ConfigError(
+            f"node {node.name!r}: [features] columns lists what is no feature",
+            faults=faults,
+            hint="take it out of [features] columns",
+        )
+
+
+def _numbers(column: Any, missing: tuple[str, ...]) -> tuple[NDArray[np.float64], list[int], list[int]]:
+    """Values, rows that are empty, and rows that hold something else than a number."""
+    values, empty, texts = np.full(len(column), np.nan), [], []
+    for i, x in enumerate(np.ma.asarray(column).astype(object).tolist()):  # a masked cell is None in a list
+        if x is None or x in missing or (isinstance(x, str) and not x.strip()):
+            empty.append(i)
+            continue
+        try:
+            values[i] = float(x)
+        except (TypeError, ValueError):
+            texts.append(i)
+            continue
+        if np.isnan(values[i]):
+            empty.append(i)
+    return values, empty, texts
 
 
 def _texts(column: Any) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold, Outcome, Progress
 from polyclinic.federation.params import Params, checked
@@ -112,6 +114,9 @@ class Estimator(Configured, Method[Any, Any, Any]):
         self.history_ = outcome.history
         self.traffic_ = outcome.traffic
         self.privacy_ = card_of(self, outcome)
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if outcome.setting.columns is not None:  # as in scikit-learn: only where features have names
+            self.feature_names_in_ = np.array(outcome.setting.columns, dtype=object)
         self._publish(outcome)
 
     def _publish(self, outcome: Outcome) -> None:

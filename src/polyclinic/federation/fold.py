@@ -34,7 +34,7 @@ from polyclinic.federation.sums import by_name
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.door import Door
 from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.site import Site
+from polyclinic.tensors.site import Site, one_order
 
 __all__ = ["Conductor", "Fold", "Outcome", "Progress", "SiteParty", "deliver", "roster_for", "run", "setting_of"]
 
@@ -84,11 +84,15 @@ def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
     if twice:
         raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
     sites = ordered(sites)
-    faults = []
+    faults, columns, hint = [], None, "call sites = pc.align(sites) first"
     if method.needs == "features":
         widths = {s.name: s.matrix().shape[1] for s in sites}
         d = max(set(widths.values()), key=list(widths.values()).count)
-        faults = [f"{n!r} has {w} features, the others {d}" for n, w in widths.items() if w != d]
+        if len(set(widths.values())) > 1 and any(s.columns is None for s in sites):
+            faults = [f"{n!r} has {w} features" for n, w in widths.items()]
+            hint = "give every site the same columns in the same order; data frames say which one is missing"
+        else:
+            columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
         shape: tuple[int, ...] = (d,)
         axes: tuple[Any, ...] = ()
     else:
@@ -106,8 +110,8 @@ def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
         reference = next(t for n, t in tensors.items() if keys[n] == common)
         shape, axes = reference.shape[1:], reference.axes[1:]
     if faults:
-        raise ProtocolMismatch("sites do not fit together", faults=faults, hint="call sites = pc.align(sites) first")
-    return Setting(shape, axes, tuple(s.name for s in sites))
+        raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
+    return Setting(shape, axes, tuple(s.name for s in sites), columns)
 
 
 def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:
@@ -330,9 +334,8 @@ class Fold(Conductor):
         adder = adder if adder is not None else by_name(method.params.aggregation)
         super().__init__(method, setting, adder, roster_for(adder, setting.sites, threshold=quorum), progress)
         doors = doors or {}
-        self.parties = {
-            s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in ordered(sites)
-        }
+        arranged = one_order(sites) if method.needs == "features" else ordered(sites)
+        self.parties = {s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in arranged}
         self.silent, self.each, self.tap = silent, each, tap
 
     # ---- the loop

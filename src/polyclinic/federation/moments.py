@@ -73,11 +73,14 @@ def complete(site: Site, radius: float | None = None) -> Array:
     """The site's records, or an error that counts missing (and too large) values per feature."""
     X = site.matrix()
     missing = np.count_nonzero(~np.isfinite(X), axis=0)
-    faults = [f"feature {j}: {c} missing or infinite value(s)" for j, c in enumerate(missing) if c]
+    called = (
+        [f"feature {j}" for j in range(X.shape[1])] if site.columns is None else [f"column {c!r}" for c in site.columns]
+    )
+    faults = [f"{called[j]}: {c} missing or infinite value(s)" for j, c in enumerate(missing) if c]
     hint = "fill in or drop missing values first; this method does not guess them"
     if radius is not None and not faults:
         large = np.count_nonzero(np.abs(X) > radius, axis=0)
-        faults = [f"feature {j}: {c} value(s) beyond the public radius {radius:g}" for j, c in enumerate(large) if c]
+        faults = [f"{called[j]}: {c} value(s) beyond the public radius {radius:g}" for j, c in enumerate(large) if c]
         hint = "give a larger radius (a public number), or another unit"
     if faults:
         raise DataError(f"site {site.name!r}: the feature matrix is not usable", faults=faults, hint=hint)
@@ -181,8 +184,10 @@ class Moments:
         mean = self.mean + self.unit * move
         if self.stage <= ZOOMS:
             spread = self.unit * np.abs(total.arrays["absolute"]) / n
-            # a feature that never varies keeps a unit far below any value seen, so that nothing divides by zero
-            unit = np.where(spread > 1e-14 * self.unit, spread, self.unit)
+            # A feature far smaller than its unit (a jitter of 1e-9 beside a radius of 1e6) would be lost in the last bits of
+            # a secure sum of squares: its unit follows it down, by at most 1e-14 a step, which those bits still resolve.
+            # One that never varies keeps a unit above rounding, so that nothing divides by zero.
+            unit = np.maximum(spread, 1e-14 * self.unit)
             return replace(self, stage=stage, mean=mean, unit=unit)
         crossed = len(self.second) != len(self.mean)
         square = half(np.outer(move, move)) if crossed else move**2
@@ -276,6 +281,7 @@ class _FromMoments(Estimator):
     Private = Nothing
     params: Any
     crossed = True
+    keeps = False  # whether a new feature is the old one in other units
     exact = 1e-9
     moments_: Moments
 
@@ -352,7 +358,11 @@ class _FromMoments(Estimator):
         self._fitted("mean_")
         if isinstance(data, Sequence) and len(data) and isinstance(data[0], Site):
             sites: Sequence[Any] = data
-            return [Site(s.name, s.tensor, self._apply(s.matrix()), s.labels) for s in sites]
+            here = [s.arranged(self.__dict__.get("feature_names_in_")) for s in sites]
+            made = [self._apply(s.matrix()) for s in here]
+            # standardised features keep their names; directions of a PCA are new features
+            kept = [s.columns if x.shape[1] == s.matrix().shape[1] and self.keeps else None for s, x in zip(here, made)]
+            return [Site(s.name, s.tensor, x, s.labels, c) for s, x, c in zip(here, made, kept)]
         return self._apply(np.asarray(data, float))
 
     def _apply(self, X: Array) -> Array:
@@ -379,6 +389,7 @@ class Standardizer(_FromMoments):
 
     name = "standardizer"
     crossed = False
+    keeps = True
 
     def _derive(self) -> None:
         m = self.moments_

@@ -38,6 +38,7 @@ class Setting:
     shape: tuple[int, ...]  # sizes of the feature modes, or (d,) for feature matrices
     axes: tuple[Axis, ...]
     sites: tuple[str, ...]  # sorted by name
+    columns: tuple[str, ...] | None = None  # names of the features, where the sites have them
 
 
 class Method(ABC, Generic[P, Pub, Pri]):

@@ -109,10 +109,10 @@ class FittedMixture(Estimator):
 
     def _each(self, data: Data, answer: Callable[[Array], Any]) -> Any:
         """Answer for one matrix, or for every site apart."""
-        m, sites = self._mixture(), _sites(data)
+        m, sites, columns = self._mixture(), _sites(data), self.__dict__.get("feature_names_in_")
         if sites is None:
-            return answer(_checked(Site("local", features=data), m))  # type: ignore[arg-type]
-        return {s.name: answer(_checked(s, m)) for s in sites}
+            return answer(_checked(Site("local", features=data).arranged(columns), m))  # type: ignore[arg-type]
+        return {s.name: answer(_checked(s.arranged(columns), m)) for s in sites}
 
     def predict_proba(self, X: Data) -> Any:
         """(patients, k) probability of each group."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +27,7 @@ from pydantic import Field
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation import wire
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.fold import Fold, Outcome
 from polyclinic.federation.moments import Moments, complete
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
@@ -46,6 +48,7 @@ Array = NDArray[np.float64]
 ROOM = 1 + 1e-9  # rounding of float64 sums, granted above a mathematical bound
 WIDE, THIN = 500, 50  # above so many features W must be thin (the message is d x rank)
 SHARED = ("l1", "l2", "bias", "rank", "start_scale", "standardize", "weighting", "decorrelation", "variant", "seed")
+RUN_OPTIONS = tuple(k for k, v in signature(Fold).parameters.items() if v.kind is v.KEYWORD_ONLY and k != "progress")
 PACE, BAND = 1.5, 3.0  # rho changes by this factor when one residual exceeds the other by that
 
 
@@ -172,7 +175,7 @@ class ConsensusUnPSL(Estimator):
             if moments.done and np.isinf(self._spread(replace(public, moments=moments))[1]).all():
                 raise DataError(
                     f"every one of the {len(public.W)} feature(s) is the same in all patients: nothing tells them apart",
-                    hint="give features that vary",
+                    hint=f"give features that vary, by more than about 1e-24 of the public radius ({p.radius:g})",
                 )
             return replace(public, moments=moments, stage="pairs" if moments.done else "moments")
         if public.stage == "pairs":
@@ -394,10 +397,24 @@ def learn_between(
         chosen = {k: v for k, v in options.items() if k in known}
         method = ConsensusUnPSL(**{**{k: getattr(model, k) for k in SHARED}, **chosen})
         method.judged = dict(pairs or {})
-    method.fit(sites, **{k: v for k, v in options.items() if k not in known})
+    rest = {k: v for k, v in options.items() if k not in known}
+    running = ("progress", *RUN_OPTIONS)
+    strangers = sorted(set(rest) - set(running))
+    if strangers:
+        raise ConfigError(
+            f"fit_sites does not know {', '.join(map(repr, strangers))}",
+            faults=[
+                f"{k!r}: perhaps {close[0]!r}" for k in strangers if (close := get_close_matches(k, [*known, *running]))
+            ],
+            hint=f"known: {', '.join(sorted([*known, 'pairs', *running]))}",
+        )
+    method.fit(sites, **rest)
     for key in ("mean_", "scale_", "components_", "n_features_in_", "bias_", "objective_", "n_iter_", "embedding_"):
         setattr(model, key, getattr(method, key))
     for key in ("history_", "traffic_", "privacy_"):
         setattr(model, key, getattr(method, key))
+    model.__dict__.pop("feature_names_in_", None)
+    if hasattr(method, "feature_names_in_"):
+        model.feature_names_in_ = method.feature_names_in_
     model.classes_ = classes
     return model

@@ -114,7 +114,9 @@ class LabelRule(Section):
 class FeatureRule(Section):
     """``[features]``: columns of a feature matrix (similarity, mixtures)."""
 
-    columns: tuple[str, ...] = Field((), description="Which columns, in this order; empty: every number column.")
+    columns: tuple[str, ...] = Field(
+        (), description="Which columns, in this order; empty: every number column, by name."
+    )
     label: str | None = Field(None, description="Column of the class.")
 
 

@@ -98,6 +98,12 @@ class Study(TomlFile):
         given += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
         if len(given) > 1:
             faults.append(f"{' and '.join(given)}: choose one way to name the sites of a simulation")
+        features = section("features")
+        chosen = features.get("columns") if isinstance(features.get("columns"), list | tuple) else ()
+        if features.get("label") is not None and features["label"] in (chosen or ()):
+            faults.append(
+                f"features.columns lists {features['label']!r}, which is features.label: the class is no feature"
+            )
         modes = tensor.get("modes")
         if isinstance(modes, list | tuple):
             faults += [f"codes.{k} is not one of tensor.modes" for k in section("codes") if k not in modes]

@@ -23,7 +23,7 @@ from polyclinic.events.tables import hash_of
 from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together
-from polyclinic.tensors.site import Site, Sites
+from polyclinic.tensors.site import Site, Sites, one_order
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Ingested", "ingest", "read_site", "read_sites"]
@@ -96,7 +96,7 @@ def read_sites(study: Study) -> Sites:
                 found += _split(con, scratch, node, study)
             else:
                 found.append(_make(con, scratch, node, study).site)
-    return Sites(_distinct(s) for s in found)
+    return Sites(_distinct(s) for s in (one_order(found) if _is_matrix(study) else found))
 
 
 def _is_matrix(study: Study) -> bool:
@@ -104,13 +104,13 @@ def _is_matrix(study: Study) -> bool:
 
 
 def _matrix_sites(node: Node, matrix: Matrix, split: bool) -> list[Site]:
-    whole = Site(node.name, None, matrix.values, matrix.labels)
+    whole = Site(node.name, None, matrix.values, matrix.labels, matrix.columns)
     if not split:
         return [whole]
     if matrix.sites is None:
         raise ConfigError(f"node {node.name!r}: nothing to split by", hint="[source] split = 'column'")
     at = np.array(matrix.sites)
-    return [Site(str(n), None, p.features, p.labels) for n in np.unique(at) for p in [whole.take(at == n)]]
+    return [Site(str(n), None, p.features, p.labels, p.columns) for n in np.unique(at) for p in [whole.take(at == n)]]
 
 
 def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
@@ -181,7 +181,9 @@ def _distinct(site: Site) -> Site:
     if site.tensor is None:
         return site
     patients = Axis("patient", tuple(f"{site.name}/{p}" for p in site.tensor.axes[0].labels or ()))
-    return Site(site.name, site.tensor.with_axes((patients, *site.tensor.axes[1:])), site.features, site.labels)
+    return Site(
+        site.name, site.tensor.with_axes((patients, *site.tensor.axes[1:])), site.features, site.labels, site.columns
+    )
 
 
 def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[Any] | None:

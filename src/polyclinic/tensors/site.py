@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyclinic.errors import DataError
+from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Site", "Sites", "pooled"]
+__all__ = ["Site", "Sites", "one_order", "pooled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,11 @@ class Site:
     tensor
         Patients x codes x codes counts (phenotyping).
     features
-        (patients, d) matrix (similarity, mixtures).
+        (patients, d) matrix or data frame (similarity, mixtures).
     labels
         (patients,) outcome, 0 or 1 for outcome models; any class for similarity.
+    columns
+        Names of the d features; default those of a data frame, else None: then features are known by position only.
 
     Examples
     --------
@@ -40,6 +42,7 @@ class Site:
     tensor: SparseTensor | None = None
     features: NDArray[np.float64] | None = None
     labels: NDArray[Any] | None = None
+    columns: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Site:
         tensor: SparseTensor | None = None,
         features: ArrayLike | None = None,
         labels: ArrayLike | None = None,
+        columns: Sequence[str] | None = None,
     ) -> None:
         faults = []
         if not isinstance(name, str) or not name.strip():
@@ -65,6 +69,12 @@ class Site:
                 faults.append("features are not numbers")
             if xs is not None and xs.ndim != 2:
                 faults.append(f"features have shape {xs.shape}, expected (patients, d)")
+        called = _names(features) if columns is None else tuple(str(c) for c in columns)
+        if called is not None:
+            twice = sorted({c for c in called if called.count(c) > 1})
+            faults += [f"column {c!r} occurs {called.count(c)} times" for c in twice]
+            if xs is not None and xs.ndim == 2 and len(called) != xs.shape[1]:
+                faults.append(f"{len(called)} names of columns for {xs.shape[1]} features")
         ys = None if labels is None else np.asarray(labels)
         sizes = {
             "tensor": tensor.patients if isinstance(tensor, SparseTensor) else None,
@@ -80,7 +90,8 @@ class Site:
             faults.append(f"labels: {int((~np.isfinite(ys)).sum())} are missing; leave those patients out")
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
-        for key, value in (("name", name), ("tensor", tensor), ("features", xs), ("labels", ys)):
+        kept = called if xs is not None else None
+        for key, value in zip(("name", "tensor", "features", "labels", "columns"), (name, tensor, xs, ys, kept)):
             object.__setattr__(self, key, value)
 
     @property
@@ -115,7 +126,24 @@ class Site:
             None if self.tensor is None else self.tensor.take(index),
             None if self.features is None else self.features[index],
             None if self.labels is None else self.labels[index],
+            self.columns,
         )
+
+    def arranged(self, columns: Sequence[str] | None) -> Site:
+        """The same site with its features in the order of these names; known by position only, it stays as it is.
+
+        >>> Site("a", features=[[1.0, 2.0]], columns=["age", "sbp"]).arranged(["sbp", "age"]).features.tolist()
+        [[2.0, 1.0]]
+        """
+        if columns is None or self.columns is None or tuple(columns) == self.columns:
+            return self
+        faults = _differences(self.columns, columns)
+        if faults:
+            raise ProtocolMismatch(
+                f"site {self.name!r} has other columns than were asked for", faults=faults, hint=OTHER_COLUMNS
+            )
+        order = [self.columns.index(c) for c in columns]
+        return Site(self.name, self.tensor, np.ascontiguousarray(self.matrix()[:, order]), self.labels, columns)
 
     def __repr__(self) -> str:
         parts = [f"{self.patients:,} patients"]
@@ -126,6 +154,56 @@ class Site:
         if self.labels is not None:
             parts.append("labels")
         return f"<Site {self.name}: {', '.join(parts)}>"
+
+
+OTHER_COLUMNS = "rename columns where they mean the same, or list those that all sites have ([features] columns)"
+
+
+def _names(features: Any) -> tuple[str, ...] | None:
+    """Column names of a data frame; None for a plain matrix, and for a frame that only numbers its columns."""
+    found = getattr(features, "columns", None)
+    names = None if found is None or callable(found) else tuple(found)
+    return names if names and all(isinstance(c, str) for c in names) else None
+
+
+def _differences(mine: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    lacks, extra = [c for c in wanted if c not in mine], [c for c in mine if c not in wanted]
+    return [
+        f"{verb} {', '.join(map(repr, some[:10]))}{f' and {len(some) - 10} more' if len(some) > 10 else ''}"
+        for verb, some in (("lacks", lacks), ("has besides", extra))
+        if some
+    ]
+
+
+def one_order(sites: Sequence[Site]) -> list[Site]:
+    """Sites by name, their features in one order: that of the first one that names its columns.
+
+    Sites without names are taken by position. Different names are an error that says what is where: a sum over columns
+    that mean different things would be wrong, and nothing in it would show.
+
+    >>> a = Site("a", features=[[1.0, 2.0]], columns=["age", "sbp"])
+    >>> b = Site("b", features=[[120.0, 60.0]], columns=["sbp", "age"])
+    >>> one_order([b, a])[1].features.tolist()
+    [[60.0, 120.0]]
+    """
+    ordered = sorted(sites, key=lambda s: s.name)
+    named = [s for s in ordered if s.features is not None and s.columns is not None]
+    if not named:
+        return ordered
+    first, columns = named[0], named[0].columns or ()
+    faults = []
+    for s in named[1:]:
+        found = _differences(s.columns or (), columns)
+        faults += [f"{s.name!r} {'; '.join(found)} (compared with {first.name!r})"] if found else []
+    hint = OTHER_COLUMNS
+    nameless = [s.name for s in ordered if s.features is not None and s.columns is None]
+    if not faults and nameless and any(s.columns != columns for s in named):
+        faults = [f"{n!r} does not name its columns" for n in nameless]
+        faults.append(f"the others have them in different orders, {first.name!r}: {', '.join(columns[:10])}")
+        hint = "give every site a data frame, or Site(..., columns=[...])"
+    if faults:
+        raise ProtocolMismatch("sites have different feature columns", faults=faults, hint=hint)
+    return [s.arranged(columns) for s in ordered]
 
 
 class Sites(list[Site]):
@@ -146,7 +224,7 @@ def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
     >>> pooled([Site("b", features=[[1.0]]), Site("a", features=[[2.0]])]).features.tolist()
     [[2.0], [1.0]]
     """
-    ordered = sorted(sites, key=lambda s: s.name)
+    ordered = one_order(sites)
     has = {
         "tensor": all(s.tensor is not None for s in ordered),
         "features": all(s.features is not None for s in ordered),
@@ -157,4 +235,5 @@ def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
         SparseTensor.stack([s.counts() for s in ordered]) if has["tensor"] else None,
         np.concatenate([s.matrix() for s in ordered]) if has["features"] else None,
         np.concatenate([np.asarray(s.labels) for s in ordered]) if has["labels"] else None,
+        next((s.columns for s in ordered if s.columns is not None), None) if has["features"] else None,
     )

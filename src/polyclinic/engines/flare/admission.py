@@ -124,7 +124,7 @@ def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
     if site.patients < len(nodes):
         raise PolicyRefusal(f"site {site.name!r} has fewer patients than the {len(nodes)} nodes it is to host")
     parts = [site.take(p) for p in np.array_split(np.arange(site.patients), len(nodes))]
-    return {n: Site(n, p.tensor, p.features, p.labels) for n, p in zip(nodes, parts)}
+    return {n: Site(n, p.tensor, p.features, p.labels, p.columns) for n, p in zip(nodes, parts)}
 
 
 def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], dict[str, Door]]:
@@ -166,7 +166,9 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
 
 def _setting(order: Order, method: Method[Any, Any, Any], site: Site) -> dict[str, Any]:
     if method.needs == "features":
-        return {"shape": [int(site.matrix().shape[1])], "axes": [], "digests": []}
+        # a digest, not the names: the coordinator need only see that all sites speak of the same columns in the same order
+        names = None if site.columns is None else Axis("feature", site.columns).digest()
+        return {"shape": [int(site.matrix().shape[1])], "axes": [], "digests": [], "alignment": names}
     axes = site.counts().axes[1:]
     data = [a.name for a in axes if a.vocabulary == "data"]
     if data and order.alignment is None:

@@ -216,7 +216,12 @@ class Lead:
         if other or len(known) < len(sites):
             raise ProtocolMismatch(
                 f"study {self.order.id!r}: sites do not fit together",
-                faults=[f"{s!r} has another vocabulary or shape than {next(iter(known))!r}" for s in other],
+                faults=[
+                    f"{s!r} has another vocabulary, shape or other columns than {next(iter(known))!r}" for s in other
+                ],
+                hint=""
+                if first["axes"]
+                else "list what all sites have in [features] columns: a site that lacks one says so",
             )
         self._checked = set(sites)
         self._noise |= {str(self.pulse.last(s).get("noise", "")) for s in sites}
