@@ -21,7 +21,7 @@ from polyclinic.engines.flare.desk import setting_from
 from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.engines.flare.letter import seal_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order
-from polyclinic.engines.flare.pulse import Pulse
+from polyclinic.engines.flare.pulse import SLOWEST, Pulse
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
@@ -86,6 +86,7 @@ class Lead:
         self._serial = 0
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(4 * len(order.sites) + 4, thread_name_prefix="ask")
+        self._largest: dict[str, int] = {}  # bytes of a site's largest answer so far
         self.pulse = Pulse(order.sites, self._hello, self._changed)
 
     # ---- talking
@@ -96,9 +97,15 @@ class Lead:
     def _once(self, site: str, value: Mapping[str, Any], timeout: float) -> dict[str, Any] | None:
         """One ask and its answer, or None if none came or it cannot be read."""
         data = seal_ask(self.identity, self.order.id, site, value)
-        raw = self._send(site, data, timeout)
+        if value["what"] == "hello":
+            raw = self._send(site, data, timeout)
+        else:
+            size = max(len(data), self._largest.get(site, 0))
+            with self.pulse.carrying(site, size):
+                raw = self._send(site, data, timeout + 2 * size / SLOWEST)
         if raw is None:
             return None
+        self._largest[site] = max(len(raw), self._largest.get(site, 0))
         try:
             answer = wire.decode(raw)
         except (MessageRefused, ProtocolMismatch):

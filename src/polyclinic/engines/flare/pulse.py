@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Final
 
-__all__ = ["Pulse"]
+__all__ = ["SLOWEST", "Pulse"]
 
 EVERY: Final = 1.0  # seconds between signs of life
 SILENT: Final = 6.0  # seconds without one: the site counts as lost until it answers again
+SLOWEST: Final = 5e5  # bytes a second (4 Mbit/s): a sign of life waits behind a message that is on its way
 
 
 class Pulse:
@@ -39,6 +41,8 @@ class Pulse:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max(4, len(sites)), thread_name_prefix="pulse")
         self._busy: set[str] = set()
+        self._way: dict[str, int] = dict.fromkeys(sites, 0)  # bytes on their way to a site
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
         self._thread.start()
 
@@ -46,7 +50,8 @@ class Pulse:
         """What a site last said, or "lost", or "absent" if it never answered."""
         if site not in self._heard:
             return "absent"
-        if time.monotonic() - self._heard[site] > SILENT:
+        # the answer may be as large as the question
+        if time.monotonic() - self._heard[site] > SILENT + 2 * self._way[site] / SLOWEST:
             return "lost"
         return str(self._last[site].get("state", "bad"))
 
@@ -64,6 +69,17 @@ class Pulse:
             self._heard[site] = time.monotonic()
             if answer is not None:
                 self._last[site] = answer
+
+    @contextmanager
+    def carrying(self, site: str, size: int) -> Iterator[None]:
+        """While a message of so many bytes is out, a slow line may keep the site silent for longer."""
+        with self._lock:
+            self._way[site] += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._way[site] -= size
 
     def look(self, sites: tuple[str, ...]) -> None:
         """Ask these sites now: what they last said is out of date."""
