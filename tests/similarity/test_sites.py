@@ -1,4 +1,4 @@
-"""UnPSL between hospitals: equals the centre, says what it sends, refuses, searches, pays."""
+"""UnPSL between hospitals: equals the centre, says what it sends, refuses, pays."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import pandas as pd
 import pytest
 
 from polyclinic.datasets import load_parkinsons, unpsl_synthetic
-from polyclinic.errors import ConfigError, DataError, PolicyRefusal, ProtocolMismatch
+from polyclinic.errors import ConfigError, DataError, ProtocolMismatch
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.policy import Policy
 from polyclinic.similarity.consensus import ConsensusUnPSL
 from polyclinic.similarity.private import PrivateUnPSL, buckets
-from polyclinic.similarity.search import search
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
 from polyclinic.tensors.site import Site
@@ -250,31 +248,6 @@ def test_masked_sums_lose_no_feature_for_its_unit(scale: list[float]) -> None:
 def test_an_unknown_option_is_named_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="perhaps 'rounds'"):
         UnPSL().fit_sites(hospitals(), round=3)
-
-
-def test_search_answers_counts_above_the_smallest_cell_only() -> None:
-    sites = hospitals(300)
-    u = UnPSL(iterations=20).fit(np.concatenate([s.matrix() for s in sites]), np.concatenate([s.labels for s in sites]))
-    prototype = [2.0, 0.0, 0.0, 0.0, 0.0]
-    answers = search(u, sites, prototype, threshold=0.0)
-    true = {s.name: int((u.similarity([prototype], s.matrix())[0] >= 0).sum()) for s in sites}
-    assert all(a.similar == true[a.site] for a in answers)
-    few = search(u, [s.take(np.arange(12)) for s in sites], prototype, threshold=0.0)
-    assert all(a.similar is None and a.outcome_share is None for a in few)
-
-
-def test_a_patients_row_is_no_query_unless_both_sides_allow_it() -> None:
-    sites = hospitals(300)
-    u = UnPSL(iterations=5).fit(sites[0].matrix(), sites[0].labels)
-    row = sites[1].matrix()[0]
-    yes, no = Policy(allow_gather=True), Policy()
-    everybody = {s.name: yes for s in sites}
-    for consent, rules in ((False, everybody), (True, None), (True, {**everybody, "h1": no})):
-        with pytest.raises(PolicyRefusal, match="patient"):
-            search(u, sites, row, kind="patient", allow_patient_query=consent, policies=rules)
-    assert len(search(u, sites, row, kind="patient", allow_patient_query=True, policies=everybody)) == 3
-    with pytest.raises(PolicyRefusal, match="gather"):
-        search(u, sites, row, policies={"h1": no})
 
 
 def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:

@@ -1,12 +1,28 @@
-"""Patients like this one, at other hospitals: a prototype goes out, counts and outcome shares come back, never rows.
+"""Patients like this one, at other hospitals: a prototype goes out, rounded counts and shares come back, never rows.
 
 The query of a search by a patient would be the patient's own row. So the default query is a prototype: a phenotype, a
 cluster's centre, a profile typed by hand; a patient's row is sent only if the asking and every answering hospital allow it.
+
+Differencing. Two searches that differ in one patient would tell that patient's outcome if answers were exact. So
+
+* a profile is rounded to quarters of a standard deviation and a threshold to tenths of similarity, by the hospital that
+  answers: a patient cannot be singled out by moving either of them a little;
+* counts are multiples of the smallest cell (5 at least), rounded up or down at random in proportion to the remainder; the
+  choice follows from who is similar, so that asking again gives the same answer and nothing to average;
+* fewer patients than the smallest cell, none included, are not told, and a share only if patients with and without the
+  outcome both reach it.
+
+What this does not do. It is no differential privacy and is not charged to a ledger as one: the sites' policy must allow
+contributions that are shown by themselves. One pair of searches that isolates a patient says little about that patient (57 % of
+586 guesses were right; tests/similarity/test_search.py has the attack); hundreds of different pairs, from somebody who knows
+the rows of everybody else, say more. A hospital that answers strangers should look at what it answers and how often.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,10 +33,13 @@ from pydantic import Field
 from polyclinic.errors import ConfigError, DataError, PolicyRefusal
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Fold, Outcome
+from polyclinic.federation.moments import complete
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.policy import Policy
+from polyclinic.similarity.labels import classes_of_all
 from polyclinic.similarity.metric import SimilarityMetric
 from polyclinic.tensors.site import Site
 
@@ -28,19 +47,26 @@ __all__ = ["Answer", "PrototypeSearch", "search"]
 
 Array = NDArray[np.float64]
 HIDDEN = -1.0  # what a site answers instead of a small count
+LEAST = 5  # counts are multiples of it, or of the smallest cell where that is larger
+TENTHS, QUARTERS = 10, 4  # steps of a threshold in a unit of similarity, of a profile in a standard deviation
 
 
 class SearchParams(Params):
     """Parameters of a search."""
 
-    threshold: float = Field(1.0, description="Similar means s >= threshold.")
-    min_cell: int = Field(11, ge=2, description="Counts from 1 to one less are never answered.")
+    threshold: float = Field(1.0, description="Similar means s >= threshold, rounded to tenths.")
+    min_cell: int = Field(11, ge=2, description="Smaller counts are never answered; larger ones are multiples of it.")
     max_patients: int = Field(10_000_000, ge=1, description="Public: no site has more patients.")
+
+    @property
+    def cell(self) -> int:
+        """Smallest count that is told, and the step between counts."""
+        return max(LEAST, self.min_cell)
 
 
 @dataclass(frozen=True)
 class SearchPublic:
-    """The prototype in the learned space, and what came back, one row a site: similar patients, share with the outcome."""
+    """The profile in standard deviations from the mean, and what came back, one row a site: similar, and their share."""
 
     query: Array
     asked: bool
@@ -57,15 +83,16 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Answer:
-    """One hospital's answer; None where the number is too small to be told."""
+    """One hospital's answer: rounded; None where the number is too small to be told, and ``note`` says so."""
 
     site: str
     similar: int | None
     outcome_share: float | None
+    note: str = ""
 
 
 class PrototypeSearch(Estimator):
-    """Ask every hospital how many of its patients resemble a prototype, and which share of them has the outcome."""
+    """Ask every hospital about how many of its patients resemble a prototype, and which share of them has the outcome."""
 
     name = "prototype-search"
     needs = "features"
@@ -74,7 +101,8 @@ class PrototypeSearch(Estimator):
     Private = Nothing
     params: Any
     metric: SimilarityMetric
-    query: Array
+    query: Array  # (d,) standard deviations from the mean
+    outcome: Any = None  # the class whose share is told
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> SearchPublic:
         return SearchPublic(self.query, False, np.zeros((len(setting.sites), 2)), setting.sites)
@@ -82,17 +110,27 @@ class PrototypeSearch(Estimator):
     def next(self, public: SearchPublic) -> Step | None:
         if public.asked:
             return None
-        bound = float(self.params.max_patients)
+        bound = 3.0 * max(self.params.max_patients, self.params.cell)  # rounded up, each of two counts
         return Step(0, "search", {"answer": (2,)}, bound=bound, how="gather", counts=False)
 
     def open(self, site: Site, public: SearchPublic, rng: np.random.Generator) -> Nothing:
+        complete(site)
         return Nothing()
 
     def contribute(
         self, step: Step, site: Site, private: Nothing, public: SearchPublic, rng: np.random.Generator
     ) -> tuple[Nothing, Contribution]:
-        alike = self.metric.transform(site.matrix()) @ public.query >= self.params.threshold
-        return private, Contribution({"answer": np.array(_told(alike, site.labels, self.params.min_cell))})
+        m = self.metric
+        query = (
+            np.rint(public.query * QUARTERS) / QUARTERS
+        )  # here, not by the asker: the answering site protects itself
+        X = site.matrix()
+        profile = np.where(np.isinf(m.scale_), m.mean_, m.mean_ + np.where(np.isinf(m.scale_), 0.0, m.scale_) * query)
+        similar = m.transform(X) @ m.transform(profile[None, :])[0] >= np.rint(self.params.threshold * TENTHS) / TENTHS
+        has = None if site.labels is None or self.outcome is None else np.asarray(site.labels) == self.outcome
+        return private, Contribution(
+            {"answer": np.array(_told(X[similar], None if has is None else has[similar], self.params.cell))}
+        )
 
     def combine(self, step: Step, public: SearchPublic, total: Total) -> SearchPublic:
         rows = [total.gathered[s].arrays["answer"] if s in total.gathered else np.full(2, HIDDEN) for s in public.sites]
@@ -102,27 +140,41 @@ class PrototypeSearch(Estimator):
         return {}
 
     def _publish(self, outcome: Outcome) -> None:
+        few = f"fewer than {self.params.cell}"
         self.answers_ = tuple(
-            Answer(s, None if a[0] < 0 else round(float(a[0])), None if a[1] < 0 else float(a[1]))
+            Answer(s, None, None, f"{few} similar patients")
+            if a[0] < 0
+            else Answer(s, round(float(a[0])), None, f"no classes, or {few} with or without the outcome")
+            if a[1] < 0
+            else Answer(s, round(float(a[0])), float(a[1]))
             for s, a in zip(outcome.public.sites, outcome.public.answers)
         )
 
 
-def _told(alike: NDArray[np.bool_], labels: Any, min_cell: int) -> tuple[float, float]:
-    """Count and outcome share as they may be told: a share only if both its cells are large enough or empty.
+def _told(rows: Array, has: NDArray[np.bool_] | None, cell: int) -> tuple[float, float]:
+    """Count and outcome share of the similar patients (their rows, who has the outcome) as they may be told.
 
-    >>> _told(np.ones(30, bool), np.array([1] * 15 + [0] * 15), 11), _told(np.ones(30, bool), np.array([1] * 3 + [0] * 27), 11)
-    ((30.0, 0.5), (30.0, -1.0))
+    >>> rows = np.arange(30.0)[:, None]
+    >>> _told(rows[:10], None, 11), _told(rows[:22], None, 11), _told(rows[:22], np.arange(22) < 11, 11)
+    ((-1.0, -1.0), (22.0, -1.0), (22.0, 0.5))
     """
-    count = int(alike.sum())
-    rest = len(alike) - count  # the complement, which the number of patients gives away
-    if 0 < count < min_cell or 0 < rest < min_cell:
+    count = len(rows)
+    if count < cell:
         return HIDDEN, HIDDEN
-    if labels is None or count == 0:
-        return float(count), HIDDEN
-    ill = int((np.asarray(labels)[alike] == 1).sum())
-    small = 0 < ill < min_cell or 0 < count - ill < min_cell
-    return float(count), HIDDEN if small else ill / count
+    # one key for all that is told of these patients: a key of the ill alone would stay when a well one is added, and show it
+    key = hashlib.sha256(np.ascontiguousarray(rows).tobytes()).digest()
+    ill = 0 if has is None else int(has.sum())
+    if has is None or min(ill, count - ill) < cell:
+        return float(_rounded(count, cell, key, "all")), HIDDEN
+    with_it, without = _rounded(ill, cell, key, "with"), _rounded(count - ill, cell, key, "without")
+    return float(with_it + without), with_it / (with_it + without)
+
+
+def _rounded(count: int, cell: int, key: bytes, what: str) -> int:
+    """A multiple of ``cell``: right on average over keys, and for the same key always the same."""
+    low, over = divmod(count, cell)
+    drawn = int.from_bytes(hashlib.sha256(key + what.encode()).digest()[:8], "big")
+    return cell * (low + (drawn < over / cell * 2.0**64))
 
 
 def search(
@@ -133,10 +185,14 @@ def search(
     kind: Literal["prototype", "patient"] = "prototype",
     policies: Mapping[str, Policy] | None = None,
     allow_patient_query: bool = False,
+    outcome: Any = None,
     threshold: float | None = None,
     min_cell: int = 11,
 ) -> tuple[Answer, ...]:
-    """Who resembles this profile, by hospital.
+    """Who resembles this profile, by hospital: rounded counts, and the share with an outcome.
+
+    Answers are rounded so that two searches do not give away the patient in whom they differ; the module's text says what
+    that is worth: no differential privacy, and no defence against hundreds of chosen searches.
 
     Parameters
     ----------
@@ -145,35 +201,97 @@ def search(
     sites
         The hospitals that are asked.
     query
-        (d,) the profile, in the features' own units.
+        (d,) the profile, in the features' own units; hospitals round it to quarters of a standard deviation.
     kind
         ``"patient"``: the profile is a patient's row; needs ``allow_patient_query`` (the asking hospital's consent) and
-        ``allow_gather`` in the policy of every hospital that is named in ``policies``.
+        ``allow_gather`` in the policy of every hospital.
     policies
-        The answering hospitals' policies; one that forbids showing a contribution by itself refuses.
+        The answering hospitals' policies, by name; a hospital without one has the default policy, which forbids showing a
+        contribution by itself and so refuses.
+    outcome
+        The class whose share is told; needed unless classes are 0 and 1 (then 1).
     threshold
-        Similar means s >= threshold; default the metric's own.
+        Similar means s >= threshold, in tenths; default the metric's own, to the nearest tenth.
     min_cell
-        Smallest count that is answered; a policy may ask for more.
+        Smallest count that is answered, and step between counts (5 at least); a policy may ask for more.
     """
     profile = np.asarray(query, float).reshape(-1)
     if profile.shape != (metric.n_features_in_,):
         raise DataError(f"the profile has {profile.size} features, the metric {metric.n_features_in_}")
-    rules = dict(policies or {})
-    if kind == "patient":
-        silent = sorted(s.name for s in sites if s.name not in rules or not rules[s.name].allow_gather)
-        faults = [f"{n!r} has no policy that allows it" for n in silent]
-        if not allow_patient_query:
-            faults.insert(0, "the asking hospital did not allow a patient's row to leave (allow_patient_query)")
-        if faults:
-            raise PolicyRefusal(
-                "a patient's row may not be sent as a query", faults=faults, hint="ask with a prototype"
-            )
-    elif kind != "prototype":
+    if not np.isfinite(profile).all():
+        raise DataError(
+            f"the profile lacks {int((~np.isfinite(profile)).sum())} value(s)", hint="the mean is a neutral one"
+        )
+    if kind not in ("prototype", "patient"):
         raise ConfigError(f"kind {kind!r} is neither 'prototype' nor 'patient'")
-    smallest = max([min_cell, *(p.min_cell for p in rules.values())])
-    method = PrototypeSearch(threshold=metric.bias_ if threshold is None else threshold, min_cell=smallest)
-    method.metric, method.query = metric, metric.transform(profile[None, :])[0]
-    doors = {n: Door(n, policy=p) for n, p in rules.items()}
-    method.publish(Fold(method, sites, doors=doors).run())
+    level = float(metric.bias_ if threshold is None else threshold)
+    tenth = float(np.rint(level * TENTHS) / TENTHS)
+    if threshold is not None and abs(level - tenth) > 1e-9:
+        raise ConfigError(
+            f"threshold {threshold!r} is not in tenths",
+            hint=f"threshold={tenth:g}: finer steps would single out patients",
+        )
+    rules = _rules(sites, policies)
+    faults = (
+        []
+        if kind == "prototype" or allow_patient_query
+        else ["the asking hospital did not allow a patient's row to leave (allow_patient_query)"]
+    )
+    for s in sites:
+        own = rules[s.name].study_faults(
+            Ledger(site=s.name),
+            study="search",
+            method=PrototypeSearch.name,
+            privacy=None,
+            sites=len(sites),
+            patients=s.patients,
+        )
+        if not rules[s.name].allow_gather:
+            given = "its policy" if policies and s.name in policies else "the default policy, as none was given,"
+            own.insert(0, f"{given} does not allow a contribution to be shown by itself (allow_gather)")
+        faults += [f"{s.name!r}: {f}" for f in own]
+    if faults:
+        what = "a patient's row may not be sent as a query" if kind == "patient" else "hospitals refuse the search"
+        hint = (
+            "ask with a prototype"
+            if kind == "patient"
+            else "policies={'north': Policy(allow_gather=True), ...} where the owner agrees"
+        )
+        raise PolicyRefusal(f"{what}; nothing was computed", faults=faults, hint=hint)
+    method = PrototypeSearch(threshold=tenth, min_cell=max([min_cell, *(p.min_cell for p in rules.values())]))
+    bare = copy(metric)  # columns are brought into its order below; transform need not ask for their names again
+    bare.__dict__.pop("feature_names_in_", None)
+    method.metric, method.query = bare, np.asarray((profile - metric.mean_) / metric.scale_)
+    method.outcome = _outcome(sites, outcome)
+    columns = getattr(metric, "feature_names_in_", None)
+    doors = {n: Door(n, policy=p, study="search") for n, p in rules.items()}
+    method.publish(Fold(method, [s.arranged(columns) for s in sites], doors=doors).run())
     return method.answers_
+
+
+def _rules(sites: Sequence[Site], policies: Mapping[str, Policy] | None) -> dict[str, Policy]:
+    """Every hospital's policy; a name that is no hospital's is an error, or a misspelt one would answer unprotected."""
+    names = [s.name for s in sites]
+    strangers = sorted(set(policies or {}) - set(names))
+    if strangers:
+        raise ConfigError(
+            "policies name hospitals that are not asked",
+            faults=[repr(n) for n in strangers],
+            hint=f"asked: {', '.join(names)}",
+        )
+    return {n: (policies or {}).get(n, Policy()) for n in names}
+
+
+def _outcome(sites: Sequence[Site], outcome: Any) -> Any:
+    """The class whose share is told; None where no hospital has classes."""
+    classes = classes_of_all(sites).tolist()
+    listed = ", ".join(repr(c) for c in classes[:10])
+    if outcome is None:
+        if set(classes) <= {0, 1}:
+            return 1 if classes else None
+        raise ConfigError("whose share is to be told?", faults=[f"classes: {listed}"], hint=f"outcome={classes[0]!r}")
+    if outcome not in classes:
+        raise ConfigError(
+            f"outcome {outcome!r} is no class of these hospitals", faults=[f"classes: {listed or 'none'}"]
+        )
+    return outcome
