@@ -176,8 +176,11 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
             os.chmod(place, 0o600)
     else:
         for name, value in vars(model).items():
-            if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
+            public = name.endswith("_") and not name.startswith("_")
+            if public and isinstance(value, np.ndarray) and value.dtype.kind != "O":  # names would have to be pickled
                 arrays[name] = value
+        if hasattr(model, "feature_names_in_"):
+            described["columns"] = [str(c) for c in model.feature_names_in_]
     folder.write_arrays(folder.outcome, arrays)
     folder.write_json(Path(folder.path / "outcome.json"), described)
 

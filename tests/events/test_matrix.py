@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,23 @@ def test_without_a_list_columns_stand_by_name_whatever_order_a_hospital_wrote(tm
     assert [s.columns for s in sites] == [("age", "hr", "sbp")] * 2
     assert all(s.matrix()[:, 0].tolist() == list(range(40, 60)) for s in sites)
     assert Standardizer().fit(sites).feature_names_in_.tolist() == ["age", "hr", "sbp"]
+
+
+def test_a_simulation_keeps_the_names_of_its_columns(tmp_path: Path) -> None:
+    from polyclinic.cli import main
+
+    written(tmp_path, "a")
+    written(tmp_path, "b", ("hr", "died", "age", "patient_id", "sbp"))
+    (tmp_path / "study.toml").write_text(
+        '[study]\nname = "s"\n[features]\nlabel = "died"\n[sites]\nnodes = ["a.toml", "b.toml"]\n'
+        '[method]\nname = "gaussianmixture"\nn_components = 1\nrounds = 1\naggregation = "plain"\n'
+    )
+    with pytest.raises(SystemExit) as e:
+        main(["simulate", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run")])
+    assert e.value.code in (0, None)
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["columns"] == ["age", "hr", "sbp"]
+    means = np.load(tmp_path / "run" / "outcome.npz")["means_"]  # no pickles in it
+    np.testing.assert_allclose(means[0, 0], 49.5)
 
 
 def test_a_list_of_columns_is_the_order(tmp_path: Path) -> None:

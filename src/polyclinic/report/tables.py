@@ -227,8 +227,8 @@ def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
 
 
 def feature_names(run: RunContents, d: int) -> list[str]:
-    """Names of the columns of a feature matrix, where the study gives them."""
-    columns = (run.study["study"].get("features") or {}).get("columns") or ()
+    """Names of the columns of a feature matrix, where the run or the study gives them."""
+    columns = run.outcome.get("columns") or (run.study["study"].get("features") or {}).get("columns") or ()
     return [str(c) for c in columns] if len(columns) == d else [f"feature {k + 1}" for k in range(d)]
 
 
