@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyclinic.errors import ProtocolMismatch
+from polyclinic.errors import ConfigError, ProtocolMismatch
 
 _spec = importlib.util.spec_from_file_location("halves", Path(__file__).with_name("test_flare_halves.py"))
 halves = importlib.util.module_from_spec(_spec)
@@ -43,3 +43,15 @@ def test_features_between_hosts_go_by_name(tmp_path, adder):
     with pytest.raises(ProtocolMismatch, match=r"'south' has another vocabulary, shape or other columns"):
         lead.run()
     assert lead.number == 0
+
+
+def test_study_that_names_no_data_is_refused_before_it_is_signed(tmp_path):
+    world = halves.World(tmp_path)
+    for method, missing in (
+        (METHOD.format("plain"), "features"),
+        ('name = "trip"\nrank = 2\naggregation = "plain"', "tensor"),
+    ):
+        with pytest.raises(ConfigError, match="the study names none") as refused:
+            world.order(world.study(f"no-{missing}", method, data=""))
+        assert refused.value.faults == (f"[{missing}] is missing",)
+    assert not list((world.coordinator.path / "runs").glob("*"))

@@ -196,6 +196,18 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
     method = registry.federated(study)
     by_name(method.params.aggregation)
+    if method.needs == "features" and study.features is None:
+        raise ConfigError(
+            f"method {method.name!r} learns from a feature matrix, and the study names none",
+            faults=["[features] is missing"],
+            hint='[features] columns = ["age", "creatinine"], and label = "died" where there is a class',
+        )
+    if method.needs == "tensor" and study.tensor is None:
+        raise ConfigError(
+            f"method {method.name!r} learns from a tensor of codes, and the study names none",
+            faults=["[tensor] is missing"],
+            hint='[tensor] modes = ["procedure", "diagnosis"]',
+        )
     if getattr(method.params, "n_starts", 1) > 1 and method.name != "mixture":
         raise ConfigError(f"n_starts = {method.params.n_starts}: one order is one start", hint="starts.sign_starts")
     id = f"{re.sub(r'[^A-Za-z0-9]+', '-', study.name).strip('-').lower()[:40]}-{secrets.token_hex(4)}"
