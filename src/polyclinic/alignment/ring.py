@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -270,9 +271,7 @@ def align_by_ring(sites: Sequence[Site], *, pad: int = 0) -> Sites:
         places, size = ring({s: a.labels or () for s, a in axes.items()}, name, pad=pad)
         for s, t in tensors.items():
             tensors[s] = place(t, n, places[s], size)
-    return Sites(
-        [Site(s.name, tensors[s.name], s.features, s.labels, s.columns) for s in sites], getattr(sites, "truth", None)
-    )
+    return Sites([replace(s, tensor=tensors[s.name]) for s in sites], getattr(sites, "truth", None))
 
 
 def place(tensor: SparseTensor, mode: int, places: Mapping[str, int], size: int) -> SparseTensor:

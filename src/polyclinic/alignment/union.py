@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.tensors.axis import Axis
@@ -95,4 +96,4 @@ def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
                 hint="extend the dictionary, or drop the codes before",
             )
         tensor = tensor.recode(n, [where[label] for label in own.labels or ()], axis, len(axis.labels or ()))
-    return Site(site.name, tensor, site.features, site.labels, site.columns)
+    return replace(site, tensor=tensor)

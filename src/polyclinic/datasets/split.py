@@ -76,7 +76,7 @@ def split(
         moved = {name: members[rows] for name, rows in zip(called, parts)}
         seen = np.array([(m > 0).any(0) for m in moved.values()])
         truth = replace(truth, memberships=moved, prevalence=seen)
-    return Sites([Site(name, s.tensor, s.features, s.labels, s.columns) for name, s in zip(called, dealt)], truth)
+    return Sites([replace(s, name=name) for name, s in zip(called, dealt)], truth)
 
 
 def _counts(

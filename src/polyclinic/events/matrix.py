@@ -125,6 +125,9 @@ def _check_choice(node: Node, rule: FeatureRule, label: str | None, patient: str
 
 def _numbers(column: Any, missing: tuple[str, ...]) -> tuple[NDArray[np.float64], list[int], list[int]]:
     """Values, rows that are empty, and rows that hold something else than a number."""
+    if np.ma.asarray(column).dtype.kind in "biuf":
+        known = np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)
+        return known, np.flatnonzero(np.isnan(known)).tolist(), []
     values, empty, texts = np.full(len(column), np.nan), [], []
     for i, x in enumerate(np.ma.asarray(column).astype(object).tolist()):  # a masked cell is None in a list
         if x is None or x in missing or (isinstance(x, str) and not x.strip()):

@@ -302,7 +302,7 @@ class _Checks:
 
 def replace_name(site: Site, name: str) -> Site:
     """The same data under another name."""
-    return Site(name, site.tensor, site.features, site.labels, site.columns)
+    return replace(site, name=name)
 
 
 def _arrays(tree: Any) -> list[Any]:

@@ -150,7 +150,7 @@ def paid_vocabulary(
         out = door.release(step, counts(tensors[name]), share=1.0)
         total = {k: v + out.arrays[k] for k, v in total.items()}
     kept = choose(total, top=top, sd=step.noise_sd * math.sqrt(len(tensors)))
-    return [Site(s.name, _restricted(s.counts(), kept), s.features, s.labels, s.columns) for s in sites]
+    return [replace(s, tensor=_restricted(s.counts(), kept)) for s in sites]
 
 
 def _restricted(tensor: SparseTensor, kept: list[Chosen]) -> SparseTensor:

@@ -413,7 +413,6 @@ def learn_between(
         setattr(model, key, getattr(method, key))
     for key in ("history_", "traffic_", "privacy_"):
         setattr(model, key, getattr(method, key))
-    model.__dict__.pop("feature_names_in_", None)
     if hasattr(method, "feature_names_in_"):
         model.feature_names_in_ = method.feature_names_in_
     model.classes_ = classes

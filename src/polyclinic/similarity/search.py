@@ -121,9 +121,8 @@ class PrototypeSearch(Estimator):
         self, step: Step, site: Site, private: Nothing, public: SearchPublic, rng: np.random.Generator
     ) -> tuple[Nothing, Contribution]:
         m = self.metric
-        query = (
-            np.rint(public.query * QUARTERS) / QUARTERS
-        )  # here, not by the asker: the answering site protects itself
+        # rounded here, not by the asker: the answering site protects itself
+        query = np.rint(public.query * QUARTERS) / QUARTERS
         X = site.matrix()
         profile = np.where(np.isinf(m.scale_), m.mean_, m.mean_ + np.where(np.isinf(m.scale_), 0.0, m.scale_) * query)
         similar = m.transform(X) @ m.transform(profile[None, :])[0] >= np.rint(self.params.threshold * TENTHS) / TENTHS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.admm import Problem, State
 from polyclinic.similarity.folds import folds, persons
+from polyclinic.similarity.grid import FEW, TRIED, Grid, Trial, paired
 from polyclinic.similarity.metric import Centre, canonical, spread
 from polyclinic.similarity.neighbours import knn_predict
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
@@ -23,26 +24,6 @@ __all__ = ["UnPSLCV"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-# what None means: neighbours of labelled patients want a metric near the Euclidean one, judged pairs a good fit
-LABELS: Final[dict[str, Any]] = {
-    "l1s": (1e-3,), "l2s": (1e-3,), "start_scales": (1.0,), "standardizes": ("zscore",),
-    "compares": ("distance",), "reaches": ("all", "near"), "decorrelation": "trace",
-    "penalty": 3.0, "iterations": 8, "cv": 5, "repeats": 2,
-}  # fmt: skip
-WIDE: Final[dict[str, Any]] = {  # more features than patients
-    **LABELS, "compares": ("product",), "reaches": ("all",), "iterations": 5, "repeats": 1,
-}  # fmt: skip
-JUDGED: Final[dict[str, Any]] = {
-    "l1s": (1e-4,), "l2s": (3e-4,), "start_scales": (2.0, 3.0), "standardizes": ("scale",),
-    "compares": ("product",), "reaches": ("all",), "decorrelation": "convex",
-    "penalty": 0.2, "iterations": 60, "cv": 4, "repeats": 1,
-}  # fmt: skip
-# what changes when few features are asked for: stronger sparsity on a path long enough for rows to vanish
-FEW: Final[dict[str, dict[str, Any]]] = {
-    "labels": {"l1s": (1e-2, 3e-2, 6e-2, 1e-1), "l2s": (1e-2,), "reaches": ("near",), "decorrelation": "convex", "iterations": 30},
-    "wide": {"l1s": (3e-2, 1e-1, 3e-1), "iterations": 30},
-    "judged": {"l1s": (3e-4, 1e-3, 3e-3, 1e-2), "start_scales": (2.0,)},
-}  # fmt: skip
 
 
 class UnPSLCV(UnPSL):
@@ -166,7 +147,7 @@ class UnPSLCV(UnPSL):
 
         held = folds(who, codes, cv=tried["cv"], repeats=tried["repeats"], seed=self.seed)
         held = [(train, test) for train, test in held if len(np.unique(codes[train])) > 1]
-        return self._select(patients, tried, part, score, held)
+        return self._select(tried, Trial(patients, part, score, held, self.scoring == "knn"))
 
     def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, y: ArrayLike) -> UnPSLCV:
         """Choose and fit on judged pairs; a fold holds out patients, and with them all their pairs."""
@@ -197,7 +178,7 @@ class UnPSLCV(UnPSL):
 
         held = folds(np.arange(len(patients)), None, cv=tried["cv"], repeats=tried["repeats"], seed=self.seed)
         held = [(a, b) for a, b in held if len(np.unique(within(a)[1])) > 1 and len(within(b)[1])]
-        return self._select(patients, tried, part, score, held, judged=True)
+        return self._select(tried, Trial(patients, part, score, held, by_patient=False))
 
     def fit_sites(self, sites: Any, **options: Any) -> UnPSL:
         """Not offered: folds would have to be drawn across hospitals."""
@@ -208,7 +189,7 @@ class UnPSLCV(UnPSL):
 
     def _tried(self, kind: str, most_folds: int) -> dict[str, Any]:
         """What is tried; also the folds, of which there cannot be more than patients of a class."""
-        default = {"labels": LABELS, "wide": WIDE, "judged": JUDGED}[kind] | (FEW[kind] if self.prefer == "few" else {})
+        default = TRIED[kind] | (FEW[kind] if self.prefer == "few" else {})
         loose = {k: v for k, v in default.items() if isinstance(v, tuple) and np.ndim(getattr(self, k)) == 0}
         faults = [
             f"{k} = {getattr(self, k)!r}, must be a list of values" for k in loose if getattr(self, k) is not None
@@ -242,89 +223,70 @@ class UnPSLCV(UnPSL):
         told = {k: tried[k] for k in ("decorrelation", "penalty", "iterations")}
         return UnPSL(**{**own, **told, "tol": 0.0, **chosen})
 
-    def _select(
-        self,
-        X: Array,
-        tried: dict[str, Any],
-        part: Callable[[Index, Reach], Pairs],
-        score: Callable[[Array, Array, Index, Index], Array],
-        held: list[tuple[Index, Index]],
-        *,
-        judged: bool = False,
-    ) -> UnPSLCV:
-        if not held:
+    def _select(self, tried: dict[str, Any], trial: Trial) -> UnPSLCV:
+        if not trial.held:
             raise DataError("no fold leaves both similar and dissimilar pairs to learn from", hint="more patients")
-        by_patient = self.scoring == "knn" and not judged
         with one_thread():
-            grid = self._judged(X, tried, part, score, held, by_patient)
+            grid = self._judged(tried, trial)
             results = grid.results()
-            if by_patient and self.prefer == "accuracy" and tried["sparse"] is not None:
+            if trial.by_patient and self.prefer == "accuracy" and tried["sparse"] is not None:
                 # A metric of few features is another world; it is entered only where it is better beyond doubt.
-                few = self._judged(X, {**tried, **tried["sparse"]}, part, score, held, by_patient)
-                gain, doubt = _paired(few.top - grid.top)
+                few = self._judged({**tried, **tried["sparse"]}, trial)
+                gain, doubt = paired(few.top - grid.top)
                 results += few.results()
                 grid = few if gain > 2 * doubt + 1e-12 else grid
             c, t = grid.best
-            loss, doubt = _paired(grid.top - grid.marks)
+            loss, doubt = paired(grid.top - grid.marks)
             if self.prefer == "few":
                 as_good = loss <= doubt + 1e-12
                 c, t = (int(v) for v in np.argwhere(as_good)[np.lexsort((loss[as_good], grid.features[as_good]))[0]])
             near = np.zeros(loss.shape, bool)
             near[c, t] = True
-            if self.blend and by_patient and self.prefer == "accuracy":
+            if self.blend and trial.by_patient and self.prefer == "accuracy":
                 near |= loss <= 2 * doubt + 1e-12
             self.cv_results_ = results
             self.members_ = [grid.setting(int(a), int(b)) for a, b in np.argwhere(near)]
             self.best_score_, self.best_params_ = float(grid.marks[c, t].mean()), grid.setting(c, t)
-            self._settle(grid.tried, grid.candidates, near, (c, t), X, part)
+            self._settle(grid.tried, grid.candidates, near, (c, t), trial)
         return self
 
-    def _judged(
-        self,
-        X: Array,
-        tried: dict[str, Any],
-        part: Callable[[Index, Reach], Pairs],
-        score: Callable[[Array, Array, Index, Index], Array],
-        held: list[tuple[Index, Index]],
-        by_patient: bool,
-    ) -> _Grid:
+    def _judged(self, tried: dict[str, Any], trial: Trial) -> Grid:
         """Every candidate at every iteration, scored on held-out patients (or, of pairs, fold by fold)."""
         candidates = list(self._candidates(tried))
         for chosen in candidates:
             self._model(tried, **chosen)._check()
-        units = len(X) if by_patient else len(held)
+        units = len(trial.X) if trial.by_patient else len(trial.held)
         hits, times = np.zeros((len(candidates), tried["iterations"], units)), np.zeros(units)
         features = np.zeros(hits.shape[:2])
-        for f, (train, test) in enumerate(held):
-            place = test if by_patient else np.array([f])
+        for f, (train, test) in enumerate(trial.held):
+            place = test if trial.by_patient else np.array([f])
             times[place] += 1
-            for c, (model, problem, roots) in enumerate(self._paths(tried, candidates, X, train, part)):
+            for c, (model, problem, roots) in enumerate(self._paths(tried, candidates, trial, train)):
                 del problem
-                B = (X[test] - model.mean_) / model.scale_
-                A = (X[train] - model.mean_) / model.scale_ if by_patient else B
+                B = (trial.X[test] - model.mean_) / model.scale_
+                A = (trial.X[train] - model.mean_) / model.scale_ if trial.by_patient else B
                 for t, W in enumerate(roots):
-                    hits[c, t, place] += score(A @ W, B @ W, train, test)
-                    features[c, t] += np.count_nonzero(W.any(1)) / len(held)
+                    hits[c, t, place] += trial.score(A @ W, B @ W, train, test)
+                    features[c, t] += np.count_nonzero(W.any(1)) / len(trial.held)
         marks = hits[:, :, times > 0] / times[times > 0]
         # neighbouring iterations are nearly the same metric: their average is a steadier judge than one of them
         padded = np.pad(marks, ((0, 0), (1, 1), (0, 0)), mode="edge")
-        return _Grid(tried, candidates, (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3, features)
+        return Grid(tried, candidates, (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3, features)
 
     def _paths(
         self,
         tried: dict[str, Any],
         candidates: list[dict[str, Any]],
-        X: Array,
+        trial: Trial,
         rows: Index,
-        part: Callable[[Index, Reach], Pairs],
     ) -> Iterator[tuple[UnPSL, Problem, list[Array]]]:
         """For every candidate its model, its problem and the W of every iteration."""
         known: dict[str, tuple[UnPSL, Problem]] = {}  # correlations are the same for all penalties
-        pairs = {reach: part(rows, reach) for reach in {c["reach"]: None for c in candidates}}
+        pairs = {reach: trial.part(rows, reach) for reach in {c["reach"]: None for c in candidates}}
         for chosen in candidates:
             model = self._model(tried, **chosen)
             if chosen["standardize"] not in known:
-                known[chosen["standardize"]] = model, model._problem(X[rows], pairs[chosen["reach"]])
+                known[chosen["standardize"]] = model, model._problem(trial.X[rows], pairs[chosen["reach"]])
             first, problem = known[chosen["standardize"]]
             model.mean_, model.scale_ = first.mean_, first.scale_
             problem = replace(
@@ -349,14 +311,13 @@ class UnPSLCV(UnPSL):
         candidates: list[dict[str, Any]],
         near: NDArray[np.bool_],
         best: tuple[int, int],
-        X: Array,
-        part: Callable[[Index, Reach], Pairs],
+        trial: Trial,
     ) -> None:
         """Fit the members on all patients and average their metrics, each of trace 1; one member stays as it is."""
         use = [c for c in range(len(candidates)) if near[c].any()]
         longest = {**tried, "iterations": int(np.flatnonzero(near.any(0))[-1]) + 1}
-        roots, single, rows = [], int(near.sum()) == 1, np.arange(len(X))
-        for c, (model, problem, path) in zip(use, self._paths(longest, [candidates[c] for c in use], X, rows, part)):
+        roots, single, rows = [], int(near.sum()) == 1, np.arange(len(trial.X))
+        for c, (model, problem, path) in zip(use, self._paths(longest, [candidates[c] for c in use], trial, rows)):
             roots += [path[t] for t in np.flatnonzero(near[c])]
             if c == best[0]:
                 final, shape = model, problem
@@ -364,49 +325,10 @@ class UnPSLCV(UnPSL):
         W = roots[0] if single else _blended(roots)
         self.mean_, self.scale_ = final.mean_, final.scale_
         if not (single and final.compare == "product" and final.reach == "all"):
-            W = final._calibrated(replace(shape, literal=False, pairs=part(rows, "all")), W)
+            W = final._calibrated(replace(shape, literal=False, pairs=trial.part(rows, "all")), W)
         W = W if self.variant == "paper" else final._spoken(shape, W)
         self.components_, self.bias_, self.converged_ = self._told(canonical(W).T), self.bias, False
         self.n_iter_, self.objective_ = best[1] + 1, self.history_[-1]["objective"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """Settings tried and how they did: ``marks`` (candidate, iteration, patient or fold), ``features`` used on average."""
-
-    tried: dict[str, Any]
-    candidates: list[dict[str, Any]]
-    marks: Array
-    features: Array
-
-    @property
-    def best(self) -> tuple[int, int]:
-        means = self.marks.mean(-1)
-        c, t = np.unravel_index(means.argmax(), means.shape)
-        return int(c), int(t)
-
-    @property
-    def top(self) -> Array:
-        """Marks of the best."""
-        return np.asarray(self.marks[self.best])
-
-    def setting(self, c: int, t: int) -> dict[str, Any]:
-        return {**self.candidates[c], "iterations": t + 1}
-
-    def results(self) -> list[dict[str, Any]]:
-        """Every candidate at its best iteration."""
-        means = self.marks.mean(-1)
-        return [
-            {**self.setting(c, t), "score": float(means[c, t]), "features": float(self.features[c, t])}
-            for c, t in enumerate(int(row.argmax()) for row in means)
-        ]
-
-
-def _paired(differences: Array) -> tuple[Array, Array]:
-    """Mean over the last axis, and its standard error."""
-    n = differences.shape[-1]
-    error = differences.std(-1, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(differences.shape[:-1])
-    return differences.mean(-1), error
 
 
 def _blended(roots: Sequence[Array]) -> Array:

@@ -110,7 +110,7 @@ def _matrix_sites(node: Node, matrix: Matrix, split: bool) -> list[Site]:
     if matrix.sites is None:
         raise ConfigError(f"node {node.name!r}: nothing to split by", hint="[source] split = 'column'")
     at = np.array(matrix.sites)
-    return [Site(str(n), None, p.features, p.labels, p.columns) for n in np.unique(at) for p in [whole.take(at == n)]]
+    return [replace(whole.take(at == n), name=str(n)) for n in np.unique(at)]
 
 
 def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
@@ -181,9 +181,7 @@ def _distinct(site: Site) -> Site:
     if site.tensor is None:
         return site
     patients = Axis("patient", tuple(f"{site.name}/{p}" for p in site.tensor.axes[0].labels or ()))
-    return Site(
-        site.name, site.tensor.with_axes((patients, *site.tensor.axes[1:])), site.features, site.labels, site.columns
-    )
+    return replace(site, tensor=site.tensor.with_axes((patients, *site.tensor.axes[1:])))
 
 
 def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[Any] | None:

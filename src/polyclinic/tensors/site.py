@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,7 @@ class Site:
                 f"site {self.name!r} has other columns than were asked for", faults=faults, hint=OTHER_COLUMNS
             )
         order = [self.columns.index(c) for c in columns]
-        return Site(self.name, self.tensor, np.ascontiguousarray(self.matrix()[:, order]), self.labels, columns)
+        return replace(self, features=np.ascontiguousarray(self.matrix()[:, order]), columns=tuple(columns))
 
     def __repr__(self) -> str:
         parts = [f"{self.patients:,} patients"]

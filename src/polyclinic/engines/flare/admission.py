@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -124,7 +124,7 @@ def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
     if site.patients < len(nodes):
         raise PolicyRefusal(f"site {site.name!r} has fewer patients than the {len(nodes)} nodes it is to host")
     parts = [site.take(p) for p in np.array_split(np.arange(site.patients), len(nodes))]
-    return {n: Site(n, p.tensor, p.features, p.labels, p.columns) for n, p in zip(nodes, parts)}
+    return {n: replace(p, name=n) for n, p in zip(nodes, parts)}
 
 
 def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], dict[str, Door]]:

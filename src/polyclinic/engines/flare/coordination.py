@@ -8,7 +8,7 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.engines.flare.enrolment import (
     Authority,
@@ -29,6 +29,12 @@ from polyclinic.federation.envelope import Identity, digest
 from polyclinic.study import Study
 
 __all__ = ["approve", "approve_site", "found", "reject", "revoke_on_file", "roster", "sign_study", "waiting"]
+
+
+NEEDS: Final = {  # what a method may need, and how a study names it
+    "features": ("a feature matrix", 'columns = ["age", "creatinine"], and label = "died" where there is a class'),
+    "tensor": ("a tensor of codes", 'modes = ["procedure", "diagnosis"]'),
+}
 
 
 def found(
@@ -196,17 +202,12 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
     method = registry.federated(study)
     by_name(method.params.aggregation)
-    if method.needs == "features" and study.features is None:
+    if getattr(study, method.needs) is None:
+        what, example = NEEDS[method.needs]
         raise ConfigError(
-            f"method {method.name!r} learns from a feature matrix, and the study names none",
-            faults=["[features] is missing"],
-            hint='[features] columns = ["age", "creatinine"], and label = "died" where there is a class',
-        )
-    if method.needs == "tensor" and study.tensor is None:
-        raise ConfigError(
-            f"method {method.name!r} learns from a tensor of codes, and the study names none",
-            faults=["[tensor] is missing"],
-            hint='[tensor] modes = ["procedure", "diagnosis"]',
+            f"method {method.name!r} learns from {what}, and the study names none",
+            faults=[f"[{method.needs}] is missing"],
+            hint=f"[{method.needs}] {example}",
         )
     if getattr(method.params, "n_starts", 1) > 1 and method.name != "mixture":
         raise ConfigError(f"n_starts = {method.params.n_starts}: one order is one start", hint="starts.sign_starts")
