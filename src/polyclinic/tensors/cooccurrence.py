@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from polyclinic.events.codes import Code, group
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.study import CodeRule, Study, TensorRule
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.codelist import read_public_axis
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Coverage", "Vocabulary", "choose_codes", "count_together"]
@@ -106,11 +106,8 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
         coverage.append(Coverage(mode, sum(r[4] for r in rows), sum(lost.values()), ranked))
         names.append({g.label: g.name for g in groups if g.label is not None})
     _fill(con, rows_map)
-    kept, fixed = _kept(con, rule, study, names, key)
-    axes = tuple(
-        Axis(mode, tuple(labels), tuple(titles[x] for x in labels), "public" if mode in rule.vocabulary else "data")
-        for mode, labels, titles in zip(rule.modes, kept, names)
-    )
+    axes, fixed = _kept(con, rule, study, names, key)
+    kept = [a.labels or () for a in axes]
     index = {(m, label): i for m, labels in enumerate(kept) for i, label in enumerate(labels)}
     used = set()
     for m, kind, code, system, label in rows_map:
@@ -131,7 +128,7 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
         else:
             dropped[fate.get(r[:3]) or f"kind {r[0]!r} is not in the study"] += r[4]
     step = Step("choose codes", total, out, {k: v for k, v in dropped.items() if v})
-    return Vocabulary(axes, tuple(coverage), step, tuple(fixed))
+    return Vocabulary(tuple(axes), tuple(coverage), step, tuple(fixed))
 
 
 def count_together(
@@ -205,8 +202,8 @@ MATCH: Final = "events e JOIN codemap c ON c.kind = e.kind AND c.code = e.code A
 
 def _kept(
     con: Connection, rule: TensorRule, study: Study, names: Sequence[dict[str, str]], key: str
-) -> tuple[list[list[str]], list[bool]]:
-    """Labels of every axis, sorted; and whether an axis is fixed (a list or top k) or only what co-occurs."""
+) -> tuple[list[Axis], list[bool]]:
+    """Every axis, its labels sorted; and whether it is fixed (a list or top k) or only what co-occurs."""
     counted: dict[tuple[int, str], int] = {}
     if rule.top or rule.minimum_patients > 1:
         who = "(e.patient_id, e.visit_id)" if rule.top_by == "visits" else "e.patient_id"
@@ -216,26 +213,27 @@ def _kept(
             if rule.top_by == "patients"
             else {(r[0], r[1]): r[2] for r in con.execute(_frequency(who, key)).fetchall()}
         )
-    kept, fixed = [], []
+    kept: list[Axis] = []
+    fixed = []
     for m, (mode, titles) in enumerate(zip(rule.modes, names)):
         if mode in rule.vocabulary:
-            here = set(titles)
-            listed = _public(study.path(rule.vocabulary[mode]), titles)
-            if here and not here & listed:
+            axis = read_public_axis(mode, study.path(rule.vocabulary[mode]))
+            listed = axis.labels or ()
+            if titles and not set(titles) & set(listed):
                 raise DataError(
                     f"mode {mode!r}: no code of {rule.vocabulary[mode]} occurs here",
-                    faults=[f"the list has {min(listed)!r}, the tensor {min(here)!r}"],
+                    faults=[f"the list has {min(listed)!r}, the tensor {min(titles)!r}"],
                     hint=f"spell the list as the tensor does (no dots), or [codes.{mode}] to = 'as-is'",
                 )
-            kept.append(sorted(listed))
+            kept.append(axis)
         else:
             labels = sorted(titles)
             if counted:
                 labels = [x for x in labels if patients.get((m, x), 0) >= rule.minimum_patients]
                 labels = sorted(sorted(labels, key=lambda x: (-counted.get((m, x), 0), x))[: rule.top.get(mode)])
-            kept.append(labels)
+            kept.append(Axis(mode, tuple(labels), tuple(titles[x] for x in labels), "data"))
         fixed.append(mode in rule.vocabulary or mode in rule.top)
-    empty = [m for m, labels in zip(rule.modes, kept) if not labels]
+    empty = [a.name for a in kept if not a.labels]
     if empty:
         raise DataError(
             "no codes are left",
@@ -247,21 +245,6 @@ def _kept(
 
 def _frequency(who: str, key: str) -> str:
     return f"SELECT c.mode, c.label, count(DISTINCT {who}) FROM {MATCH} WHERE e.{key} IS NOT NULL GROUP BY 1, 2"
-
-
-def _public(path: Path, titles: dict[str, str]) -> set[str]:
-    """Labels of a public list; its names win over the source's."""
-    import csv
-
-    if not path.is_file():
-        raise DataError(f"{path}: no such list of codes", hint="CSV with the columns code and name, beside the study")
-    with open(path, newline="", encoding="utf-8-sig") as f:
-        rows = list(csv.DictReader(f))
-    if not rows or "code" not in rows[0]:
-        raise DataError(f"{path}: column code is missing", hint="first line: code,name")
-    for r in rows:
-        titles[r["code"]] = (r.get("name") or "").strip() or titles.get(r["code"], r["code"])
-    return {r["code"] for r in rows}
 
 
 def _units(con: Connection, rule: TensorRule, modes: int, site: str | None) -> tuple[int, int]:

@@ -181,10 +181,14 @@ def _setting(order: Order, method: Method[Any, Any, Any], site: Site) -> dict[st
 
 
 def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, Any]:
-    """What is public about a site with a tensor, as it travels."""
+    """What is public about a site with a tensor, as it travels: of a public list only that it is one, and its digest.
+
+    Whoever needs labels and names of a public list reads them in the order: what a site says of its codes could tell
+    which of them occur there.
+    """
     return {
         "shape": [int(n) for n in site.counts().shape[1:]],
-        "axes": [a.to_json() for a in axes],
+        "axes": [(Axis(a.name, vocabulary="public") if a.vocabulary == "public" else a).to_json() for a in axes],
         "digests": [a.digest() for a in axes],
     }
 

@@ -218,8 +218,11 @@ class Lead:
         settings = {s: self.pulse.last(s).get("setting") for s in sites}
         known = {s: v for s, v in settings.items() if v}
         first = next(iter(known.values()))
+        axes = [self.order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in first["axes"]]
         keys = ("shape", "digests", "alignment")
         other = [s for s, v in known.items() if any(v.get(k) != first.get(k) for k in keys)]
+        if [a.digest() for a in axes] != first["digests"]:
+            other = [next(iter(known)), *other]
         if other or len(known) < len(sites):
             raise ProtocolMismatch(
                 f"study {self.order.id!r}: sites do not fit together",
@@ -232,8 +235,8 @@ class Lead:
             )
         self._checked = set(sites)
         self._noise |= {str(self.pulse.last(s).get("noise", "")) for s in sites}
-        common = {k: first[k] for k in ("shape", "axes", "alignment") if k in first}
-        return {**common, "sites": list(self.order.nodes(sites))}
+        common = {k: first[k] for k in ("shape", "alignment") if k in first}
+        return {**common, "axes": [a.to_json() for a in axes], "sites": list(self.order.nodes(sites))}
 
     def _fits(self, site: str) -> bool:
         """Whether a site that came later speaks of the same things."""

@@ -17,6 +17,8 @@ from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Roster
 from polyclinic.study import Study
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.codelist import public_axis
 
 __all__ = ["COORDINATOR", "Order", "host", "make_order", "read_order"]
 
@@ -91,6 +93,11 @@ class Order:
             path = folder / Path(name).name  # never a path of the sender's
             path.write_text(text, encoding="utf-8")
         return Study.parse(self.study, where=f"study {self.id}", folder=folder)
+
+    def axis(self, mode: str) -> Axis:
+        """The axis of a mode with a public list, as the order carries it: labels and names of no hospital."""
+        name = str(self.study["tensor"]["vocabulary"][mode])
+        return public_axis(mode, self.files[name], name)
 
     def encode(self) -> str:
         """One line of text."""
