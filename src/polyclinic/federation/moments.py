@@ -94,9 +94,16 @@ def in_ball(X: Array, center: Array | float, radius: float) -> Array:
     array([[0.6, 0.8],
            [0. , 0.5]])
     """
-    Z = (X - center) / radius
+    # Beyond 1e300 only the direction counts: every finite record is placed, none can make a sum NaN (and so stop a study).
+    D = np.clip(X, -1e300, 1e300) - center
+    far = np.abs(D).max(1, initial=0.0) > 1e150 * min(radius, 1.0)
+    Z = np.where(far[:, None], 0.0, D) / radius
     length = np.sqrt(np.einsum("ip,ip->i", Z, Z))
-    return np.asarray(Z / np.maximum(length, 1.0)[:, None])
+    Z /= np.maximum(length, 1.0)[:, None]
+    if far.any():
+        V = D[far] / np.abs(D[far]).max(1)[:, None]
+        Z[far] = V / np.sqrt(np.einsum("ip,ip->i", V, V))[:, None]
+    return np.asarray(Z)
 
 
 def unit_rows(V: Array) -> Array:

@@ -27,6 +27,10 @@ UNIT: Final = 65_536  # a patient's vector has at most this length, in whole gri
 GRID: Final = 1.0 / UNIT
 CHUNK: Final = 2_048  # patients per task; fixed, though int64 sums would not mind another number
 LARGEST: Final = 1e15  # counts above are scaled down together: only their ratios matter, and squares must stay finite
+SMALLEST, LIFT = (
+    1e-150,
+    1e200,
+)  # a record whose largest count is below is lifted: statistics may not vanish by underflow
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -78,13 +82,29 @@ def _place(
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _tame(values: Float, out: Float) -> None:
-    """Copy the counts; where the largest exceeds ``LARGEST`` scale all of them down."""
+    """Copy the counts; where the largest is above ``LARGEST`` or below ``SMALLEST`` scale all of them together."""
     top = 0.0
     for e in range(len(values)):
         top = max(top, values[e])
-    scale = 1.0 if top <= LARGEST else LARGEST / top
+    scale = LARGEST / top if top > LARGEST else 1.0
+    if top < SMALLEST:
+        scale = LIFT
     for e in range(len(values)):
         out[e] = values[e] * scale
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _steps(x: float) -> int:
+    """Whole grid steps of a coordinate, toward zero so that the length cannot grow, in [0, UNIT].
+
+    Converting an infinity or NaN to an integer is whatever the processor does (x86: the smallest integer; others
+    saturate to the largest, whose square wraps to 1), so that never happens here.
+    """
+    if not x > 0.0:
+        return np.int64(0)
+    if x >= UNIT:
+        return np.int64(UNIT)
+    return np.int64(x)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -150,24 +170,33 @@ def _statistics(
             for r in range(rank):
                 top = max(top, s[touched[t], r])
         square = 0.0
-        for t in range(used):
-            for r in range(rank):
-                x = s[touched[t], r] / top
-                square += x * x
+        if top > 0.0:
+            for t in range(used):
+                for r in range(rank):
+                    x = s[touched[t], r] / top
+                    square += x * x
         unit = UNIT / (top * np.sqrt(square)) if top > 0.0 else 0.0
         length = np.int64(0)
         for t in range(used):
             for r in range(rank):
-                k = np.int64(s[touched[t], r] * unit)  # toward zero: the length cannot grow
+                k = _steps(s[touched[t], r] * unit)
                 whole[t, r] = k
                 length += k * k
-        # Float rounding could lift a coordinate onto the next grid step; integers decide, not floats.
-        shrink = 1 if length > UNIT * UNIT else 0
+        # Float rounding could lift a coordinate onto the next grid step; integers decide, not floats. A patient whose
+        # record breaks float arithmetic and is still too long adds nothing, and nobody outside can tell.
+        if length > UNIT * UNIT:
+            length = np.int64(0)
+            for t in range(used):
+                for r in range(rank):
+                    k = max(whole[t, r] - 1, 0)
+                    whole[t, r] = k
+                    length += k * k
+        counted = 1 if length <= UNIT * UNIT else 0
         for t in range(used):
             row = touched[t]
             seen[row] = False
             for r in range(rank):
-                out[row, r] += max(whole[t, r] - shrink, 0)
+                out[row, r] += counted * whole[t, r]
                 s[row, r] = 0.0
     return likelihood
 
