@@ -94,7 +94,7 @@ def _tame(values: Float, out: Float) -> None:
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _steps(x: float) -> int:
+def _steps(x: float) -> np.int64:
     """Whole grid steps of a coordinate, toward zero so that the length cannot grow, in [0, UNIT].
 
     Converting an infinity or NaN to an integer is whatever the processor does (x86: the smallest integer; others
