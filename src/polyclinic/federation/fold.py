@@ -27,6 +27,7 @@ from polyclinic.federation.protocol import (
     Step,
     Sum,
     Total,
+    least_threshold,
     ordered,
     seeds,
 )
@@ -115,7 +116,7 @@ def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
 
 
 def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:
-    """Who takes part; secure sums need at least three sites and more than half of them to survive."""
+    """Who takes part. ``threshold``: how many must survive; a secure sum raises it to the least safe one."""
     n = len(names)
     secure = adder.reveals == "total"
     if secure and n < 3:
@@ -123,9 +124,9 @@ def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None
             f"aggregation {adder.name!r} refuses {n} site(s): with fewer than 3 a sum shows the other's contribution",
             hint="use at least 3 sites, or aggregation='plain'",
         )
-    need = threshold if threshold is not None else n
-    if secure and need <= n / 2:
-        raise ConfigError(f"threshold {need} of {n} sites is not more than half")
+    need = n if threshold is None else max(threshold, least_threshold(n)) if secure else threshold
+    if need > n:
+        raise ConfigError(f"a sum needs {need} sites, and there are {n}", hint="lower the quorum, or add sites")
     roster = Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt)
     enrol = getattr(adder, "enrol", None)  # secure sums: keys of everybody, neighbours; in one process only
     return cast(Roster, enrol(roster)) if enrol is not None else roster
@@ -332,8 +333,10 @@ class Fold(Conductor):
     ) -> None:
         setting = setting_of(method, sites)
         adder = adder if adder is not None else by_name(method.params.aggregation)
-        super().__init__(method, setting, adder, roster_for(adder, setting.sites, threshold=quorum), progress)
         doors = doors or {}
+        if quorum is not None and adder.reveals == "total":  # every owner's floor holds for every sum
+            quorum = max([quorum, *(d.policy.min_sites for d in doors.values() if d.policy is not None)])
+        super().__init__(method, setting, adder, roster_for(adder, setting.sites, threshold=quorum), progress)
         arranged = one_order(sites) if method.needs == "features" else ordered(sites)
         self.parties = {s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in arranged}
         self.silent, self.each, self.tap = silent, each, tap
@@ -400,7 +403,8 @@ class Fold(Conductor):
                 f"round {step.round}, step {step.name!r}: {len(present)} of {len(self.parties)} sites answered, "
                 f"{self.roster.threshold} are needed",
                 faults=[*(f"silent: {n!r}" for n in missing), *refusals],
-                hint="wait for them and resume, or lower the quorum",
+                hint="wait for them and resume; a quorum lets a sum go on without some (a secure one never below "
+                f"{least_threshold(len(self.parties))} of {len(self.parties)})",
             )
         return results[0], tuple(getattr(sides.get(COORDINATOR), "members", present))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,22 @@ from polyclinic.privacy.release import Arrays, Contribution, Step, Total
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site
 
-__all__ = ["Arrays", "Contribution", "Exchange", "Message", "Method", "Roster", "Setting", "Step", "Sum", "Total"]
+if TYPE_CHECKING:
+    from polyclinic.federation.sums.promise import Promises
+
+__all__ = [
+    "Arrays",
+    "Contribution",
+    "Exchange",
+    "Message",
+    "Method",
+    "Roster",
+    "Setting",
+    "Step",
+    "Sum",
+    "Total",
+    "least_threshold",
+]
 
 P = TypeVar("P", bound=Params)
 Pub = TypeVar("Pub")
@@ -101,10 +116,22 @@ class Roster:
     sites: tuple[str, ...]
     coordinator: str | None = "coordinator"
     edges: frozenset[tuple[str, str]] = frozenset()  # neighbours of `subspace`, each pair once, sorted
-    threshold: int = 1  # survivors needed; secure sums: more than half
-    colluders: int = 0  # sites assumed to pool what they see
+    threshold: int = 1  # survivors needed, of the ORDER's sites; secure sums: at least :func:`least_threshold`
+    colluders: int = 1  # sites assumed to pool what they know; the curious insider is one, so never 0 in a secure sum
     attempt: int = 0
     keys: Mapping[str, bytes] = field(default_factory=dict)  # long-term verification keys (Ed25519, raw), pinned
+
+
+def least_threshold(sites: int, colluders: int = 1, among: int = 2) -> int:
+    """Fewest survivors of a secure sum: ``max((n + c) // 2 + 1, c + among)``.
+
+    ``2 t > n + c``: a lying coordinator cannot get two lists of survivors signed. ``t >= c + among``: whoever pools ``c``
+    contributions and subtracts them still faces the sum of ``among`` honest sites.
+
+    >>> least_threshold(3), least_threshold(5), least_threshold(10), least_threshold(10, colluders=2)
+    (3, 4, 6, 7)
+    """
+    return max((sites + colluders) // 2 + 1, colluders + among)
 
 
 @dataclass(frozen=True)
@@ -143,7 +170,17 @@ class Sum(Protocol):
         """Part of the total's noise VARIANCE that each site must add: plain 1, secure sums 1 / (threshold - colluders)."""
         ...
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Exchange: ...
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Exchange:
+        """``promises``: lists this site signed for this number; secure sums open one list of a number only."""
+        ...
 
 
 def seeds(seed: int, *words: str | int) -> np.random.Generator:

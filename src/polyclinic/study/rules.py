@@ -46,7 +46,11 @@ class Identity(Section):
     name: str = Field(pattern=NAME, description="Name of the study.")
     seed: int = Field(0, ge=0, description="Seed of every random choice but privacy noise.")
     description: str = Field("", description="What the study asks, in words a data owner understands.")
-    quorum: int | None = Field(None, ge=1, description="Sites that must answer a round; default: all.")
+    quorum: int | None = Field(
+        None,
+        ge=1,
+        description="Sites that must answer a round; default: all. Secure sums: at least (n + 1)//2 + 1, and 3.",
+    )
     deadline: float = Field(600.0, gt=0, description="Seconds a round waits for a site.")
     staleness: int | None = Field(
         None,

@@ -137,7 +137,7 @@ def test_a_masked_vector_is_uniform(add: Make, network: Make) -> None:
 def test_never_both_shares_of_one_site(add: Make, network: Make) -> None:
     roster, step, parts = network(7)
     adder = Masked()
-    roster = adder.enrol(replace(roster, threshold=4))
+    roster = adder.enrol(replace(roster, threshold=5))
     office = add(adder, roster, step, parts, lost=lambda m: m.sender == roster.sites[0] and m.kind == "masked")
     office.run()
     unmasking = [m for m in office.transcript if m.kind == "unmask"]
@@ -166,7 +166,7 @@ def carry(sides: dict[str, Any], queue: list[Message], until: str) -> list[Messa
 
 def test_a_lying_coordinator_cannot_get_two_lists_signed(network: Make) -> None:
     """It tells half that a victim is alive and half that it is lost, to get both of its shares: it gets neither."""
-    _, roster, _, sides, queue = start(5, 3, network)
+    _, roster, _, sides, queue = start(5, 4, network)
     survivors = carry(sides, queue, "survivors")
     coordinator = sides["coordinator"]
     victim = roster.sites[0]
@@ -201,7 +201,7 @@ def test_a_coordinator_cannot_enrol_a_ghost(network: Make) -> None:
 
 
 def test_too_few_signatures_release_no_share(network: Make) -> None:
-    _, roster, _, sides, queue = start(5, 3, network)
+    _, roster, _, sides, queue = start(5, 4, network)
     carry(sides, queue, "signatures")
     (message,) = [m for m in queue if m.to == roster.sites[0]]
     few = dict(list(message.body["signatures"].items())[:2])
@@ -242,7 +242,7 @@ def test_the_coordinator_holds_no_contribution(add: Make, network: Make) -> None
 
 
 def test_keys_cannot_be_written_to_disk(network: Make) -> None:
-    _, roster, _, sides, _ = start(3, 2, network)
+    _, roster, _, sides, _ = start(3, 3, network)
     site = sides[roster.sites[0]]
     assert isinstance(site, MaskedSite)
     with pytest.raises(TypeError):

@@ -111,9 +111,9 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     agree(site.patients)
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
-    adder = (
-        by_name(order.aggregation, identities=identities) if order.aggregation in SECURE else by_name(order.aggregation)
-    )
+    secure = {"identities": identities} if order.aggregation in SECURE else {}
+    floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
+    adder = by_name(order.aggregation, **secure, **floor)
     return Admission(method, hosted(site, tuple(doors)), adder, doors, _setting(order, method, site))
 
 
@@ -203,7 +203,7 @@ def describe(order: Order) -> dict[str, Any]:
         "method": dict(order.study["method"]),
         "privacy": asked if asked else "none: no bound on what the released sums reveal about a patient",
         "data": {k: order.study[k] for k in ("tensor", "features", "labels") if order.study.get(k)},
-        "quorum": order.quorum,
+        "quorum": order.least,
         "roster": {n: order.keys[n] for n in order.sites},
         "coordinator": order.keys[COORDINATOR],
     }

@@ -30,6 +30,8 @@ from polyclinic.federation import wire
 from polyclinic.federation.envelope import digest
 from polyclinic.federation.fold import Conductor, SiteParty
 from polyclinic.federation.protocol import Exchange, Message, Method, Setting, Step, Total
+from polyclinic.federation.sums.promise import Promise, Promises
+from polyclinic.privacy.owner import policy_of
 from polyclinic.privacy.release import Contribution
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
@@ -72,6 +74,7 @@ class Desk:
         self._prepared: tuple[Key, dict[str, Any]] | None = None
         self._prepared_public: dict[str, Any] | None = None
         self._entered: dict[Key, str] = {}  # secure sums: attempts this site took part in, and with whom
+        self._signed: dict[int, tuple[Promise, ...]] = {}  # secure sums: lists of survivors signed, by number
         self._sides: dict[str, Exchange] = {}  # of the sum now open, by node
         self._key: Key | None = None
         self._step: Step | None = None
@@ -239,7 +242,12 @@ class Desk:
             raise MessageRefused(f"study {self.order.id!r} is closed at {self.me!r}: nothing is released any more")
         key: Key = (int(ask["number"]), int(ask["attempt"]))
         sites = tuple(str(s) for s in ask["sites"])
-        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < self.order.quorum:
+        least = self.order.least
+        if (
+            self._admission.adder.reveals == "total"
+        ):  # where each part is seen by itself, others in the sum hide nothing
+            least = max(least, policy_of(self.folder.node).min_sites)
+        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(set(sites)) < least:
             raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
         self._settle(ask)
         roster = self.order.roster(sites, key[1])
@@ -266,7 +274,8 @@ class Desk:
         if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
         mine: dict[str, Contribution] = {n: p.contribute(step, public, roster) for n, p in self._parties.items()}
-        sides = {n: self._admission.adder.side(n, roster, step, x) for n, x in mine.items()}
+        one = self._promised(key[0]) if self._admission.adder.reveals == "total" else None
+        sides = {n: self._admission.adder.side(n, roster, step, x, promises=one) for n, x in mine.items()}
         states = {n: p._next for n, p in self._parties.items()}
         if self._committed is None and not self._kept.has(None):
             self._kept.put(None, {n: p.private for n, p in self._parties.items()})
@@ -295,6 +304,15 @@ class Desk:
         self._entered = {k: v for k, v in self._entered.items() if k[0] >= key[0] - 1}
         self._entered[key] = members
         self._save()
+
+    def _promised(self, number: int) -> Promises:
+        """Lists of survivors that this site signed for a sum; a new one is on disk before its signature leaves."""
+
+        def keep(made: tuple[Promise, ...]) -> None:
+            self._signed = {k: v for k, v in self._signed.items() if k >= number - 1} | {number: made}
+            self._save()
+
+        return Promises(self._signed.get(number, ()), keep)
 
     def _mine(self, m: Message) -> bool:
         s = self._step
@@ -456,6 +474,7 @@ class Desk:
             "committed": list(self._committed or ()),
             "prepared": list(self._prepared[0]) if self._prepared else None,
             "entered": [[k[0], k[1], v] for k, v in self._entered.items()],
+            "signed": [[k, p.attempt, list(p.members), p.key] for k, v in self._signed.items() for p in v],
             "conductor": None,
         }
         if self._conductor is not None:
@@ -481,6 +500,8 @@ class Desk:
             key = (int(value["prepared"][0]), int(value["prepared"][1]))
             self._prepared = (key, read(key))
         self._entered = {(a, b): v for a, b, v in value["entered"]}
+        for number, attempt, members, secret in value.get("signed", ()):
+            self._signed[number] = (*self._signed.get(number, ()), Promise(attempt, tuple(members), secret))
         if value["conductor"] is not None:
             self._make_conductor(value["conductor"]["setting"])
             assert self._conductor is not None

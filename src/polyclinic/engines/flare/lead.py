@@ -157,7 +157,7 @@ class Lead:
             state = "refused" if s in self.refused else self.pulse.state(s)
             states.append(f"{s!r}: {state}{': ' if said else ''}{'; '.join(said)}")
         return PeerLost(
-            f"study {self.order.id!r}: {why}; {self.order.quorum} sites are needed",
+            f"study {self.order.id!r}: {why}; {self.order.least} sites are needed",
             faults=states,
             hint="wait for them and resume: polyclinic coordinator resume",
         )
@@ -211,7 +211,7 @@ class Lead:
 
     @property
     def _least(self) -> int:
-        return max(self.order.quorum, 3 if self.secure else 1)
+        return max(1, self.order.least)
 
     def _agree(self, sites: tuple[str, ...]) -> dict[str, Any]:
         """One setting for all, or a refusal that names who differs."""

@@ -29,7 +29,7 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
     """
     run = folder.run(order.id)
     (run / "stop").unlink(missing_ok=True)
-    least = order.quorum
+    least = order.least
     shown = len(progress(run))
     heard = len(read_events(run / "events.jsonl"))
     failed = 0  # legs that died before they began

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from polyclinic import __version__
 from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
 from polyclinic.federation.envelope import Identity, digest
-from polyclinic.federation.protocol import Roster
+from polyclinic.federation.protocol import Roster, least_threshold
+from polyclinic.federation.sums import SECURE
 from polyclinic.study import Study
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
@@ -82,10 +83,15 @@ class Order:
             nodes,
             COORDINATOR if star else None,
             edges,
-            threshold=self.quorum if star else len(nodes),
+            threshold=self.least if star else len(nodes),
             attempt=attempt,
             keys={n: bytes.fromhex(self.keys[host(n)]) for n in names},
         )
+
+    @property
+    def least(self) -> int:
+        """Sites that every sum needs: the quorum, and in a secure sum never below what hides a site, whatever was ordered."""
+        return max(self.quorum, least_threshold(len(self.sites))) if self.aggregation in SECURE else self.quorum
 
     def parsed(self, folder: Path) -> Study:
         """The study, with its vocabularies laid out in ``folder``."""
@@ -168,8 +174,13 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
         hosted = [f"{n}.{i:02d}" for n in names for i in range(per_site)] if per_site > 1 else list(names)
         edges = tuple(sorted(roster_for(by_name(adder), hosted).edges))
     quorum = study.study.quorum or len(names)
+    if adder in SECURE:
+        quorum = max(quorum, least_threshold(len(names)))
     if quorum > len(names):
-        raise ConfigError(f"quorum {quorum} of {len(names)} sites", hint="lower [study] quorum, or approve more sites")
+        raise ConfigError(
+            f"every sum needs {quorum} sites, and the roster has {len(names)}",
+            hint="lower [study] quorum, or approve more sites; secure sums need at least 3",
+        )
     staleness = study.study.staleness
     if staleness is not None and (adder != "plain" or study.chosen().name.lower() not in ASYNCHRONOUS):
         raise ConfigError(

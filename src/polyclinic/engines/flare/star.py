@@ -243,7 +243,7 @@ class StarLead(Lead):
         out = {s for s in roster.sites if s in gone or self.pulse.state(s) == "lost"}
         if not out:
             return False
-        if len(roster.sites) - len(out) >= self.order.quorum:
+        if len(roster.sites) - len(out) >= self.order.least:
             return True
         return self.secure or out <= gone  # a secure attempt cannot be rescued: burn it, then wait for the sites
 

@@ -27,6 +27,7 @@ from polyclinic.federation.protocol import Contribution, Exchange, Message, Rost
 from polyclinic.federation.sums import graph
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.masked import stream
+from polyclinic.federation.sums.promise import Promises
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 
 __all__ = ["Cycle", "CycleNode", "hamiltonian"]
@@ -115,11 +116,24 @@ class Cycle:
             raise ConfigError("the given order is no Hamiltonian cycle", faults=faults)
         return self.order
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Exchange:
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Exchange:
         """A site's side; there is no other."""
         only_added(step, self.name)
-        if len(roster.sites) < 3 or roster.coordinator is not None or mine is None:
-            raise ConfigError("a cycle sum needs at least 3 sites, no coordinator, and a contribution from everybody")
+        few = max(3, roster.colluders + 2)
+        if len(roster.sites) < few or roster.colluders < 1 or roster.coordinator is not None or mine is None:
+            raise ConfigError(
+                f"a cycle sum needs at least {few} sites, 1 colluder or more, no coordinator, and a contribution from everybody"
+            )
+        if promises is not None:  # everybody is needed: the list is the roster
+            promises.sign(roster.attempt, roster.sites)
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
         envelope = Envelope(me, roster, step, self.identities.get(me))
         return CycleNode(envelope, self.way(roster), words, self.share(roster))

@@ -10,13 +10,13 @@ the sites keep for each other. All arithmetic is on whole numbers mod 2^64, so a
     inbox       coordinator -> site   the shares that others sealed for it
     masked      site -> coordinator   encode(w x, w) + self-mask +/- pairwise masks   (mod 2^64)
     survivors   coordinator -> site   whose vectors arrived in time
-    signed      site -> coordinator   signature under that list; a site signs ONE list per attempt
+    signed      site -> coordinator   signature under that list; a site signs ONE list per number (``sums.promise``)
     signatures  coordinator -> site   at least ``threshold`` signatures under the same list
     unmask      site -> coordinator   seed shares of survivors, key shares of the lost; never both of one site
 
 Security. Honest-but-curious sites and a coordinator that may lie about who was lost: two different lists would need
 ``2 (threshold - colluders)`` honest signatures out of ``sites - colluders``, hence ``2 threshold > sites + colluders`` is
-required. Below the threshold the attempt is burnt: no share has left a site, the keys are forgotten, a new attempt draws
+required; and a sum over fewer than ``colluders + 2`` sites is never opened (``least_threshold``). Below the threshold the attempt is burnt: no share has left a site, the keys are forgotten, a new attempt draws
 new ones. Keys and seeds live in memory of one attempt and cannot be pickled. A site that sends false shares can spoil the
 sum (the commitments show it, and the attempt is burnt), but not open it.
 """
@@ -35,21 +35,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, introduce
-from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step
+from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, least_threshold
 from polyclinic.federation.sums import shamir
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
+from polyclinic.federation.sums.promise import Promises
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 
 __all__ = ["Masked", "MaskedCoordinator", "MaskedSite", "least_threshold", "stream"]
-
-
-def least_threshold(sites: int, colluders: int = 0) -> int:
-    """Fewest survivors under which a lying coordinator cannot get two lists signed: ``2 t > sites + colluders``.
-
-    >>> least_threshold(10), least_threshold(10, colluders=2), least_threshold(3)
-    (6, 7, 2)
-    """
-    return max((sites + colluders) // 2 + 1, colluders + 2)
 
 
 def stream(key: bytes, size: int) -> Words:
@@ -68,13 +60,15 @@ class Masked:
     identities
         Signing keys of the parties that run HERE: between hospitals a party holds its own only; in one process
         :meth:`enrol` makes everybody's.
+    least
+        A site's own floor (policy ``min_sites``): it signs no list of survivors that is shorter, whatever the threshold.
     """
 
     name: ClassVar[str] = "masked"
     reveals: ClassVar[Literal["each", "total"]] = "total"
 
-    def __init__(self, identities: Mapping[str, Identity] | None = None) -> None:
-        self.identities = dict(identities or {})
+    def __init__(self, identities: Mapping[str, Identity] | None = None, *, least: int = 1) -> None:
+        self.identities, self.least = dict(identities or {}), least
 
     def enrol(self, roster: Roster) -> Roster:
         """For one process: make a key for everybody and pin them; raise a threshold that is not given to the least safe one."""
@@ -89,13 +83,25 @@ class Masked:
         """Each site adds ``1 / (threshold - colluders)`` of the noise variance, so that any allowed sum carries it all."""
         return 1.0 / (roster.threshold - roster.colluders)
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Exchange:
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Exchange:
         """A site's side (with its contribution) or the coordinator's (with None)."""
         only_added(step, self.name)
         n, t, c = len(roster.sites), roster.threshold, roster.colluders
         faults = []
-        if n < 3:
-            faults.append(f"{n} sites; with fewer than 3 the sum shows the other's contribution")
+        if c < 1:
+            faults.append(f"{c} colluders; at least 1: a curious site subtracts its own part and its own noise")
+        if n < c + 2:
+            faults.append(f"{n} sites; with fewer than {c + 2}, {c} pooling site(s) see the other's contribution")
+        if n < self.least:
+            faults.append(f"{n} sites; the owner of {me!r} asks for sums over at least {self.least}")
         if not least_threshold(n, c) <= t <= n:
             faults.append(f"threshold {t}; {n} sites with {c} colluders need {least_threshold(n, c)}..{n}")
         if roster.coordinator is None or roster.coordinator in roster.sites:
@@ -110,7 +116,7 @@ class Masked:
         if mine is None:
             return MaskedCoordinator(envelope, self.share(roster))
         code = FixedPoint.of(step, n)
-        return MaskedSite(envelope, code.encode(flatten(step, mine, me), me))
+        return MaskedSite(envelope, code.encode(flatten(step, mine, me), me), self.least, promises)
 
 
 def _point(roster: Roster, site: str) -> int:
@@ -124,9 +130,11 @@ def _commit(context: bytes, site: str, seed: bytes) -> bytes:
 class MaskedSite(Party):
     """A hospital's side: hands out shares, sends one masked vector, helps to unmask one signed list of survivors."""
 
-    def __init__(self, envelope: Envelope, words: Words) -> None:
+    def __init__(self, envelope: Envelope, words: Words, least: int = 1, promises: Promises | None = None) -> None:
         super().__init__(envelope)
         self._words = words
+        self._least = max(least, self.roster.threshold)
+        self._promises = Promises() if promises is None else promises
         self._line_key, self._mask_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = secrets.token_bytes(32)
         self._keys: dict[str, tuple[bytes, bytes]] = {}  # site -> (line key, mask key), public
@@ -165,6 +173,7 @@ class MaskedSite(Party):
             "line": self._line_key.public_key().public_bytes_raw(),
             "mask": self._mask_key.public_key().public_bytes_raw(),
             "seed": _commit(self.envelope.context, self.me, self._seed),
+            "bound": list(self._promises.bound),  # the one list of this sum that I may still sign, if I signed one
         }
         return self._send("advertise", {**body, "own": self.envelope.sign("keys", body)})
 
@@ -173,10 +182,10 @@ class MaskedSite(Party):
         listed, allowed = list(names), set(within)
         if listed != sorted(set(listed)) or not set(listed) <= allowed:
             raise MessageRefused(f"{self.me!r} was sent a list with strangers or doubles")
-        if len(listed) < self.roster.threshold or self.me not in listed:
+        if len(listed) < self._least or self.me not in listed:
             raise MessageRefused(
                 f"{self.me!r} was sent a list of {len(listed)} sites (itself included: {self.me in listed}); "
-                f"the threshold is {self.roster.threshold}"
+                f"the threshold is {self._least}"
             )
         return listed
 
@@ -225,8 +234,10 @@ class MaskedSite(Party):
 
     def _on_survivors(self, sender: str, body: dict[str, Any]) -> list[Message]:
         if len(self._kept) < 2 or self._list:
-            raise MessageRefused(f"{self.me!r} signs one list of survivors per attempt, after its vector was sent")
-        self._list = self._members([str(s) for s in body["sites"]], self._kept)
+            raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
+        listed = self._members([str(s) for s in body["sites"]], self._kept)
+        self._promises.sign(self.roster.attempt, tuple(listed))  # on disk before the signature leaves
+        self._list = listed
         return self._send("signed", {"own": self.envelope.sign("survivors", self._list)})
 
     def _on_signatures(self, sender: str, body: dict[str, Any]) -> list[Message]:
@@ -279,7 +290,7 @@ class MaskedCoordinator(Party):
         self._phase = 0
         self._expected: list[str] = list(self.roster.sites)
         self._got: dict[str, Any] = {}  # site -> its message of this phase
-        self._keys: dict[str, dict[str, bytes]] = {}
+        self._keys: dict[str, dict[str, Any]] = {}
         self._senders: list[str] = []  # sites whose masks are in each other's vectors
         self._alive: list[str] = []  # survivors: sites whose vectors are in the sum
         self._sum = np.zeros(self.step.size + 1, np.uint64)
@@ -308,10 +319,11 @@ class MaskedCoordinator(Party):
 
     # ---- reading: whole body checked before anything is kept
 
-    def _read_advertise(self, sender: str, body: dict[str, Any]) -> dict[str, bytes]:
-        entry = {k: bytes(body[k]) for k in ("line", "mask", "seed")}
+    def _read_advertise(self, sender: str, body: dict[str, Any]) -> dict[str, Any]:
+        entry: dict[str, Any] = {k: bytes(body[k]) for k in ("line", "mask", "seed")}
         if any(len(v) != 32 for v in entry.values()):
             raise ValueError("keys have 32 bytes")
+        entry["bound"] = [str(s) for s in body["bound"]]
         self.envelope.verify(sender, "keys", entry, body["own"])
         return {**entry, "own": bytes(body["own"])}
 
@@ -356,6 +368,12 @@ class MaskedCoordinator(Party):
     def _advance(self) -> list[Message]:
         here, got = sorted(self._got), self._got
         kind = self._ORDER[self._phase]
+        if kind == "advertise" and (bound := next((e["bound"] for e in got.values() if e["bound"]), None)):
+            if not set(bound) <= set(here):  # a list of this sum was signed in an attempt before: that one, or none
+                return self._burn()
+            here, got = bound, {s: got[s] for s in bound}
+        if kind == "masked" and (bound := next((e["bound"] for e in self._keys.values() if e["bound"]), here)) != here:
+            return self._burn()
         self._phase, self._expected, self._got = self._phase + 1, here, {}
         if kind == "advertise":
             self._keys = got

@@ -10,6 +10,7 @@ import numpy as np
 
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
+from polyclinic.federation.sums.promise import Promises
 
 __all__ = ["Collector", "Plain", "Sender", "contribution_of"]
 
@@ -24,7 +25,15 @@ class Plain:
         """Every site adds the full noise: the coordinator sees each contribution alone."""
         return 1.0
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Sender | Collector:
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Sender | Collector:
         """A site's sender, or the coordinator's collector."""
         return Collector(me, roster, step, self.add) if mine is None else Sender(me, roster, step, mine)
 

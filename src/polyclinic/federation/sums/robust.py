@@ -17,6 +17,7 @@ import numpy as np
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
 from polyclinic.federation.sums.plain import Collector, Sender
+from polyclinic.federation.sums.promise import Promises
 from polyclinic.privacy.release import Array
 
 __all__ = [
@@ -46,7 +47,15 @@ class Robust:
         """Every site adds the full noise: the coordinator sees each contribution alone."""
         return 1.0
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Sender | WaryCollector:
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Sender | WaryCollector:
         """A site's sender, or the coordinator's wary collector."""
         self.liars(len(roster.sites))
         return WaryCollector(me, roster, step, self) if mine is None else Sender(me, roster, step, mine)

@@ -39,6 +39,7 @@ from polyclinic.federation.sums import graph, pdmm
 from polyclinic.federation.sums.consensus import Plan, SubspaceNode, gaussian
 from polyclinic.federation.sums.fixedpoint import LIMB, LIMBS, FixedPoint, join, split
 from polyclinic.federation.sums.leak import Schedule, mask_sd
+from polyclinic.federation.sums.promise import Promises
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 from polyclinic.privacy.masks import Masks
 
@@ -130,11 +131,14 @@ class Subspace:
     def _plan(self, roster: Roster, largest: bool) -> Plan:
         names, n = tuple(sorted(roster.sites)), len(roster.sites)
         faults = []
-        if n < 3:
-            faults.append(f"{n} sites; with fewer than 3 the sum shows the other's contribution")
+        few = roster.colluders + 2
+        if roster.colluders < 1:
+            faults.append("0 colluders; at least 1: a curious site subtracts its own part and its own noise")
+        if n < few:
+            faults.append(f"{n} sites; with fewer than {few}, {few - 2} pooling site(s) see the other's contribution")
         if roster.coordinator is not None:
             faults.append(f"coordinator {roster.coordinator!r}; this sum has none")
-        if not 1 <= roster.threshold - roster.colluders <= n:
+        if not 2 <= roster.threshold - roster.colluders <= n:
             faults.append(f"threshold {roster.threshold} and {roster.colluders} colluders among {n} sites")
         if faults:
             raise ConfigError("a subspace sum is not safe with this roster", faults=faults)
@@ -156,12 +160,22 @@ class Subspace:
         order = pdmm.random_order(a, c, sd, tolerance, digest([list(names), sorted([list(e) for e in edges])]))
         return Plan(names, edges, c, sd, tolerance, len(order), order)
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Contribution | None) -> Exchange:
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Exchange:
         """A site's side; there is no other."""
         only_added(step, self.name)
         if mine is None:
             raise ConfigError(f"{me!r} brings no contribution: a subspace sum has no coordinator")
         plan = self.plan(roster, paid=step.noise_sd > 0)
+        if promises is not None:  # everybody is needed: the list is the roster
+            promises.sign(roster.attempt, roster.sites)
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
         return SubspaceNode(Envelope(me, roster, step, self.identities.get(me)), plan, split(words), self.share(roster))
 
