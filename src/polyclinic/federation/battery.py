@@ -75,6 +75,9 @@ def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, 
         b = 4 * group + rng.integers(0, 4, len(who))
         a[rng.random(len(who)) < 0.1] = 8 if k else 9  # code 9 occurs at the first site only
         axes = [
+            Axis(
+                "patient", tuple(f"{k}-{i}" for i in range(n))
+            ),  # halves follow the patient, also where sites are pooled
             Axis("procedure", tuple(f"p{i}" for i in range(10)), vocabulary="public"),
             Axis("diagnosis", tuple(f"d{i}" for i in range(12)), vocabulary="public"),
         ]
