@@ -45,7 +45,7 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(federation, 
     raw = [ingest(s.node, study, federation.root / "in-process" / n).site for n, s in federation.sites.items()]
     placed = []
     for s in raw:
-        agreed = read_json(federation.sites[s.name].study(order.id) / "codes.json")["agreed"]
+        agreed = read_json(federation.sites[s.name].study(order.digest) / "codes.json")["agreed"]
         tensor = s.counts()
         for n, axis in enumerate(tensor.axes[1:], start=1):
             assert set(agreed[axis.name]["places"]) == set(axis.labels)

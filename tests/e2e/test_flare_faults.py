@@ -37,7 +37,7 @@ def _right(federation, study, order, status, *, retries: bool = False):
     assert same(outcome.public, reference.public)
     assert [h.get("objective") for h in outcome.history] == [h.get("objective") for h in reference.history]
     for site in federation.sites.values():  # memberships stay, for their owner only; the checkpoint is gone
-        kept = site.study(order.id)
+        kept = site.study(order.digest)
         assert (kept / "outcome.npz").stat().st_mode & 0o077 == 0
         assert not [p for p in kept.rglob("*") if p.suffix == ".ckpt" and p.name != "closed.ckpt"]
         assert not [p for p in kept.rglob(".*") if p.is_file()]
@@ -197,7 +197,7 @@ def _strike_between(federation, order, name: str, found: list[str]) -> None:
     if not wait_until(ready, 60):
         return
     ledger = ledger_of(federation.sites[name].node)
-    store = federation.sites[name].study(order.id) / "releases"
+    store = federation.sites[name].study(order.digest) / "releases"
     end = time.monotonic() + 90
     while time.monotonic() < end and not found:
         if not wait_until(lambda: federation.worker(name), 60):

@@ -34,7 +34,7 @@ def test_plain_study_is_bit_equal_to_one_process(federation):
     assert [h["objective"] for h in outcome.history] == [h["objective"] for h in reference.history]
     for name, site in federation.sites.items():
         assert len(federation.charges(name, "trip-plain")) == len(reference.releases)
-        kept = site.study(order.id)
+        kept = site.study(order.digest)
         assert (kept / "outcome.npz").stat().st_mode & 0o077 == 0
         assert not (kept / "state.ckpt").exists()
 

@@ -51,7 +51,7 @@ class Listening(World):
         """The sites in one process, on the places that they agreed on between hosts."""
         out = []
         for s in self.raw(path):
-            agreed = read_json(self.sites[s.name].study(order.id) / "codes.json")["agreed"]
+            agreed = read_json(self.sites[s.name].study(order.digest) / "codes.json")["agreed"]
             tensor = s.counts()
             for n, a in enumerate(tensor.axes):
                 if a.name in agreed:
@@ -94,7 +94,7 @@ def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(wor
     for file in (f for f in world.coordinator.run(order.id).rglob("*") if f.is_file() and "order" not in f.name):
         assert b"DR0" not in file.read_bytes(), file
     for site in world.sites.values():
-        assert (site.study(order.id) / "codes.json").stat().st_mode & 0o077 == 0
+        assert (site.study(order.digest) / "codes.json").stat().st_mode & 0o077 == 0
 
 
 def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(world, capsys):

@@ -2,7 +2,9 @@
 
 Layout: ``b"PCW1"``, header length (4 bytes, little endian), header, buffers. The header holds the tree of values, with
 every array replaced by its number, and the type and shape of every array. Decoding allocates nothing that the sender
-did not send, and refuses everything that is not exactly this.
+did not send, and refuses everything that is not exactly this. What the header's values will weigh is counted while it is
+skipped over (:func:`polyclinic.federation.weigh.weigh`), before the first of them is made. A frame of more than
+four megabytes takes at most four bytes of memory for each of its own, a smaller one never more than 16 megabytes.
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ import numpy as np
 
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation.protocol import Message
+from polyclinic.federation.weigh import weigh
 
 __all__ = ["LIMIT", "VERSION", "canonical", "decode", "decode_message", "encode", "encode_message", "pack", "unpack"]
 
 MAGIC: Final = b"PCW1"
 VERSION: Final = 1
 LIMIT: Final = 64 * 2**20  # bytes of one message
+WEIGHT: Final = (
+    3  # bytes of memory that the values of a header may take, for each byte of the message; arrays take one more
+)
+SMALL: Final = 16 * 2**20  # ... or this much: a list of short codes weighs ten times its text, and may travel
+ARRAYS: Final = 200  # bytes of an array without its numbers
 DEPTH: Final = 12
 TYPES: Final = frozenset({"<f8", "<f4", "<i8", "<i4", "<u8", "<u4", "<u2", "|u1", "|b1"})
 ARRAY: Final = "\x00array"
@@ -58,8 +66,11 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
     (length,) = struct.unpack("<I", data[4:8])
     if length > len(data) - 8:
         raise MessageRefused("message truncated inside its header")
+    view = memoryview(data)[8 : 8 + length]
+    if limit <= LIMIT:  # a checkpoint of our own may be larger, and nobody else wrote it
+        weigh(view, max(WEIGHT * len(data), SMALL))
     try:
-        header = msgpack.unpackb(data[8 : 8 + length], raw=False, strict_map_key=True, max_str_len=length)
+        header = msgpack.unpackb(view, raw=False, strict_map_key=True, max_str_len=length)
     except Exception as e:
         raise MessageRefused(f"message header is unreadable ({type(e).__name__})") from None
     if not isinstance(header, dict) or set(header) != {"v", "t", "a"} or not isinstance(header["a"], list):
@@ -69,6 +80,8 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
             f"message in wire version {header['v']!r}, this side speaks {VERSION}",
             hint="upgrade the side with the smaller number",
         )
+    if limit <= LIMIT and ARRAYS * len(header["a"]) > max(WEIGHT * len(data), SMALL):
+        raise MessageRefused(f"message announces {len(header['a']):,} arrays in {len(data):,} bytes")
     arrays, at = [], 8 + length
     for entry in header["a"]:
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in TYPES):

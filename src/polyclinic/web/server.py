@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from anyio import BrokenResourceError, ClosedResourceError
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
@@ -108,9 +108,14 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
         watch = _watch(root, id)
         return {**watch.snapshot(), "rounds": watch.rounds()}
 
+    def named(id: str) -> Watch:  # before the stream begins: an unknown run is a 404, not a broken stream
+        return _watch(root, id)
+
     @app.get("/api/events", response_class=EventSourceResponse)
-    async def events(request: Request, id: str) -> AsyncIterable[ServerSentEvent]:
-        watch = _watch(root, id)
+    async def events(
+        request: Request,
+        watch: Watch = Depends(named),  # noqa: B008 - this is how the framework is told
+    ) -> AsyncIterable[ServerSentEvent]:
         seen = int(request.headers.get("last-event-id") or request.query_params.get("after") or 0)
         before = ""
         while True:

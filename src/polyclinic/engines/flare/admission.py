@@ -12,8 +12,8 @@ import numpy as np
 from polyclinic import __version__
 from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
-from polyclinic.engines.flare.order import COORDINATOR, Order
-from polyclinic.errors import PolicyRefusal, ProtocolMismatch
+from polyclinic.engines.flare.order import COORDINATOR, Order, read_order
+from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.protocol import Method, Sum
 from polyclinic.federation.sums import SECURE, by_name
@@ -26,7 +26,7 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
 
-__all__ = ["Admission", "admit", "describe", "doubts", "hosted", "setting_tree"]
+__all__ = ["Admission", "admit", "asked", "consent", "describe", "doubts", "hosted", "setting_tree"]
 
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
@@ -63,17 +63,39 @@ def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
         faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
     elif order.alignment == "union" and folder.node.keys.get("alignment") != "union":
         faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
-    accepted = folder.study(order.id) / "accepted.json"
-    if folder.node.keys.get("studies", "ask") != "policy" and not accepted.exists():
-        questions.append("the owner has not accepted this study: `polyclinic site review`")
-    if accepted.exists() and read_json(accepted).get("accepted") is False:
+    word = consent(order, folder)
+    if word is False:
         faults.append("the owner rejected this study")
+    elif word is None and folder.node.keys.get("studies", "ask") != "policy":
+        questions.append("the owner has not accepted this study: `polyclinic site review`")
+    other = [o for o in asked(folder) if o.id == order.id and o.digest != order.digest]
+    if other:
+        faults.append(f"another order was asked of this site under the name {order.id!r}; a name stands for one order")
     return faults, questions
+
+
+def consent(order: Order, folder: SiteFolder) -> bool | None:
+    """The owner's word about exactly this order; None if there is none. A word about any other order counts for nothing."""
+    file = folder.study(order.digest) / "accepted.json"
+    said = read_json(file) if file.exists() else {}
+    return bool(said["accepted"]) if said.get("order") == order.digest else None
+
+
+def asked(folder: SiteFolder) -> list[Order]:
+    """Every order that reached this site from its coordinator, in the order of their folders."""
+    key = bytes.fromhex(folder.read_invite()["coordinator"])
+    found = []
+    for place in sorted(folder.studies.glob("*/order.json")) if folder.studies.exists() else ():
+        try:
+            found.append(read_order(read_json(place)["order"], key))
+        except PolyclinicError:  # of another coordinator, or of an earlier version: it is shown, never followed
+            continue
+    return found
 
 
 def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> Admission:
     """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
-    home = private(folder.study(order.id))
+    home = private(folder.study(order.digest))
     write_json(home / "order.json", {"order": order.encode()})
     end = time.monotonic() + order.deadline
     told: list[str] = []
@@ -145,7 +167,7 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
     if method.params.privacy is not None:
         noise = noise_of(folder.node)
     nodes = order.nodes([folder.node.name])
-    home = folder.study(order.id)
+    home = folder.study(order.digest)
     return method, {
         node: Door(
             node,
@@ -195,13 +217,14 @@ def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, Any]:
 
 def describe(order: Order) -> dict[str, Any]:
     """What an owner reads before agreeing."""
-    asked = order.study.get("privacy")
+    privacy = order.study.get("privacy")
     return {
         "study": order.id,
+        "order": order.digest,
         "name": order.study["study"]["name"],
         "description": order.study["study"].get("description", ""),
         "method": dict(order.study["method"]),
-        "privacy": asked if asked else "none: no bound on what the released sums reveal about a patient",
+        "privacy": privacy if privacy else "none: no bound on what the released sums reveal about a patient",
         "data": {k: order.study[k] for k in ("tensor", "features", "labels") if order.study.get(k)},
         "quorum": order.least,
         "roster": {n: order.keys[n] for n in order.sites},

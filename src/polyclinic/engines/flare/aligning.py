@@ -62,7 +62,7 @@ class SiteAlignment:
 
     @property
     def _file(self) -> Path:
-        return self.folder.study(self.order.id) / "codes.json"  # the owner's: which code stands where
+        return self.folder.study(self.order.digest) / "codes.json"  # the owner's: which code stands where
 
     def mine(self, m: Message) -> bool:
         """Whether a letter belongs to the alignment."""

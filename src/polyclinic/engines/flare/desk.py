@@ -59,7 +59,7 @@ class Desk:
     def __init__(self, order: Order, folder: SiteFolder, post: Callable[[str, bytes], None]) -> None:
         self.order, self.folder, self.post = order, folder, post
         self.me = folder.node.name
-        self.home = folder.study(order.id)
+        self.home = folder.study(order.digest)
         self._kept = Kept(self.home)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="desk")
         self._tasks: OrderedDict[str, Future[dict[str, Any]]] = OrderedDict()

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -237,9 +238,17 @@ class SiteFolder:
         """One folder for each study: the order, checkpoints, releases."""
         return self.path / "studies"
 
-    def study(self, id: str) -> Path:
-        """Folder of one study: data, checkpoint (patients' loadings), releases."""
-        return self.studies / id
+    def study(self, digest: str) -> Path:
+        """Folder of one study: data, checkpoint (patients' loadings), releases.
+
+        Parameters
+        ----------
+        digest
+            Of its order (``Order.digest``). No name that a sender chose is ever part of a path.
+        """
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise ValueError("a study's folder is named by the digest of its order")
+        return self.studies / digest[:32]
 
     def read_invite(self) -> dict[str, Any]:
         """The invite, or what to do first."""

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from polyclinic.engines.flare.admission import describe
+from polyclinic.engines.flare.admission import asked, describe
 from polyclinic.engines.flare.coordination import coordinator_fingerprint
 from polyclinic.engines.flare.enrolment import read_request, request_of, site_name
 from polyclinic.engines.flare.folders import (
@@ -228,14 +228,15 @@ def pending(folder: SiteFolder) -> list[tuple[Outbox, Any]]:
 
 
 def decide(folder: SiteFolder, study: str, *, accept: bool) -> None:
-    """The owner's word about a study."""
-    place = folder.study(study)
-    if not (place / "order.json").exists():
-        known = [s["study"] for s in studies(folder)]
+    """The owner's word about a study, by its name or the digest of its order; it holds for that order and no other."""
+    known = asked(folder)
+    fits = [o for o in known if o.id == study or (len(study) >= 8 and o.digest.startswith(study))]
+    if len(fits) != 1:
         raise ConfigError(
-            f"no study or release {study!r} was asked of this site",
-            faults=[f"asked: {', '.join(known) or 'nothing yet'}"],
-            hint="polyclinic site review shows what is asked",
+            f"{'several orders' if fits else 'no study or release'} {study!r} {'were' if fits else 'was'} asked of this site",
+            faults=[f"asked: {', '.join(f'{o.id} ({o.digest[:12]})' for o in known) or 'nothing yet'}"],
+            hint="polyclinic site review shows what is asked; the digest in brackets names one order",
         )
-    write_json(place / "accepted.json", {"accepted": accept})
-    append_event(folder.events, event="accepted" if accept else "rejected", study=study)
+    (order,) = fits
+    write_json(folder.study(order.digest) / "accepted.json", {"accepted": accept, "order": order.digest})
+    append_event(folder.events, event="accepted" if accept else "rejected", study=order.id, order=order.digest)

@@ -1,11 +1,20 @@
-"""An order: a study as the coordinator signed it, with its roster. It names a method and parameters, never code."""
+"""An order: a study as the coordinator signed it, with its roster. It names a method and parameters, never code or a path.
+
+Files travel inside, named by their own SHA-256, and a site opens no others: where a study names a file, an order can name
+nothing but one of these. What a sender chose (id, title, names) is never part of a path at a site: the folder of a study is
+named by the digest of its order, and so is the owner's consent.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from polyclinic import __version__
 from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
+from polyclinic.events.codes import KNOWN
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Roster, least_threshold
 from polyclinic.federation.sums import SECURE
@@ -27,6 +37,13 @@ COORDINATOR: Final = "coordinator"
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
 ALIGNMENTS: Final = ("ring", "union")
 ASYNCHRONOUS: Final = ("dpfact", "localtf")
+ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # of a site
+KEY: Final = re.compile(r"[0-9a-f]{64}")
+FILE: Final = re.compile(r"[0-9a-f]{64}\.csv")  # SHA-256 of the text
+FILES, EACH, TEXTS = 32, 8 * 2**20, 16 * 2**20  # files of an order, bytes of one, bytes of all
+SITES: Final = 500
+LONGEST: Final = 7 * 86_400.0  # seconds that a sum may wait
 LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
 
 
@@ -36,7 +53,7 @@ class Order:
 
     id: str
     study: Mapping[str, Any]
-    files: Mapping[str, str]  # public vocabularies that the study names: file name -> text
+    files: Mapping[str, str]  # public lists that the study names: SHA-256 of the text and ".csv" -> text
     keys: Mapping[str, str]  # verification keys of sites and coordinator, hexadecimal
     quorum: int
     deadline: float
@@ -67,6 +84,46 @@ class Order:
         """What is signed."""
         return {k: v for k, v in asdict(self).items() if k != "signature"}
 
+    @cached_property
+    def digest(self) -> str:
+        """The order's own name, hexadecimal: SHA-256 of everything that is signed. Folder, consent and chain go by it."""
+        return _digest(self).hex()
+
+    def faults(self) -> list[str]:
+        """Everything that an order may not be, whoever signed it; looked at before anything is written or read."""
+        study, tensor = dict(self.study), dict(self.study.get("tensor") or {})
+        named = {f"tensor.vocabulary.{k}": v for k, v in dict(tensor.get("vocabulary") or {}).items()}
+        named |= {} if tensor.get("ranges") is None else {"tensor.ranges": tensor["ranges"]}
+        codes = dict(study.get("codes") or {})
+        named |= {f"codes.{k}.to": v["to"] for k, v in codes.items() if v.get("to", "normal") not in KNOWN}
+        n = len(self.sites)
+        checks = {
+            "its id is not of small letters, digits and hyphens": ID.fullmatch(self.id),
+            f"it names sections of a simulation ({', '.join(LOCAL)})": not any(study.get(k) for k in LOCAL),
+            f"it carries more than {FILES} files, or more than {TEXTS:,} bytes of them": len(self.files) <= FILES
+            and sum(len(t) for t in self.files.values()) <= TEXTS,
+            f"it has {n} sites; 1 to {SITES} are allowed": 1 <= n <= SITES,
+            "a site's name is not of letters, digits and hyphens": all(NAME.fullmatch(s) for s in self.sites),
+            "a key is not 64 hexadecimal digits": all(KEY.fullmatch(k) for k in self.keys.values()),
+            "two parties have the same key": len(set(self.keys.values())) == len(self.keys),
+            "there is no key of the coordinator": COORDINATOR in self.keys,
+            f"quorum {self.quorum!r} of {n} sites": 1 <= self.quorum <= n,
+            f"deadline {self.deadline!r}": math.isfinite(self.deadline) and 0 < self.deadline <= LONGEST,
+            f"{self.per_site!r} nodes a site": 1 <= self.per_site <= 1000,
+            f"staleness {self.staleness!r}": self.staleness is None or 0 <= self.staleness <= 1000,
+        }
+        found = [what for what, good in checks.items() if not good]
+        found += [
+            f"{where} names {v!r}, which the order does not carry" for where, v in named.items() if v not in self.files
+        ]
+        for name, text in self.files.items():
+            if not FILE.fullmatch(name) or len(text) > EACH or _file_name(text) != name:
+                found.append(f"file {name[:80]!r} is not named by the SHA-256 of its text, or is too long")
+        nodes = set(self.nodes(self.sites)) if not found else set()
+        if not found and any(a not in nodes or b not in nodes for a, b in self.edges):
+            found.append("an edge names a node that is not there")
+        return found
+
     def nodes(self, sites: Iterable[str]) -> tuple[str, ...]:
         """Nodes of the sum: the sites themselves, or those that they host (``north.00``, ``north.01`` ...)."""
         hosts = sorted({host(s) for s in sites})
@@ -94,10 +151,11 @@ class Order:
         return max(self.quorum, least_threshold(len(self.sites))) if self.aggregation in SECURE else self.quorum
 
     def parsed(self, folder: Path) -> Study:
-        """The study, with its vocabularies laid out in ``folder``."""
+        """The study, with its files laid out in ``folder`` under their digests; there is no other file that it could name."""
+        if faults := self.faults():
+            raise MessageRefused(f"study {self.id[:64]!r} is not an order that may be followed", faults=faults)
         for name, text in self.files.items():
-            path = folder / Path(name).name  # never a path of the sender's
-            path.write_text(text, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8", newline="")
         return Study.parse(self.study, where=f"study {self.id}", folder=folder)
 
     def axis(self, mode: str) -> Axis:
@@ -130,22 +188,23 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
     values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
     files: dict[str, str] = {}
 
-    def carry(place: dict[str, Any], key: str, name: str) -> None:
+    def carry(place: dict[str, Any], key: str) -> None:
         path = study.path(place[key])
         if not path.is_file():
             raise ConfigError(f"study {study.name!r}: {path} is not there", hint="a study carries the files it names")
-        files[name] = path.read_text(encoding="utf-8")
-        place[key] = name
+        text = path.read_bytes().decode("utf-8")
+        place[key] = _file_name(text)
+        files[place[key]] = text
 
     rule = values.get("tensor")
     if rule is not None:
         for kind in dict(rule.get("vocabulary", {})):
-            carry(rule["vocabulary"], kind, f"{kind}.csv")
+            carry(rule["vocabulary"], kind)
         if rule.get("ranges"):
-            carry(rule, "ranges", "ranges.csv")
-        for kind, how in values.get("codes", {}).items():
-            if str(how.get("to", "")).endswith(".csv"):
-                carry(how, "to", f"groups-{kind}.csv")
+            carry(rule, "ranges")
+        for how in values.get("codes", {}).values():
+            if how.get("to", "normal") not in KNOWN:
+                carry(how, "to")
         missing = [m for m in rule["modes"] if m not in rule.get("vocabulary", {})]
         how = rule.get("alignment")
         if missing and how not in ALIGNMENTS:
@@ -198,7 +257,13 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
         staleness,
         per_site,
     )
+    if faults := order.faults():
+        raise ConfigError(f"study {study.name!r} cannot be ordered", faults=faults)
     return Order(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
+
+
+def _file_name(text: str) -> str:
+    return f"{hashlib.sha256(text.encode()).hexdigest()}.csv"
 
 
 def _digest(order: Order) -> bytes:
@@ -214,11 +279,14 @@ def read_order(text: str, coordinator: bytes) -> Order:
         value["edges"] = tuple((str(a), str(b)) for a, b in value["edges"])
         order = Order(**value)
         Ed25519PublicKey.from_public_bytes(coordinator).verify(bytes.fromhex(order.signature), _digest(order))
+        faults = order.faults()
     except InvalidSignature:
         raise PolicyRefusal(
             "the study was not signed by the coordinator that this site joined",
             hint="somebody forged it, or the coordinator has a new key: compare fingerprints and join again",
         ) from None
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise MessageRefused(f"not an order ({type(e).__name__})") from None
+    if faults:
+        raise MessageRefused("an order that may not be followed, although the coordinator signed it", faults=faults)
     return order

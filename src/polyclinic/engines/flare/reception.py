@@ -31,7 +31,9 @@ from polyclinic.errors import MessageRefused, PeerLost, PolicyRefusal
 __all__ = ["Reception", "call", "main"]
 
 BODY: Final = 64 * 1024  # bytes of a request; an honest one has 4 kB
-AT_ONCE: Final = 16  # connections served at the same time; further ones wait in the system's queue, which is short
+AT_ONCE: Final = (
+    16  # connections served at the same time; a further one takes the place of the one that was longest silent
+)
 SECONDS: Final = 15.0  # of one connection, handshake included
 A_MINUTE: Final = 240  # calls from one address
 ADDRESSES: Final = 1024  # addresses remembered for it
@@ -63,17 +65,26 @@ class Reception(HTTPServer):
             ssl.CERT_OPTIONAL
         )  # a site that has joined shows its certificate; one that asks has none
         self._slots = threading.BoundedSemaphore(AT_ONCE)
+        self._lines: OrderedDict[int, socket.socket] = OrderedDict()  # served now, oldest first
         self._calls: OrderedDict[str, deque[float]] = OrderedDict()
         self._noted = 0
-        self.lock = threading.Lock()
+        self.lock, self._gate = threading.Lock(), threading.Lock()
         super().__init__((address, port), _Counter)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve one connection in a thread of its own, when one is free."""
+        """Serve one connection in a thread of its own.
+
+        An honest call is over in a fraction of a second. So when all places are taken, the oldest connection is cut: who
+        says nothing, or drips, costs itself a connection and nobody else a wait.
+        """
         if not self._allowed(str(client_address[0])):
             self.shutdown_request(request)
             return
-        self._slots.acquire()
+        while not self._slots.acquire(timeout=0.2):
+            with self._gate:
+                oldest = next(iter(self._lines.values()), None)
+            if oldest is not None:
+                _cut(oldest)
         threading.Thread(target=self._serve, args=(request, client_address), daemon=True).start()
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
@@ -81,6 +92,8 @@ class Reception(HTTPServer):
         clock = threading.Timer(SECONDS, _cut, (line,))  # however slowly it drips, it ends
         clock.daemon = True
         clock.start()
+        with self._gate:
+            self._lines[id(line)] = line
         try:
             with line:
                 line.settimeout(SECONDS / 3)
@@ -90,6 +103,8 @@ class Reception(HTTPServer):
             pass  # a broken or strange connection is nobody's business
         finally:
             clock.cancel()
+            with self._gate:
+                del self._lines[id(line)]
             self._slots.release()
 
     def refused(self, reason: str, sender: str) -> None:

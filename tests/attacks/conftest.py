@@ -1,0 +1,6 @@
+"""The lying coordinator of these tests lies beside them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

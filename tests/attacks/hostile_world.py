@@ -1,0 +1,97 @@
+"""Real halves of a study between hosts (desk, order, door, ledger) whose wire is a function call, and a coordinator that lies."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from polyclinic.engines.flare import coordination, membership
+from polyclinic.engines.flare.desk import Desk
+from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+from polyclinic.engines.flare.letter import seal_ask
+from polyclinic.engines.flare.order import Order, _digest
+from polyclinic.federation import wire
+from polyclinic.study import Study
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
+hospitals = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hospitals)
+
+
+class World:
+    """Enrolled sites whose coordinator's key is in the attacker's hands."""
+
+    def __init__(
+        self,
+        root: Path,
+        names: tuple[str, ...] = ("east", "north", "south"),
+        *,
+        policy: str = "",
+        more: str = "",
+        patients: int = 25,
+        ask_owner: bool = False,
+    ) -> None:
+        os.umask(0o077)
+        self.root = root
+        hospitals.vocabulary(root / "studies")
+        self.coordinator = CoordinatorFolder(root / "coordinator")
+        invites = coordination.found(self.coordinator, list(names), host="localhost", port=9001, admin_port=9002)
+        self.sites: dict[str, SiteFolder] = {}
+        for name, invite in zip(names, invites):
+            node = hospitals.hospital(root / name, name, patients=patients, policy=policy, more=more)
+            if ask_owner:
+                node.write_text(node.read_text().replace('studies = "policy"', 'studies = "ask"'))
+            site = SiteFolder.of(node)
+            request, marks = membership.request(site, invite)
+            approval, _ = coordination.approve(self.coordinator, request, marks["site"])
+            membership.complete(site, approval)
+            self.sites[name] = site
+        roster = coordination.roster(self.coordinator)
+        for site in self.sites.values():
+            membership.pin(site, roster)
+        self.desks: dict[str, Desk] = {}
+        self.key = self.coordinator.identity()
+        self.serial = itertools.count()
+
+    def order(self, name: str, method: str, head: str = "deadline = 30\n", **options: Any) -> Order:
+        """A signed study."""
+        path = hospitals.study(self.root / "studies", name, method, head=head, **options)
+        return coordination.sign_study(self.coordinator, Study.read(path))
+
+    def forged(self, order: Order, **changes: Any) -> Order:
+        """Another order, correctly signed with the coordinator's key."""
+        other = replace(order, **changes)
+        return replace(other, signature=self.key.sign(_digest(other)).hex())
+
+    def open(self, order: Order, only: tuple[str, ...] | None = None) -> None:
+        """A process of the study at every site."""
+        for name in only or tuple(self.sites):
+            self.desks[name] = Desk(order, self.sites[name], self._post)
+        for name in only or tuple(self.sites):
+            self.desks[name]._load.result(120)
+
+    def _post(self, to: str, data: bytes) -> None:
+        threading.Thread(target=lambda: self.desks[to].put(data)).start()
+
+    def ask(self, order: Order, site: str, **value: Any) -> dict[str, Any]:
+        """An ask of the coordinator, signed, and its answer."""
+        value.setdefault("id", str(next(self.serial)))
+        for _ in range(60):
+            answer = wire.decode(self.desks[site].answer(seal_ask(self.key, order.id, site, value)))
+            if answer["state"] != "working":
+                break
+        return answer
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything under a folder: mode and content."""
+    return {
+        str(p.relative_to(folder)): (p.stat().st_mode, p.read_bytes() if p.is_file() else b"")
+        for p in sorted(folder.rglob("*"))
+    }

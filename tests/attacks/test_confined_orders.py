@@ -1,0 +1,144 @@
+"""What a coordinator's key alone cannot do with an order: read or write files of a hospital, or run on another's consent.
+
+Rows 15, 16 and 18 of the list of attacks, each with a mutation that the first script did not contain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hostile_world import World, files
+
+from polyclinic.engines.flare import membership
+from polyclinic.engines.flare.admission import doubts
+from polyclinic.engines.flare.desk import Desk
+from polyclinic.engines.flare.folders import private, write_json
+from polyclinic.engines.flare.order import read_order
+from polyclinic.errors import MessageRefused, PolyclinicError
+
+DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "plain"'
+PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("orders"), policy="max_epsilon_total = 1.0")
+
+
+@pytest.fixture(scope="module")
+def order(world):
+    return world.order("x", DPEM, tail=PRIVACY)
+
+
+def _desk(world, order) -> str:
+    """How a study stands at a site that was handed this order, signature and all."""
+    world.desks["east"] = Desk(order, world.sites["east"], lambda *a: None)
+    world.desks["east"]._load.result(60)
+    return world.desks["east"]._state
+
+
+def test_order_reads_no_file_of_the_hospital(world, order):
+    secret = world.root / "east" / "staff.csv"
+    secret.write_text("code,name\nDR00,Dr. Alice Hartmann\nDR01,a password\n")
+    digest = hashlib.sha256(secret.read_bytes()).hexdigest()
+    for name in (str(secret), "../../../staff.csv", "~/staff.csv", "drug.csv", f"{digest}.csv", "", f"{digest}.csv\0"):
+        tensor = {**order.study["tensor"], "vocabulary": {**order.study["tensor"]["vocabulary"], "drug": name}}
+        evil = world.forged(order, study={**order.study, "tensor": tensor})
+        with pytest.raises(MessageRefused, match="may not be followed") as e:
+            read_order(evil.encode(), world.key.public)
+        assert any("tensor.vocabulary.drug" in f for f in e.value.faults)
+        assert _desk(world, evil) == "refused"  # also where somebody forgot to read it
+        assert "Alice" not in str(world.ask(evil, "east", what="hello", full=True))
+
+
+@pytest.mark.parametrize("place", ["ranges", "codes", "labels file", "simulation"])
+def test_no_other_section_of_an_order_names_a_file(world, order, place):
+    secret = world.root / "north" / "node.toml"
+    study = {k: v for k, v in order.study.items()}
+    if place == "ranges":
+        study["tensor"] = {**study["tensor"], "ranges": str(secret)}
+    elif place == "codes":
+        study["codes"] = {"drug": {"to": str(secret)}}
+    elif place == "labels file":
+        study["codes"] = {"drug": {"to": "../node.toml"}}
+    else:
+        study["sites"] = {"nodes": [str(secret)]}
+    with pytest.raises(MessageRefused, match="may not be followed"):
+        read_order(world.forged(order, study=study).encode(), world.key.public)
+
+
+def test_file_of_an_order_is_the_file_of_its_digest(world, order):
+    name, text = next(iter(order.files.items()))
+    for wrong in ({name: text + "X99,other\n"}, {"authorized_keys": text}, {f"../{name}": text}, {name.upper(): text}):
+        with pytest.raises(MessageRefused):
+            read_order(world.forged(order, files={**order.files, **wrong}).encode(), world.key.public)
+    many = {f"{hashlib.sha256(str(n).encode()).hexdigest()}.csv": str(n) for n in range(33)}
+    with pytest.raises(MessageRefused):
+        read_order(world.forged(order, files={**order.files, **many}).encode(), world.key.public)
+
+
+def test_id_of_an_order_is_no_path(world, order, tmp_path):
+    victim = tmp_path / "shared"
+    (victim / ".ssh").mkdir(parents=True)
+    (victim / ".bashrc").write_text("x")
+    (victim / ".ssh" / ".known").write_text("x")
+    victim.chmod(0o755)
+    for id in (str(victim), "../../../shared", "..", ".", "a/b", "", "x\0y", "X" * 5, "x" * 65, "~", "a b"):
+        before = files(victim)
+        evil = world.forged(order, id=id)
+        with pytest.raises(MessageRefused):
+            read_order(evil.encode(), world.key.public)
+        assert _desk(world, evil) == "refused"
+        assert files(victim) == before
+        assert victim.stat().st_mode & 0o777 == 0o755
+    here = world.sites["east"].studies
+    assert all(len(p.name) == 32 and set(p.name) <= set("0123456789abcdef") for p in here.iterdir())
+
+
+def test_names_and_numbers_of_an_order_are_bounded(world, order):
+    key = order.keys["east"]
+    bad = [
+        {"quorum": 0},
+        {"quorum": 99},
+        {"deadline": float("inf")},
+        {"deadline": -1.0},
+        {"per_site": 10**9},
+        {"staleness": -1},
+        {"keys": {**order.keys, "../west": key}},
+        {"keys": {**order.keys, "west": "zz"}},
+        {"keys": {**order.keys, "west": key}},  # one key under two names
+        {"edges": (("east", "nobody"),)},
+        {"study": []},
+        {"files": []},
+    ]
+    for change in bad:
+        try:
+            evil = world.forged(order, **change).encode()
+        except TypeError:
+            continue
+        with pytest.raises(PolyclinicError):
+            read_order(evil, world.key.public)
+
+
+def test_consent_is_of_one_order(tmp_path):
+    world = World(tmp_path, ask_owner=True)
+    east = world.sites["east"]
+    good = world.order("asthma", DPEM.replace("plain", "masked"), tail=PRIVACY)
+    write_json(private(east.study(good.digest)) / "order.json", {"order": good.encode()})
+    assert doubts(good, east)[1]
+    membership.decide(east, good.id, accept=True)  # the owner has read: DPEM, epsilon 0.5, masked
+    assert doubts(good, east) == ([], [])
+    other = world.order("asthma", 'name = "trip"\nrank = 3\nrounds = 3\naggregation = "plain"')
+    evil = world.forged(other, id=good.id)
+    assert read_order(evil.encode(), world.key.public) == evil
+    assert doubts(evil, east)[1]  # asked again
+    assert doubts(evil, east)[0]  # and refused, because the name is taken
+    world.desks["east"] = Desk(evil, east, lambda *a: None)
+    world.desks["east"]._load.result(60)
+    assert world.ask(evil, "east", what="hello")["state"] == "refused"
+    # the accepted order with one number changed, and a consent copied into its folder: still not the one that was read
+    softer = world.forged(good, study={**good.study, "privacy": {**good.study["privacy"], "epsilon": 50.0}})
+    write_json(private(east.study(softer.digest)) / "order.json", {"order": softer.encode()})
+    (east.study(softer.digest) / "accepted.json").write_bytes((east.study(good.digest) / "accepted.json").read_bytes())
+    assert doubts(softer, east)[1]
