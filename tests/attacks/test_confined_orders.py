@@ -55,7 +55,7 @@ def test_order_reads_no_file_of_the_hospital(world, order):
 @pytest.mark.parametrize("place", ["ranges", "codes", "labels file", "simulation"])
 def test_no_other_section_of_an_order_names_a_file(world, order, place):
     secret = world.root / "north" / "node.toml"
-    study = {k: v for k, v in order.study.items()}
+    study = dict(order.study)
     if place == "ranges":
         study["tensor"] = {**study["tensor"], "ranges": str(secret)}
     elif place == "codes":

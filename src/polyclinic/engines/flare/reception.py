@@ -80,11 +80,13 @@ class Reception(HTTPServer):
         if not self._allowed(str(client_address[0])):
             self.shutdown_request(request)
             return
-        while not self._slots.acquire(timeout=0.2):
+        taken = self._slots.acquire(blocking=False)
+        while not taken:
             with self._gate:
                 oldest = next(iter(self._lines.values()), None)
             if oldest is not None:
                 _cut(oldest)
+            taken = self._slots.acquire(timeout=0.1)
         threading.Thread(target=self._serve, args=(request, client_address), daemon=True).start()
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
