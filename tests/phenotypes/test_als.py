@@ -31,14 +31,14 @@ def test_unconstrained_fit_follows_pyttb_over_twenty_iterations() -> None:
     for k in range(1, 21):
         start = ttb.ktensor([f.copy() for f in init])
         theirs.append(ttb.cp_als(data, rank, init=start, maxiters=k, stoptol=0, printitn=0)[2]["fit"])
-    ours = pc.CPALS(rank=rank, nonnegative=False, rounds=20, tol=0).fit(t, start=init[1:])
+    ours = pc.CPALS(rank=rank, nonnegative=False, rounds=20, tol=0, weighting="none").fit(t, start=init[1:])
     np.testing.assert_allclose([h["fit"] for h in ours.history_], theirs, atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_amino_acids_have_rank_three(data_path: Callable[[str], Path], nonnegative: bool) -> None:
     t = pc.datasets.load_aminoacid(data_path("aminoacid"))
-    m = pc.CPALS(rank=3, nonnegative=nonnegative, seed=0).fit(t)
+    m = pc.CPALS(rank=3, nonnegative=nonnegative, seed=0, weighting="none").fit(t)
     assert m.score(t)["fit"] >= 0.974
 
 

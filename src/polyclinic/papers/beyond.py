@@ -146,9 +146,9 @@ def _model(
         "privacy": Privacy(float(eps or 0), delta, level="entry", clip=1.0),
     }
     if name == HEURISTIC[0]:
-        return DPFact(rank=rank, rounds=rounds or 20, seed=seed, **heuristic)
+        return DPFact(weighting="none", rank=rank, rounds=rounds or 20, seed=seed, **heuristic)
     heuristic = {k: v for k, v in heuristic.items() if k not in ("variant", "elastic", "sparsity")}
-    return LocalTF(rank=rank, rounds=rounds or 20, seed=seed, **heuristic)
+    return LocalTF(weighting="none", rank=rank, rounds=rounds or 20, seed=seed, **heuristic)
 
 
 def _tuned(lab: Lab, loss: Any) -> dict[str, dict[str, Any]]:

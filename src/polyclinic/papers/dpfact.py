@@ -175,22 +175,24 @@ def _traced(lab: Lab, name: str, seed: int) -> dict[str, Any]:
     privacy = Privacy(PRINTED[data]["epsilon"], 1e-4, level="entry", clip=1.0)
     union: list[Site] = [pooled(network)]
     made: dict[str, tuple[Any, Any]] = {
-        "CP-ALS": (SumALS(**common, warmup=20), network),
-        "TRIP": (TRIP(**common), network),
-        "TRIP, literal": (TRIP(**common, variant="paper"), network),
-        "DPFact": (DPFact(**common), network),
-        "DPFact, literal, mu 0": (DPFact(**common, **literal(data, names, sparsity=0.0)), network),
-        "DPFact, literal": (DPFact(**common, **literal(data, names)), network),
+        "CP-ALS": (SumALS(weighting="none", **common, warmup=20), network),
+        "TRIP": (TRIP(weighting="none", **common), network),
+        "TRIP, literal": (TRIP(weighting="none", **common, variant="paper"), network),
+        "DPFact": (DPFact(weighting="none", **common), network),
+        "DPFact, literal, mu 0": (DPFact(weighting="none", **common, **literal(data, names, sparsity=0.0)), network),
+        "DPFact, literal": (DPFact(weighting="none", **common, **literal(data, names)), network),
         "DPFact, literal, with noise": (
-            DPFact(**{**common, "rounds": epochs}, **literal(data, names), privacy=privacy),
+            DPFact(weighting="none", **{**common, "rounds": epochs}, **literal(data, names), privacy=privacy),
             network,
         ),
         "DPFact, literal, mu 0, with noise": (
-            DPFact(**{**common, "rounds": epochs}, **literal(data, names, sparsity=0.0), privacy=privacy),
+            DPFact(
+                weighting="none", **{**common, "rounds": epochs}, **literal(data, names, sparsity=0.0), privacy=privacy
+            ),
             network,
         ),
         "SGD, literal": (
-            LocalTF(**common, zeros="missing", learning_rate=PRINTED[data]["eta"], variant="paper"),
+            LocalTF(weighting="none", **common, zeros="missing", learning_rate=PRINTED[data]["eta"], variant="paper"),
             union,
         ),
     }
@@ -209,13 +211,22 @@ def cost(lab: Lab) -> Result:
         settings, names = lab["settings"], [s.name for s in cohort(data, 0, lab["patients"])]
 
         def printed(*, data: str = data, names: Any = tuple(names), **more: Any) -> Any:
-            return DPFact(**{**literal(data, names), **more})
+            return DPFact(weighting="none", **{**literal(data, names), **more})
 
         runners = [
-            Runner("TRIP", TRIP, settings["trip"]),
-            Runner("TRIP, A_k and H_k up", lambda **k: TRIP(variant="paper", **k), settings["trip_literal"]),
-            Runner("DPFact", lambda **k: DPFact(sparsity=0.0, **k), settings["dpfact"]),
-            Runner("TRIP, literal", lambda **k: TRIP(variant="paper", **k), settings["trip_literal"], "nonzeros"),
+            Runner("TRIP", lambda **k: TRIP(weighting="none", **k), settings["trip"]),
+            Runner(
+                "TRIP, A_k and H_k up",
+                lambda **k: TRIP(weighting="none", variant="paper", **k),
+                settings["trip_literal"],
+            ),
+            Runner("DPFact", lambda **k: DPFact(weighting="none", sparsity=0.0, **k), settings["dpfact"]),
+            Runner(
+                "TRIP, literal",
+                lambda **k: TRIP(weighting="none", variant="paper", **k),
+                settings["trip_literal"],
+                "nonzeros",
+            ),
             Runner("DPFact, literal", printed, settings["dpfact_literal"], "nonzeros"),
         ]
         found = race(lab, data, runners)
@@ -363,7 +374,9 @@ def _sites(lab: Lab, data: str, number: int, seed: int) -> dict[str, Any]:
     known = Pooled.of(lab, data, seed)
     goal = known.goal(lab["share"])
     try:
-        found = trace(DPFact(rank=rank, rounds=lab["rounds"], seed=seed, tol=0.0), network, nonzeros=False)
+        found = trace(
+            DPFact(weighting="none", rank=rank, rounds=lab["rounds"], seed=seed, tol=0.0), network, nonzeros=False
+        )
     except PolyclinicError as error:
         raise ValueError(f"{data}: {number} sites") from error
     traffic = found.model.traffic_

@@ -63,7 +63,7 @@ def phenotypes(lab: Lab) -> Result:
 def _table(patients: int, rank: int, seed: int) -> dict[str, Any]:
     network = cohort("icu", seed, patients)
     truth = network.truth
-    model = DPFact(rank=rank, seed=seed)
+    model = DPFact(weighting="none", rank=rank, seed=seed)
     fold = Fold(model, network)
     model.publish(fold.run())
     sites = sorted(network, key=lambda s: s.name)

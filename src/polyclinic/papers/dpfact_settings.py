@@ -108,10 +108,12 @@ def _fms(lab: Lab, name: str, epsilon: float, seed: int) -> dict[str, float]:
         common["sparsity"] = 0.0
 
     def plain() -> list[Any]:
-        return [f.tolist() for f in DPFact(**common).fit(network).factors_]
+        return [f.tolist() for f in DPFact(weighting="none", **common).fit(network).factors_]
 
     clear = [np.array(f) for f in lab.part(f"clear {name} {seed}", plain)]
-    noisy = DPFact(**common, privacy=Privacy(epsilon, lab["delta"], level="entry", clip=1.0)).fit(network)
+    noisy = DPFact(weighting="none", **common, privacy=Privacy(epsilon, lab["delta"], level="entry", clip=1.0)).fit(
+        network
+    )
     begun = open_factors(start(network[0].counts().shape[1:], lab["rank"], seed), zeros="missing")
     return {
         "own": factor_match_score(noisy.factors_, clear),
@@ -189,7 +191,7 @@ def mu(lab: Lab) -> Result:
 
 def _norms(lab: Lab, value: float, seed: int) -> dict[str, Any]:
     network = cohort("icu", seed, lab["patients"])
-    model = DPFact(rank=lab["rank"], seed=seed, sparsity=value).fit(network)
+    model = DPFact(weighting="none", rank=lab["rank"], seed=seed, sparsity=value).fit(network)
     units = list(network.truth.memberships)
     norms = np.array([np.linalg.norm(model.memberships_[u], axis=0) for u in units])
     ratio = norms / np.maximum(norms.max(0), 1e-300)
@@ -311,9 +313,9 @@ def _point(lab: Lab, point: Point, seed: int) -> dict[str, float] | None:
     common = {"rank": lab["rank"], "seed": seed, "elastic": gamma, "sparsity": kappa, "learning_rate": eta}
     try:
         if variant == "literal":
-            model = DPFact(**{**LITERAL, **common, "rounds": lab["epochs"]}).fit(network)
+            model = DPFact(weighting="none", **{**LITERAL, **common, "rounds": lab["epochs"]}).fit(network)
         else:
-            model = DPFact(**common).fit(network)
+            model = DPFact(weighting="none", **common).fit(network)
         score = model.score(network)
     except PolyclinicError:
         return None

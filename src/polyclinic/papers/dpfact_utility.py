@@ -188,15 +188,17 @@ def _auc(lab: Lab, name: str, data: str, rank: int, seed: int) -> float | None:
         if name == "frozen random factors":
             return random_factors_auc(network, rank, 0.6, seed)
         made: dict[str, Callable[[], Any]] = {
-            "CP-ALS": lambda: CPALS(**common),
-            "TRIP": lambda: TRIP(**common),
-            "DPFact": lambda: DPFact(**common),
-            "DPFact w/o l2,1": lambda: DPFact(**common, sparsity=0.0),
-            "DPFact, literal": lambda: DPFact(**common, **printed, **privacy),
-            "DPFact, literal, w/o l2,1": lambda: DPFact(**common, **{**printed, "sparsity": 0.0}, **privacy),
-            "DPFact, literal, w/o noise": lambda: DPFact(**common, **printed),
-            "DPFact, literal, w/o both": lambda: DPFact(**common, **{**printed, "sparsity": 0.0}),
-            ZEROS: lambda: DPFact(**common, **{**printed, "sparsity": 0.0}),
+            "CP-ALS": lambda: CPALS(weighting="none", **common),
+            "TRIP": lambda: TRIP(weighting="none", **common),
+            "DPFact": lambda: DPFact(weighting="none", **common),
+            "DPFact w/o l2,1": lambda: DPFact(weighting="none", **common, sparsity=0.0),
+            "DPFact, literal": lambda: DPFact(weighting="none", **common, **printed, **privacy),
+            "DPFact, literal, w/o l2,1": lambda: DPFact(
+                weighting="none", **common, **{**printed, "sparsity": 0.0}, **privacy
+            ),
+            "DPFact, literal, w/o noise": lambda: DPFact(weighting="none", **common, **printed),
+            "DPFact, literal, w/o both": lambda: DPFact(weighting="none", **common, **{**printed, "sparsity": 0.0}),
+            ZEROS: lambda: DPFact(weighting="none", **common, **{**printed, "sparsity": 0.0}),
         }
         model = made[name]()
         if name != ZEROS:
@@ -272,7 +274,7 @@ def nicu(lab: Lab) -> Result:
 def _unit_auc(patients: int, rank: int, seed: int) -> dict[str, float | None]:
     train, test = by_patient(cohort("icu", seed, patients), 0.6, seed)
     a, b = (next(s for s in part if s.name == "NICU") for part in (train, test))
-    fold = Fold(DPFact(rank=rank, seed=seed), train)
+    fold = Fold(DPFact(weighting="none", rank=rank, seed=seed), train)
     fold.run()
 
     def placed(factors: Sequence[Any]) -> float | None:
@@ -284,10 +286,10 @@ def _unit_auc(patients: int, rank: int, seed: int) -> dict[str, float | None]:
             return None
 
     return {
-        "TRIP": placed(TRIP(rank=rank, seed=seed).fit(train).factors_),
+        "TRIP": placed(TRIP(weighting="none", rank=rank, seed=seed).fit(train).factors_),
         "DPFact": placed(fold.public.factors),
         "DPFact, NICU's own factors": placed(fold.parties["NICU"].private.factors),
-        "DPFact w/o l2,1": placed(DPFact(rank=rank, seed=seed, sparsity=0.0).fit(train).factors_),
-        "CP-ALS": placed(CPALS(rank=rank, seed=seed).fit(train).factors_),
-        "NICU alone": placed(CPALS(rank=rank, seed=seed).fit([a]).factors_),
+        "DPFact w/o l2,1": placed(DPFact(weighting="none", rank=rank, seed=seed, sparsity=0.0).fit(train).factors_),
+        "CP-ALS": placed(CPALS(weighting="none", rank=rank, seed=seed).fit(train).factors_),
+        "NICU alone": placed(CPALS(weighting="none", rank=rank, seed=seed).fit([a]).factors_),
     }

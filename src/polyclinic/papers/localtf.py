@@ -225,15 +225,17 @@ def _both(lab: Lab, name: str, seed: int) -> dict[str, Any]:
     common = {"rank": lab["rank"], "seed": seed, "rounds": lab["rounds"], "tol": 0.0}
     off = "w/o" in name
     if name == SOFT:
-        model: Any = LocalTF(**common, **{**PRINTED, "variant": "corrected", "sparsity": UNITS})
+        model: Any = LocalTF(weighting="none", **common, **{**PRINTED, "variant": "corrected", "sparsity": UNITS})
     elif name == "CP-ALS":
-        model = SumALS(**common, warmup=20)
+        model = SumALS(weighting="none", **common, warmup=20)
     elif name.endswith("literal"):
         printed = literal("icu") if name.startswith("DPFact") else {**PRINTED, "sparsity": UNITS}
         printed = {**printed, "sparsity": 0.0} if off else printed
-        model = (DPFact if name.startswith("DPFact") else LocalTF)(**common, **printed)
+        model = (DPFact if name.startswith("DPFact") else LocalTF)(weighting="none", **common, **printed)
     else:
-        model = (DPFact if name.startswith("DPFact") else LocalTF)(**common, sparsity=0.0 if off else 1.0)
+        model = (DPFact if name.startswith("DPFact") else LocalTF)(
+            weighting="none", **common, sparsity=0.0 if off else 1.0
+        )
     found = trace(model, train)
     return {
         "few": found.observed[lab["few"] - 1],
@@ -246,13 +248,13 @@ def _both(lab: Lab, name: str, seed: int) -> dict[str, Any]:
 def convergence(lab: Lab) -> Result:
     """Figure 4.1: RMSE over rounds of CP-ALS, DPFact and LocalTF, none with l2,1; as printed and corrected."""
     made: dict[str, Any] = {
-        "CP-ALS": lambda **k: SumALS(warmup=20, **k),
-        "CP-ALS, plain sweeps": lambda **k: SumALS(warmup=0, **k),
-        "DPFact": lambda **k: DPFact(sparsity=0.0, **k),
-        "LocalTF": LocalTF,
-        "LocalTF, b = 3": lambda **k: LocalTF(local_passes=3, **k),
-        "DPFact, literal": lambda **k: DPFact(**literal("icu", sparsity=0.0), **k),
-        "LocalTF, literal": lambda **k: LocalTF(**PRINTED, **k),
+        "CP-ALS": lambda **k: SumALS(weighting="none", warmup=20, **k),
+        "CP-ALS, plain sweeps": lambda **k: SumALS(weighting="none", warmup=0, **k),
+        "DPFact": lambda **k: DPFact(weighting="none", sparsity=0.0, **k),
+        "LocalTF": lambda **k: LocalTF(weighting="none", **k),
+        "LocalTF, b = 3": lambda **k: LocalTF(weighting="none", local_passes=3, **k),
+        "DPFact, literal": lambda **k: DPFact(weighting="none", **literal("icu", sparsity=0.0), **k),
+        "LocalTF, literal": lambda **k: LocalTF(weighting="none", **PRINTED, **k),
     }
     rows, curves, settled = [], {}, {}
     for name, make in made.items():
@@ -372,5 +374,5 @@ def four_mode(lab: Lab) -> Result:
 
 def _four(cls: Any, patients: int, seed: int) -> dict[str, float]:
     network = planted_four_mode(patients=patients, seed=seed)
-    m = cls(rank=network.truth.rank + 2, seed=seed).fit(network)
+    m = cls(rank=network.truth.rank + 2, seed=seed, weighting="none").fit(network)
     return {"fms": factor_match_score(m.factors_, network.truth.factors), "fit": m.score(network)["fit"]}

@@ -26,22 +26,29 @@ def cost(lab: Lab) -> Result:
     """Section 4.5.2: rounds and bytes until arrived, every method tuned alike; one worker's upload beside the thesis'."""
     settings, names = lab["settings"], list(UNITS)
     runners = [
-        Runner("DPFact", lambda **k: DPFact(sparsity=0.0, **k), settings["dpfact"]),
-        Runner("LocalTF", LocalTF, settings["localtf"]),
-        Runner("distributed SGD", DistributedSGD, settings["distributed"]),
-        Runner("TRIP", TRIP, settings["trip"]),
-        Runner("TRIP, A_k and H_k up", lambda **k: TRIP(variant="paper", **k), settings["trip_literal"]),
-        Runner("SumALS", SumALS, settings["sumals"]),
+        Runner("DPFact", lambda **k: DPFact(weighting="none", sparsity=0.0, **k), settings["dpfact"]),
+        Runner("LocalTF", lambda **k: LocalTF(weighting="none", **k), settings["localtf"]),
+        Runner("distributed SGD", lambda **k: DistributedSGD(weighting="none", **k), settings["distributed"]),
+        Runner("TRIP", lambda **k: TRIP(weighting="none", **k), settings["trip"]),
+        Runner(
+            "TRIP, A_k and H_k up", lambda **k: TRIP(weighting="none", variant="paper", **k), settings["trip_literal"]
+        ),
+        Runner("SumALS", lambda **k: SumALS(weighting="none", **k), settings["sumals"]),
         Runner(
             "DPFact, literal",
-            lambda **k: DPFact(**{**literal("icu", names, sparsity=0.0), **k}),
+            lambda **k: DPFact(weighting="none", **{**literal("icu", names, sparsity=0.0), **k}),
             settings["dpfact_literal"],
             "nonzeros",
         ),
-        Runner("LocalTF, literal", lambda **k: LocalTF(**{**PRINTED, **k}), settings["localtf_literal"], "nonzeros"),
+        Runner(
+            "LocalTF, literal",
+            lambda **k: LocalTF(weighting="none", **{**PRINTED, **k}),
+            settings["localtf_literal"],
+            "nonzeros",
+        ),
         Runner(
             "distributed SGD, literal",
-            lambda **k: DistributedSGD(**{**PRINTED, "local_passes": 1, **k}),
+            lambda **k: DistributedSGD(weighting="none", **{**PRINTED, "local_passes": 1, **k}),
             settings["distributed_literal"],
             "nonzeros",
         ),
@@ -62,7 +69,7 @@ def cost(lab: Lab) -> Result:
                 None if name not in says else f"{207_200 * says[name]:,}",
             ]
         )
-    wide = LocalTF(rank=50, rounds=1, seed=0).fit(_papers_shape())
+    wide = LocalTF(weighting="none", rank=50, rounds=1, seed=0).fit(_papers_shape())
     each = wide.traffic_.payload_bytes_up // 3
     claims = [
         Claim(
@@ -192,7 +199,11 @@ def _passes(lab: Lab, b: int, seed: int) -> dict[str, Any]:
     network = cohort("icu", seed, patients)
     known = Pooled.of(lab, "icu", seed)
     goal = known.goal(lab["share"])
-    found = trace(LocalTF(rank=rank, rounds=lab["rounds"], seed=seed, local_passes=b, tol=0.0), network, nonzeros=False)
+    found = trace(
+        LocalTF(weighting="none", rank=rank, rounds=lab["rounds"], seed=seed, local_passes=b, tol=0.0),
+        network,
+        nonzeros=False,
+    )
     at = next((k for k, v in enumerate(found.full) if v <= goal), None)
     return {
         "rounds": None if at is None else at + 1,

@@ -108,7 +108,7 @@ class Pooled:
 
         def fit() -> dict[str, float | None]:
             sites = cohort(data, seed, patients)
-            model = CPALS(rank=rank, seed=seed).fit(sites)
+            model = CPALS(weighting="none", rank=rank, seed=seed).fit(sites)
             score, union = model.score(sites), pooled(sites).counts()
             cells = float(np.prod([float(d) for d in union.shape]))
             return {

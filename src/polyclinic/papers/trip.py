@@ -123,12 +123,12 @@ def _measure(sites: Sites, rank: int, rounds: int, seed: int, *, curve: bool = F
     fits, spent = {}, {}
     for n in (1, 1, rounds):  # the first loads the kernels; the second is what all but the other sweeps cost
         begun = time.process_time()
-        fits[n] = CPALS(rank=rank, rounds=n, tol=0, seed=seed).fit(union)
+        fits[n] = CPALS(weighting="none", rank=rank, rounds=n, tol=0, seed=seed).fit(union)
         spent[n] = time.process_time() - begun
     central = fits[rounds]
     kept: list[float] = []
-    trip = clock(TRIP(rank=rank, rounds=rounds, seed=seed), sites, main="sweep", curve=kept)
-    local = clock(LocalModel(rank=rank, rounds=rounds, tol=0, seed=seed), sites, main="factors")
+    trip = clock(TRIP(weighting="none", rank=rank, rounds=rounds, seed=seed), sites, main="sweep", curve=kept)
+    local = clock(LocalModel(weighting="none", rank=rank, rounds=rounds, tol=0, seed=seed), sites, main="factors")
     return {
         "central": {
             "rmse": rmse_of(union, central.factors_),
@@ -213,9 +213,9 @@ def _three(deal: Any, value: Any, lab: Lab, seed: int) -> list[float]:
     network = icu_network(patients=lab["patients"], seed=seed)
     sites, rank = deal(network, value, seed), network.truth.rank + 2
     return [
-        CPALS(rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"],
-        TRIP(rank=rank, rounds=lab["rounds"], seed=seed).fit(sites).score(sites)["rmse_full"],
-        LocalModel(rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"],
+        CPALS(weighting="none", rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"],
+        TRIP(weighting="none", rank=rank, rounds=lab["rounds"], seed=seed).fit(sites).score(sites)["rmse_full"],
+        LocalModel(weighting="none", rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"],
     ]
 
 

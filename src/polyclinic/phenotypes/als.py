@@ -13,7 +13,7 @@ from pydantic import Field
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Progress
 from polyclinic.phenotypes.central import Central, Clock, Data
-from polyclinic.phenotypes.factorization import FactorParams
+from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import completion, cp, kernels
 from polyclinic.tensors.blas import one_thread
@@ -24,7 +24,7 @@ __all__ = ["CPALS", "distinct_sweep"]
 Matrix = NDArray[np.float64]
 
 
-class CPALSParams(FactorParams):
+class CPALSParams(WeightedParams):
     """Parameters of CPALS."""
 
     rounds: int = Field(200, ge=1, le=100_000, description="Sweeps over all modes at most.")
@@ -70,8 +70,8 @@ class CPALS(Central):
     >>> import numpy as np, polyclinic as pc
     >>> t = pc.SparseTensor([[0, 0, 0], [1, 0, 0], [2, 1, 1]], [2.0, 4.0, 3.0], (3, 2, 2))
     >>> m = pc.CPALS(rank=2, seed=0).fit(t)
-    >>> round(m.score(t)["fit"], 3), m.weights_.round(2).tolist()
-    (1.0, [4.47, 3.0])
+    >>> round(m.score(t)["fit"], 3), m.weights_.round(2).tolist(), m.saturation_  # patients weigh between 1 and 1 + 8.3
+    (1.0, [3.02, 2.2], 8.3)
     """
 
     name = "cpals"

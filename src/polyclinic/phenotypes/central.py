@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.federation.fold import Progress, setting_of
 from polyclinic.federation.traffic import Traffic
-from polyclinic.phenotypes.factorization import Factorization
+from polyclinic.phenotypes.factorization import Factorization, WeightedParams
 from polyclinic.privacy.card import central_card
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.weighting import log_sizes, saturation_of, weighted
 
 __all__ = ["Central", "Data"]
 
@@ -43,20 +44,26 @@ class Central(Factorization):
     objective_: float
     starts_: list[dict[str, Any]]
     stability_: float | None
+    params: WeightedParams
 
     def _pool(self, data: Data) -> tuple[SparseTensor, list[tuple[str, int]]]:
-        """The union, and the sites' names and numbers of patients in its order."""
+        """The union with the patients' weights, and the sites' names and numbers of patients in its order."""
         if self.params.privacy is not None:
             raise ConfigError(
                 f"{type(self).__name__} sees every record: it has no private version",
                 hint="use a federated method (pc.DPEM for a formal guarantee), or privacy=None",
             )
         if isinstance(data, SparseTensor):
-            return data, [("pooled", data.patients)]
+            return self._weigh(data), [("pooled", data.patients)]
         sites = [data] if isinstance(data, Site) else list(data)
         setting_of(self, sites)  # type: ignore[arg-type]  # same checks, same errors as a federated run
         union = pooled(sites).counts() if len(sites) > 1 else sites[0].counts()
-        return union, [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]
+        return self._weigh(union), [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]
+
+    def _weigh(self, union: SparseTensor) -> SparseTensor:
+        p = self.params
+        self.saturation_ = saturation_of(log_sizes(union)) if p.estimates else p.public_saturation
+        return weighted(union, self.saturation_)
 
     def _store(
         self, tensor: SparseTensor, parts: list[tuple[str, int]], patients: Matrix, factors: list[Matrix]

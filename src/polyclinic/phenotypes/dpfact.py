@@ -62,10 +62,10 @@ class DPFact(LocalTF):
         name the phenotypes differently at every site, and the elastic force then merges some of them for good.
         """
         if self.params.variant == "corrected" and self.params.zeros == "observed" and private.passes < WARM:
-            return self._run(site, private, public.factors, None)
+            return super()._passes(site, private, public)
         own = private.factors if private.passes else public.factors
         elastic = Elastic(public.factors, self.params.elastic) if self.params.elastic else None
-        return self._run(site, private, own, elastic)
+        return self._run(self._cells(site, public), site.name, private, own, elastic)
 
     def _server(self, mode: int, old: Array, total: Total) -> Array:
         """Eq. 19: B^ + alpha (average - B^)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.federation.estimator import Configured, Estimator
@@ -18,8 +18,9 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
+from polyclinic.tensors.weighting import weighted
 
-__all__ = ["FactorParams", "Factorization", "FederatedFactorization", "power_of_two"]
+__all__ = ["FactorParams", "Factorization", "FederatedFactorization", "WeightedParams", "power_of_two"]
 
 Array = NDArray[np.float64]
 
@@ -35,6 +36,38 @@ class FactorParams(Params):
     n_starts: int = Field(1, ge=1, le=1000, description="Random starts; the best one is kept.")
 
 
+class WeightedParams(FactorParams):
+    """Parameters of the least-squares methods, where a patient counts by the square of the record."""
+
+    weighting: Literal["saturating", "none"] = Field(
+        "saturating",
+        description="How much a patient weighs: it grows with the record and saturates, so that no few patients make the "
+        "phenotypes; or not at all (none; always with variant='paper', zeros='missing' and privacy of level 'entry').",
+    )
+    saturation: float | None = Field(
+        None, gt=0, description="n0, the squared size at which half of the weight is reached; None: from two sums."
+    )
+
+    @model_validator(mode="after")
+    def _as_printed(self) -> Self:
+        # The papers weigh every count as it is, and their noise is scaled to counts (CONCORD 14).
+        # Where absent cells are unknown, a model speaks of the values themselves, cell by cell.
+        entry = self.privacy is not None and self.privacy.level == "entry"
+        if self.variant == "paper" or entry or self.zeros == "missing":
+            object.__setattr__(self, "weighting", "none")
+        return self
+
+    @property
+    def estimates(self) -> bool:
+        """Whether n0 has to be asked from the sites."""
+        return self.weighting == "saturating" and self.saturation is None
+
+    @property
+    def public_saturation(self) -> float | None:
+        """n0 as far as it is known before anybody is asked; None also where patients are not weighted."""
+        return self.saturation if self.weighting == "saturating" else None
+
+
 class Factorization(Configured):
     """The results of a fit, in canonical form.
 
@@ -46,6 +79,8 @@ class Factorization(Configured):
         (R,) product of all column norms, largest first.
     memberships_
         Site -> (patients, R) loadings on ``factors_``; they never leave the site.
+    saturation_
+        n0 of the saturating weights that the fit gave its patients, and ``transform`` gives new ones; None: no weights.
     """
 
     factors_: list[Array]
@@ -55,6 +90,7 @@ class Factorization(Configured):
     history_: list[dict[str, Any]]
     traffic_: Any
     privacy_: Any
+    saturation_: float | None = None
 
     def _set(
         self, factors: Sequence[Array], energy: Array, memberships: Mapping[str, Array], axes: Sequence[Axis]
@@ -94,7 +130,7 @@ class Factorization(Configured):
     def transform(self, data: SparseTensor | Site) -> Array:
         """(patients, R) memberships of new patients on the learned phenotypes."""
         return cp.solve_memberships(
-            self._checked(data),
+            weighted(self._checked(data), self.saturation_),
             self.factors_,
             nonnegative=getattr(self.params, "nonnegative", True),
             zeros=getattr(self.params, "zeros", "observed"),
@@ -125,15 +161,15 @@ class Factorization(Configured):
 
     def score(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """Reconstruction with memberships solved anew: ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells,
-        ``fit`` = 1 - ||O - X|| / ||O||."""
+        ``fit`` = 1 - ||O - X|| / ||O||. O are the cells as fitted: weighted where ``saturation_`` is a number."""
         given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else data
         tensors = [self._checked(d) for d in given]
         if not tensors:
             raise DataError("nothing to score: no sites given")
         full = observed = norm = cells = 0.0
         nonzeros = 0
-        for t in tensors:
-            factors = self._model(t)
+        for given_tensor in tensors:
+            factors, t = self._model(given_tensor), weighted(given_tensor, self.saturation_)
             residual = kernels.residuals_at(t, factors)
             observed += float(residual @ residual)
             nonzeros += t.nnz
@@ -187,4 +223,5 @@ class FederatedFactorization(Factorization, Estimator):
         if energy is None:
             energy = sum((np.square(a).sum(0) for a in memberships.values()), np.zeros(public.factors[0].shape[1]))
         self.objective_ = public.objective
+        self.saturation_ = getattr(public, "saturation", None)  # DPEM has patients of unit length, and no weights
         self._set(list(public.factors), np.asarray(energy), memberships, outcome.setting.axes)

@@ -12,18 +12,20 @@ from pydantic import Field
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes.als import CPALS
-from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
+from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
+from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
 from polyclinic.tensors.site import Site
+from polyclinic.tensors.weighting import weighted
 
 __all__ = ["LocalModel"]
 
 Array = NDArray[np.float64]
 
 
-class LocalModelParams(FactorParams):
+class LocalModelParams(WeightedParams):
     """Parameters of the local model."""
 
     rounds: int = Field(200, ge=1, le=100_000, description="Sweeps at each site at most.")
@@ -32,12 +34,13 @@ class LocalModelParams(FactorParams):
 
 @dataclass(frozen=True)
 class AlonePublic:
-    """Factors; one gathering is all that happens."""
+    """Factors; one gathering is all that happens, after a sum that says how patients are weighed."""
 
-    stage: Literal["factors", "end"]
+    stage: Literal["setup", "factors", "end"]
     factors: tuple[Array, ...]
     objective: float | None = None
     energy: Array | None = None
+    saturation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,21 @@ class LocalModel(FederatedFactorization):
             raise ConfigError(
                 "LocalModel adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None"
             )
-        return AlonePublic("factors", tuple(start(setting.shape, self.params.rank, self.params.seed)))
+        p = self.params
+        factors = tuple(start(setting.shape, p.rank, p.seed))
+        return AlonePublic("setup" if p.estimates else "factors", factors, saturation=p.public_saturation)
 
     def next(self, public: AlonePublic) -> Step | None:
         if public.stage == "end":
             return None
+        if public.stage == "setup":
+            return setup(self.params)
         shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
         return Step(1, "factors", shapes, bound=1.0 + 1e-9, weight_bound=1e12, how="gather")
 
     def combine(self, step: Step, public: AlonePublic, total: Total) -> AlonePublic:
+        if step.name == "setup":
+            return replace(public, stage="factors", saturation=sizes_of(self.params, total).saturation)
         modes = range(1, len(public.factors) + 1)
         found = {s: [c.arrays[f"mode{n}"] for n in modes] for s, c in sorted(total.gathered.items())}
         weight = {s: c.weight for s, c in total.gathered.items()}
@@ -100,15 +109,25 @@ class LocalModel(FederatedFactorization):
         self, step: Step, site: Site, private: AlonePrivate, public: AlonePublic, rng: np.random.Generator
     ) -> tuple[AlonePrivate, Contribution]:
         p, tensor = self.params, site.counts()
+        if step.name == "setup":
+            return private, own_sizes(p, site)
         if tensor.nnz == 0:
             return AlonePrivate(True), Contribution({k: np.zeros(s) for k, s in step.shapes.items()}, 0.0)
         alone = CPALS(
-            rank=p.rank, rounds=p.rounds, tol=p.tol, seed=p.seed, nonnegative=p.nonnegative, zeros=p.zeros
-        ).fit(tensor)
+            rank=p.rank,
+            rounds=p.rounds,
+            tol=p.tol,
+            seed=p.seed,
+            nonnegative=p.nonnegative,
+            zeros=p.zeros,
+            weighting="none",
+        ).fit(weighted(tensor, public.saturation))
         arrays = {f"mode{n}": f for n, f in enumerate(alone.factors_, start=1)}
         return AlonePrivate(True), Contribution(arrays, float(tensor.nnz))
 
     def close(self, site: Site, private: AlonePrivate, public: AlonePublic) -> Arrays:
         p = self.params
-        a = cp.solve_memberships(site.counts(), public.factors, nonnegative=p.nonnegative, zeros=p.zeros)
+        a = cp.solve_memberships(
+            weighted(site.counts(), public.saturation), public.factors, nonnegative=p.nonnegative, zeros=p.zeros
+        )
         return {"memberships": a}

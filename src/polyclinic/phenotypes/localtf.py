@@ -17,12 +17,15 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
-from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
+from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.local_pass import Elastic, Passed, close_patients, local_pass, open_factors, open_patients
 from polyclinic.phenotypes.rate import Conditions, Rate, conditions, rate_at
+from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
 from polyclinic.tensors.site import Site
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.weighting import weighted
 
 __all__ = ["DistributedSGD", "LocalParams", "LocalPrivate", "LocalPublic", "LocalTF"]
 
@@ -31,7 +34,7 @@ Factors = tuple[Array, ...]
 HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
 
 
-class LocalParams(FactorParams):
+class LocalParams(WeightedParams):
     """Parameters of the methods by local passes."""
 
     rounds: int = Field(60, ge=1, le=100_000, description="Communications at most.")
@@ -61,6 +64,7 @@ class LocalPublic:
     nonzeros: float = 1.0
     objective: float | None = None
     energy: Array | None = None
+    saturation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,13 +108,18 @@ class LocalTF(FederatedFactorization):
                 faults=[f"sites: {', '.join(setting.sites)}"],
             )
         factors = open_factors(start(setting.shape, self.params.rank, self.params.seed), zeros=self.params.zeros)
+        stage: Any = "setup" if self.open_scores else "factors"
         return LocalPublic(
-            "setup" if self.open_scores else "factors", 0 if self.open_scores else 1, tuple(factors), len(setting.sites)
+            stage,
+            0 if self.open_scores else 1,
+            tuple(factors),
+            len(setting.sites),
+            saturation=self.params.public_saturation,
         )
 
     def next(self, public: LocalPublic) -> Step | None:
         if public.stage == "setup":
-            return Step(0, "setup", {"size": (3,)}, bound=1e15, counts=False)
+            return setup(self.params)
         if public.stage == "factors":
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
             size = max(1.0, *(float(np.abs(f).max(initial=0.0)) for f in public.factors))
@@ -126,10 +135,16 @@ class LocalTF(FederatedFactorization):
     def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
         p = self.params
         if step.name == "setup":
-            norm, patients, nonzeros = (float(x) for x in total.arrays["size"])
-            cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
+            size = sizes_of(self.params, total)
+            cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
             return replace(
-                public, stage="factors", round=1, norm=power_of_two(norm), cells=cells, nonzeros=max(nonzeros, 1.0)
+                public,
+                stage="factors",
+                round=1,
+                norm=size.norm,
+                cells=cells,
+                nonzeros=max(size.nonzeros, 1.0),
+                saturation=size.saturation,
             )
         if step.name == "score":
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm)
@@ -175,10 +190,9 @@ class LocalTF(FederatedFactorization):
     def contribute(
         self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic, rng: np.random.Generator
     ) -> tuple[LocalPrivate, Contribution]:
-        tensor = site.counts()
         if step.name == "setup":
-            size = np.array([tensor.norm_squared(), float(tensor.patients), float(tensor.nnz)])
-            return private, Contribution({"size": size})
+            return private, own_sizes(self.params, site)
+        tensor = site.counts()
         if step.name == "score":
             closed = self.close(site, private, public)["memberships"]
             return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})
@@ -191,15 +205,17 @@ class LocalTF(FederatedFactorization):
 
     def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
         """``local_passes`` passes from the shared factors."""
-        return self._run(site, private, public.factors, None)
+        return self._run(self._cells(site, public), site.name, private, public.factors, None)
 
-    def _run(self, site: Site, private: LocalPrivate, factors: Factors, elastic: Elastic | None) -> Passed:
+    def _run(
+        self, tensor: SparseTensor, site: str, private: LocalPrivate, factors: Factors, elastic: Elastic | None
+    ) -> Passed:
         p = self.params
         state = Passed(private.patients, list(factors), 0.0)
         for k in range(p.local_passes):
             number = private.passes + k + 1
             state = local_pass(
-                site.counts(),
+                tensor,
                 state.patients,
                 state.factors,
                 number=number,
@@ -207,12 +223,16 @@ class LocalTF(FederatedFactorization):
                 zeros=p.zeros,
                 nonnegative=p.nonnegative,
                 learning_rate=rate_at(p.learning_rate, number, p.zeros),
-                sparsity=self._mu(site.name),
+                sparsity=self._mu(site),
                 elastic=elastic,
                 clip=p.privacy.clip if p.privacy is not None else None,
                 variant=p.variant,
             )
         return state
+
+    def _cells(self, site: Site, public: LocalPublic) -> SparseTensor:
+        """The site's cells as the fit weighs them."""
+        return weighted(site.counts(), public.saturation)
 
     def _weighted(self, passed: Passed, nonzeros: int, public: LocalPublic) -> tuple[dict[str, Array], float]:
         """A site's factors and weight; by energy, a phenotype counts as much as the site has of it (RECIPES)."""
@@ -229,7 +249,7 @@ class LocalTF(FederatedFactorization):
         p = self.params
         return {
             "memberships": close_patients(
-                site.counts(),
+                self._cells(site, public),
                 private.patients,
                 public.factors,
                 zeros=p.zeros,
@@ -243,7 +263,7 @@ class LocalTF(FederatedFactorization):
         p = self.params
         factors = [self.memberships_[site.name], *self.factors_]
         return conditions(
-            site.counts(),
+            weighted(site.counts(), self.saturation_),
             factors,
             learning_rate=rate_at(p.learning_rate, 1, p.zeros),
             elastic=getattr(p, "elastic", 0.0),
@@ -255,7 +275,7 @@ class LocalTF(FederatedFactorization):
         rate = rate_at(p.learning_rate, 1, p.zeros)
         if p.zeros == "observed":
             return f"learning_rate is {rate:g} (in units of 1/||Gram||); try 1"
-        tensor = site.counts()
+        tensor = self._cells(site, public)
         first = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         begun = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
         stable = conditions(tensor, [first, *begun], learning_rate=rate, elastic=getattr(p, "elastic", 0.0)).stable_rate
@@ -283,6 +303,8 @@ class LocalTF(FederatedFactorization):
             faults.append("privacy.level 'patient': no patient-level bound holds for this mechanism (ERRATA E0.8)")
         if p.zeros != "missing":
             faults.append("zeros 'observed': the papers' mechanism visits nonzeros only")
+        if p.estimates:  # the sizes of the records would be two more sums that nobody paid for
+            faults.append("saturation is not given: with privacy n0 must be a public number, e.g. saturation=13")
         if faults:
             raise ConfigError(
                 f"{type(self).__name__} cannot give this privacy",

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from polyclinic.federation.fold import Progress
 from polyclinic.phenotypes.central import Central, Clock, Data
-from polyclinic.phenotypes.factorization import FactorParams
+from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.local_pass import close_patients, local_pass, open_factors, open_patients
 from polyclinic.phenotypes.rate import Rate, rate_at
 from polyclinic.phenotypes.start import start
@@ -24,7 +24,7 @@ __all__ = ["CPSGD"]
 Matrix = NDArray[np.float64]
 
 
-class CPSGDParams(FactorParams):
+class CPSGDParams(WeightedParams):
     """Parameters of CPSGD."""
 
     rounds: int = Field(60, ge=1, le=100_000, description="Passes over the data at most.")

@@ -16,11 +16,13 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
-from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
+from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
+from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
+from polyclinic.tensors.weighting import weighted
 
 __all__ = ["SumALS"]
 
@@ -29,7 +31,7 @@ SWEEPS = 3
 HEADROOM = 1e5
 
 
-class SumALSParams(FactorParams):
+class SumALSParams(WeightedParams):
     """Parameters of SumALS."""
 
     rounds: int = Field(60, ge=1, le=100_000, description="Pooled sweeps at most.")
@@ -49,6 +51,7 @@ class SumPublic:
     cells: float = 0.0
     objective: float | None = None
     energy: Array | None = None
+    saturation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,12 @@ class SumALS(FederatedFactorization):
         if p.zeros == "missing" or p.privacy is not None:
             raise ConfigError("SumALS counts every cell and adds no noise", hint="use zeros='observed', privacy=None")
         factors = tuple(start(setting.shape, p.rank, p.seed))
-        return SumPublic("setup", 0, 1, factors, np.ones(p.rank))
+        return SumPublic("setup", 0, 1, factors, np.ones(p.rank), saturation=p.public_saturation)
 
     def next(self, public: SumPublic) -> Step | None:
         rank = self.params.rank
         if public.stage == "setup":
-            return Step(0, "setup", {"size": (2,)}, bound=1e15, counts=False)
+            return setup(self.params)
         if public.stage == "sweep":
             shapes = {"mttkrp": public.factors[public.mode - 1].shape, "gram": (rank, rank), "aside": (1,)}
             return Step(public.round, f"mode{public.mode}", shapes, bound=HEADROOM, asides=("aside",))
@@ -102,9 +105,9 @@ class SumALS(FederatedFactorization):
     def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
         p = self.params
         if step.name == "setup":
-            norm, patients = (float(x) for x in total.arrays["size"])
-            cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
-            return replace(public, stage="sweep", round=1, norm=power_of_two(norm), cells=cells)
+            size = sizes_of(self.params, total)
+            cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
+            return replace(public, stage="sweep", round=1, norm=size.norm, cells=cells, saturation=size.saturation)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
@@ -160,9 +163,9 @@ class SumALS(FederatedFactorization):
     def contribute(
         self, step: Step, site: Site, private: SumPrivate, public: SumPublic, rng: np.random.Generator
     ) -> tuple[SumPrivate, Contribution]:
-        tensor = site.counts()
         if step.name == "setup":
-            return private, Contribution({"size": np.array([tensor.norm_squared(), float(tensor.patients)])})
+            return private, own_sizes(self.params, site)
+        tensor = weighted(site.counts(), public.saturation)
         if step.name == "score":
             a = cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)
             everyone = [a, *public.factors]
@@ -187,4 +190,5 @@ class SumALS(FederatedFactorization):
         return private, Contribution({"mttkrp": m / public.norm, "gram": own.T @ own / public.norm, "aside": error})
 
     def close(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
-        return {"memberships": cp.solve_memberships(site.counts(), public.factors, nonnegative=self.params.nonnegative)}
+        tensor = weighted(site.counts(), public.saturation)
+        return {"memberships": cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)}

@@ -20,12 +20,14 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
-from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization, power_of_two
+from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.local_pass import local_pass
+from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
+from polyclinic.tensors.weighting import weighted
 
 __all__ = ["TRIP", "distinct_step"]
 
@@ -35,7 +37,7 @@ SWEEPS = 3
 HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
 
 
-class TRIPParams(FactorParams):
+class TRIPParams(WeightedParams):
     """Parameters of TRIP."""
 
     penalty: float | None = Field(
@@ -70,6 +72,7 @@ class TRIPPublic:
     norm: float = 1.0  # ||O||^2 over all sites, rounded to a power of two: the unit of scores on the wire
     cells: float = 0.0
     energy: Array | None = None
+    saturation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,12 +115,14 @@ class TRIP(FederatedFactorization):
         twins = factors if self.params.distinct else ()
         zeros = tuple(np.zeros_like(f) for f in twins)
         n = len(factors)
-        return TRIPPublic("setup", 0, factors, twins, zeros, (0.0,) * n, (0.0,) * n)
+        return TRIPPublic(
+            "setup", 0, factors, twins, zeros, (0.0,) * n, (0.0,) * n, saturation=self.params.public_saturation
+        )
 
     def next(self, public: TRIPPublic) -> Step | None:
         modes, rank = len(public.factors), self.params.rank
         if public.stage == "setup":
-            return Step(0, "setup", {"size": (2,)}, bound=1e15, counts=False)
+            return setup(self.params)
         if public.stage == "scale":
             return Step(public.round, "scale", {"gram": (modes,)}, bound=HEADROOM, counts=False)
         if public.stage in ("warm", "sweep"):
@@ -140,11 +145,10 @@ class TRIP(FederatedFactorization):
         p = self.params
         k = total.members
         if step.name == "setup":
-            norm, patients = (float(x) for x in total.arrays["size"])
-            cells = patients * float(np.prod([float(len(f)) for f in public.factors]))
-            return replace(
-                public, stage="warm" if self._warm else "scale", round=1, norm=power_of_two(norm), cells=cells
-            )
+            size = sizes_of(self.params, total)
+            cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
+            stage: Any = "warm" if self._warm else "scale"
+            return replace(public, stage=stage, round=1, norm=size.norm, cells=cells, saturation=size.saturation)
         if step.name == "scale":  # omega must scale with the Gram (E2.5); one scalar per mode
             base = tuple(max(float(g) * public.norm, 1e-12) for g in total.arrays["gram"])
             return replace(public, stage="sweep", omega=tuple(self._penalty * b / k for b in base), base=base)
@@ -159,7 +163,7 @@ class TRIP(FederatedFactorization):
         after = replace(public, round=public.round if ended else public.round + 1, objective=objective)
         if step.name == "warm":
             shared = tuple(cp.unit_columns(total.arrays[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
-            stage: Any = "score" if ended else "scale" if public.round >= p.warmup else "warm"
+            stage = "score" if ended else "scale" if public.round >= p.warmup else "warm"
             return replace(after, stage=stage, factors=shared, twins=shared if p.distinct else ())
         factors, twins, multipliers, dual = [], [], [], 0.0
         for n, old in enumerate(public.factors):
@@ -212,9 +216,9 @@ class TRIP(FederatedFactorization):
     def contribute(
         self, step: Step, site: Site, private: TRIPPrivate, public: TRIPPublic, rng: np.random.Generator
     ) -> tuple[TRIPPrivate, Contribution]:
-        tensor, p = site.counts(), self.params
         if step.name == "setup":
-            return private, Contribution({"size": np.array([tensor.norm_squared(), float(tensor.patients)])})
+            return private, own_sizes(self.params, site)
+        tensor, p = weighted(site.counts(), public.saturation), self.params
         if step.name == "warm":
             passed = local_pass(tensor, private.patients, public.factors, number=public.round, seed=p.seed)
             energy = np.square(passed.patients).sum(0) / public.norm
@@ -253,7 +257,8 @@ class TRIP(FederatedFactorization):
         return TRIPPrivate(patients, tuple(own_factors), tuple(duals), public.omega, False), Contribution(arrays)
 
     def close(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> Arrays:
-        return {"memberships": cp.solve_memberships(site.counts(), public.factors, nonnegative=self.params.nonnegative)}
+        tensor = weighted(site.counts(), public.saturation)
+        return {"memberships": cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)}
 
     def remedy(self, site: Site, public: TRIPPublic) -> str:
         return f"raise penalty (now {self._penalty:g}) to {10 * self._penalty:g}, or lower penalty_growth"

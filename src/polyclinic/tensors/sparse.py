@@ -49,7 +49,7 @@ class SparseTensor:
     ([[0, 1, 2], [3, 0, 0]], [3.0, 5.0])
     """
 
-    __slots__ = ("_norm2", "axes", "codes", "indptr", "rows", "shape", "values")
+    __slots__ = ("_norm2", "_twin", "axes", "codes", "indptr", "rows", "shape", "values")
 
     shape: tuple[int, ...]
     rows: NDArray[np.int64]
@@ -58,6 +58,7 @@ class SparseTensor:
     values: NDArray[np.float64]
     axes: tuple[Axis, ...]
     _norm2: float | None
+    _twin: tuple[float, SparseTensor] | None  # with saturating weights, once asked for (tensors.weighting)
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class SparseTensor:
         for a in (rows, indptr, *codes, values):
             a.flags.writeable = False
         for name, value in zip(
-            ("rows", "indptr", "codes", "values", "shape", "axes", "_norm2"),
-            (rows, indptr, codes, values, shape, axes, None),
+            ("rows", "indptr", "codes", "values", "shape", "axes", "_norm2", "_twin"),
+            (rows, indptr, codes, values, shape, axes, None, None),
         ):
             object.__setattr__(self, name, value)
 
