@@ -16,7 +16,7 @@ from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
 from polyclinic.evaluation.neighbours import neighbours
-from polyclinic.evaluation.presence import MINIMUM, presence
+from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
@@ -88,7 +88,9 @@ def run_study(
     figures = summary(model, found, seed=study.seed)
     write_outcome(model, found, folder)
     if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
-        write_counts(model, found, folder, study)
+        counted = write_counts(model, found, folder, study)
+        if counted is not None and counted.kept:
+            figures["phenotypes_named"] = counted.named
     folder.write_json(folder.metrics, figures)
     return figures
 
@@ -169,6 +171,7 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
         described["axes"] = [a.to_json() for a in model.axes_]
         arrays |= {f"shown{n}": f for n, f in enumerate(getattr(model, "shown_", ()), start=1)}
         described["stability"] = getattr(model, "stability_", None)
+        described["saturation"] = model.saturation_
         for s in sites:
             place = folder.path / "sites" / s.name / "memberships.npz"
             kept = {"memberships": model.memberships_[s.name]} | ({"labels": s.labels} if s.labels is not None else {})
@@ -185,7 +188,7 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
     folder.write_json(Path(folder.path / "outcome.json"), described)
 
 
-def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: Study) -> None:
+def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: Study) -> Presence | None:
     """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
 
     Small counts are removed before anything is written, at the strictest owner's limit.
@@ -196,15 +199,19 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
         if alike is not None:
             folder.write_json(folder.path / "neighbours.json", alike.to_json())
     if not getattr(model, "memberships_", None):
-        return
+        return None
     found = presence(model, sites, minimum=minimum)
     folder.write_json(folder.path / "presence.json", found.to_json())
     if not hasattr(model, "factors_"):
-        return
-    folder.write_arrays(folder.path / "presence.npz", {f"few{n}": f for n, f in enumerate(found.few, start=1)})
-    outcome = associate(model, sites, seed=study.seed, minimum=minimum)
+        return found
+    flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
+    flags |= {f"held{n}": f for n, f in enumerate(found.held, start=1)}
+    folder.write_arrays(folder.path / "presence.npz", flags)
+    asked = None if study.labels is None else study.labels.words()
+    outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked)
     if outcome is not None:
         folder.write_json(folder.path / "association.json", outcome.to_json())
+    return found
 
 
 def _versions() -> dict[str, Any]:

@@ -16,6 +16,12 @@ def command(
     export: Annotated[
         bool, typer.Option("--export", help="Also every table as CSV and Parquet, the model, citation.bib: exports/.")
     ] = False,
+    local: Annotated[
+        str | None,
+        typer.Option(
+            "--local", help="For this site's owner, on the owner's machine: everything, nothing hidden; do not pass on."
+        ),
+    ] = None,
     sheet: Annotated[
         list[str] | None, typer.Option("--sheet", help="A blinded review sheet for this reviewer: review/NAME.csv.")
     ] = None,
@@ -51,7 +57,12 @@ def command(
         made["agreement"] = asdict(agreement(reviewed))
         run.write_json(run.path / "review.json", made["agreement"])
     with busy("writing the report", quiet=as_json):
-        path = write_report(run, out=out)
+        if local is not None:
+            from polyclinic.report.local import write_local_report
+
+            path = write_local_report(run, local, out=out)
+        else:
+            path = write_report(run, out=out)
     made |= {"report": str(path), "bytes": path.stat().st_size}
     if export:
         from polyclinic.report.export import export as write_exports

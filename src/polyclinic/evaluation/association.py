@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.evaluation.prediction import predict, split
+from polyclinic.evaluation.prediction import labelled, predict, split
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.tensors.site import Site
 
@@ -57,15 +57,33 @@ class Judged:
 
 @dataclass(frozen=True)
 class Association:
-    """Everything about the outcome that a report shows; no count of patients from 1 to 10 can be read from it."""
+    """Everything about the outcome that a report shows; no count of patients from 1 to 10 can be read from it.
+
+    Attributes
+    ----------
+    patients
+        All patients, those without a known outcome included.
+    unknown
+        How many of them have no known outcome: they are left out here and nowhere else. None: 1 to 10.
+    outcome
+        What was asked for, in words.
+    sites_without
+        Sites where nobody's outcome is known.
+    reason
+        Why nothing can be shown; empty where something is.
+    """
 
     patients: int
-    events: int
-    effects: tuple[Effect, ...]
-    judged: tuple[Judged, ...]
-    roc: tuple[tuple[float, float], ...]  # false and true positive rate
-    calibration: tuple[tuple[float, float, float, float], ...]  # predicted, observed, low, high
+    events: int | None
+    effects: tuple[Effect, ...] = ()
+    judged: tuple[Judged, ...] = ()
+    roc: tuple[tuple[float, float], ...] = ()  # false and true positive rate
+    calibration: tuple[tuple[float, float, float, float], ...] = ()  # predicted, observed, low, high
     note: str = ""
+    unknown: int | None = 0
+    outcome: str = "outcome"
+    sites_without: tuple[str, ...] = ()
+    reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -73,9 +91,18 @@ class Association:
 
 
 def associate(
-    model: Any, sites: Sequence[Site], *, seed: int = 0, minimum: int = MINIMUM, random: Sequence[Array] | None = None
+    model: Any,
+    sites: Sequence[Site],
+    *,
+    seed: int = 0,
+    minimum: int = MINIMUM,
+    random: Sequence[Array] | None = None,
+    outcome: str | None = None,
 ) -> Association | None:
-    """The outcome tables of a fitted phenotype model, or None where there is no 0/1 outcome or it is too rare.
+    """The outcome tables of a fitted phenotype model, or the reason why there are none.
+
+    Patients whose label is unknown (NaN) are left out here and nowhere else, before anything is split: the tables are
+    those of the study without these patients. None only where no site has labels and no outcome was asked for.
 
     Parameters
     ----------
@@ -89,31 +116,53 @@ def associate(
         Fewer patients than this with or without the outcome, among those judged: nothing is shown.
     random
         Frozen random factors to compare with; default: a start of the same size.
+    outcome
+        What was asked for, in words.
     """
-    if not all(s.labels is not None for s in sites):
+    if outcome is None and all(s.labels is None for s in sites):
         return None
-    y = np.concatenate([np.asarray(s.labels) for s in sites])
-    if not np.isin(y, (0, 1)).all() or min((y == 1).sum(), (y == 0).sum()) < 2 * minimum:
-        return None
-    placed = {s.name: np.asarray(model.transform(s)) for s in sites}
-    effects = logistic(np.concatenate([placed[s.name] for s in sites]), y)
-    train, test = split(sites, SHARE, seed)
+    known = labelled(sites)
+    everybody = sum(s.patients for s in sites)
+    nothing = Association(
+        everybody,
+        None,
+        unknown=None if 0 < known.unknown < minimum else known.unknown,
+        outcome=outcome or "outcome",
+        sites_without=known.without,
+    )
+    if not known.sites:
+        return replace(nothing, reason="no patient has a known outcome")
+    y = np.concatenate([np.asarray(s.labels) for s in known.sites])
+    if not np.isin(y, (0, 1)).all():
+        return replace(nothing, reason="the outcome has other values than 0 and 1")
+    if min((y == 1).sum(), (y == 0).sum()) < 2 * minimum:
+        rare = "with" if (y == 1).sum() < 2 * minimum else "without"
+        why = f"fewer than {2 * minimum} patients are known to be {rare} it: too few to judge, and to show"
+        return replace(nothing, reason=why)
+    placed = np.concatenate([_of(model, s) for s in known.sites])
+    train, test = split(known.sites, SHARE, seed)
     try:
-        rows = [[_of(model, s) for s in part] for part in (train, test)]
         names = ["phenotypes", "numbers of events and of different entries", "frozen random factors"]
         tried = [
-            [np.concatenate(r) for r in rows],
+            [np.concatenate([_of(model, s) for s in part]) for part in (train, test)],
             [np.concatenate([_counts(s) for s in part]) for part in (train, test)],
             [np.concatenate([_random(model, s, seed, random) for s in part]) for part in (train, test)],
         ]
         labels = [np.concatenate([np.asarray(s.labels) for s in part]) for part in (train, test)]
         found = [predict(a, labels[0], b, labels[1]) for a, b in tried]
-    except DataError:
-        return None
+    except DataError as e:
+        return replace(nothing, reason=e.what)
     best = found[0]
     roc, calibration = curves(best.labels, best.risks, minimum=minimum)
     judged = tuple(Judged(n, f.auc, *auc_interval(f.labels, f.risks)) for n, f in zip(names, found))
-    return Association(len(y), int((y == 1).sum()), effects, judged, roc, calibration)
+    return replace(
+        nothing,
+        events=int((y == 1).sum()),
+        effects=logistic(placed, y),
+        judged=judged,
+        roc=roc,
+        calibration=calibration,
+    )
 
 
 def logistic(memberships: Array, outcome: NDArray[Any]) -> tuple[Effect, ...]:

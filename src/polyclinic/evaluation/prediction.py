@@ -13,7 +13,7 @@ from polyclinic.errors import DataError
 from polyclinic.federation.protocol import ordered, seeds
 from polyclinic.tensors.site import Site, Sites
 
-__all__ = ["Prediction", "outcome_auc", "predict", "random_factors_auc", "split"]
+__all__ = ["Labelled", "Prediction", "labelled", "outcome_auc", "predict", "random_factors_auc", "split"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,49 @@ class Prediction:
     labels: NDArray[Any]
     risks: NDArray[np.float64]
     coefficients: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """The patients whose outcome is known; the others are left out of outcome models and of nothing else.
+
+    Attributes
+    ----------
+    sites
+        Every site that has at least one of them, with these patients only.
+    unknown
+        How many patients have no known outcome.
+    without
+        Sites where nobody has one.
+    """
+
+    sites: Sites
+    unknown: int
+    without: tuple[str, ...]
+
+
+def labelled(sites: Sequence[Site]) -> Labelled:
+    """Leave out the patients whose label is unknown (NaN, or -1 among whole numbers), before anything is split.
+
+    >>> a, b = Site("a", features=[[0.0], [1.0]], labels=[0, 1]), Site("b", features=[[2.0]])
+    >>> found = labelled([a, b])
+    >>> [s.patients for s in found.sites], found.unknown, found.without
+    ([2], 1, ('b',))
+    """
+    kept, unknown, without = [], 0, []
+    for s in sites:
+        known = np.zeros(s.patients, bool)
+        if s.labels is not None:
+            y = np.asarray(s.labels)
+            known = np.isfinite(y) if y.dtype.kind == "f" else y != -1 if y.dtype.kind == "i" else np.ones(len(y), bool)
+        unknown += int((~known).sum())
+        if known.all() and s.patients:
+            kept.append(s)
+        elif known.any():
+            kept.append(s.take(known))
+        else:
+            without.append(s.name)
+    return Labelled(Sites(kept, getattr(sites, "truth", None)), unknown, tuple(without))
 
 
 def split(sites: Sequence[Site], share: float = 0.6, seed: int = 0) -> tuple[Sites, Sites]:

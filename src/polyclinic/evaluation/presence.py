@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.evaluation.display import NAMED, CodeSums, kept_shares
 from polyclinic.privacy.cells import effective_contributors, suppress
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
@@ -45,7 +46,13 @@ class Presence:
     contributors
         (R,) effective number of patients who carry the phenotype; None below the minimum.
     few
-        Per feature mode (I_n, R): True for codes that fewer than the minimum of patients carry.
+        Per feature mode (I_n, R): True for codes that may not be shown (:mod:`polyclinic.evaluation.display`).
+    held
+        The same, of these: enough patients have the code, but two of them hold most of its weight.
+    carried
+        (R,) whether at least the minimum of patients have the phenotype; otherwise none of its codes are shown.
+    kept
+        (R, modes) share of the phenotype's squared weight that its shown codes hold.
     """
 
     minimum: int
@@ -55,10 +62,13 @@ class Presence:
     strength: tuple[tuple[float | None, ...], ...]
     contributors: tuple[float | None, ...]
     few: tuple[NDArray[np.bool_], ...] = ()
+    held: tuple[NDArray[np.bool_], ...] = ()
+    carried: tuple[bool, ...] = ()
+    kept: tuple[tuple[float, ...], ...] = ()
     certainty: tuple[float | None, ...] = ()  # of a mixture: mean probability with which members belong to the group
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; ``few`` is kept apart."""
+        """Plain values; ``few`` and ``held`` are kept apart."""
         return {
             "minimum": self.minimum,
             "carries": CARRIES,
@@ -67,8 +77,15 @@ class Presence:
             "totals": list(self.totals),
             "strength": [list(r) for r in self.strength],
             "contributors": list(self.contributors),
+            "carried": list(self.carried),
+            "kept": [list(r) for r in self.kept],
             "certainty": list(self.certainty),
         }
+
+    @property
+    def named(self) -> int:
+        """How many phenotypes have a name: their shown codes hold half of the squared weight in each mode."""
+        return sum(min(k) >= NAMED for k in self.kept)
 
 
 def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
@@ -95,6 +112,9 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
     carriers, totals, patients = _suppressed(counts, [len(a) for a in loadings], bool(factors), minimum)
     everybody = np.concatenate(loadings)
     crowd = effective_contributors(everybody)
+    carried = counts.sum(1) >= minimum
+    sums = [_sums(sites, loadings, has, mode) for mode in range(1, len(factors) + 1)]
+    few = [s.hidden(minimum) for s in sums]
     size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T
     relative = size / np.maximum(size.max(1, keepdims=True), 1e-300)
     strength = tuple(
@@ -108,7 +128,10 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
         totals,
         strength,
         tuple(None if n < minimum else float(np.round(n, 1)) for n in crowd),
-        tuple(_few(sites, loadings, mode, minimum) for mode in range(1, len(factors) + 1)),
+        tuple(few),
+        tuple(s.hidden(minimum) & (s.support >= minimum) for s in sums),
+        tuple(bool(c) for c in carried) if factors else (),
+        kept_shares(factors, [h | ~carried for h in few]) if factors else (),
         () if factors else _certainty(everybody, minimum),
     )
 
@@ -145,15 +168,13 @@ def _open(counts: Any, hide: NDArray[np.bool_]) -> tuple[Count, ...]:
     return tuple(None if h else int(c) for c, h in zip(counts, hide))
 
 
-def _few(sites: Sequence[Site], loadings: Sequence[Array], mode: int, minimum: int) -> NDArray[np.bool_]:
-    """(I_n, R) codes of a phenotype that too few patients carry: (sum w)^2 / sum w^2 with w = membership x count."""
-    first = second = np.zeros(())
-    for site, a in zip(sites, loadings):
+def _sums(sites: Sequence[Site], loadings: Sequence[Array], has: Sequence[NDArray[np.bool_]], mode: int) -> CodeSums:
+    """The three sums over patients that decide which codes of one feature mode may be shown."""
+    made = []
+    for site, a, h in zip(sites, loadings, has):
         codes = _by_patient(site.counts(), mode)
-        first = first + codes.T @ a
-        second = second + codes.power(2).T @ a**2
-    crowd = np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), 0.0)
-    return np.asarray((crowd > 0) & (crowd < minimum))
+        made.append((codes.sign().T @ h.astype(np.float64), codes.T @ a, codes.power(8).T @ a**8))
+    return CodeSums(*(np.sum(x, axis=0) for x in zip(*made)))
 
 
 def _by_patient(tensor: SparseTensor, mode: int) -> Any:
@@ -161,4 +182,4 @@ def _by_patient(tensor: SparseTensor, mode: int) -> Any:
     from scipy.sparse import coo_matrix
 
     c = tensor.coords
-    return coo_matrix((tensor.values, (c[:, 0], c[:, mode])), (tensor.patients, tensor.shape[mode])).tocsr()
+    return coo_matrix((np.abs(tensor.values), (c[:, 0], c[:, mode])), (tensor.patients, tensor.shape[mode])).tocsr()

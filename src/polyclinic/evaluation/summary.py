@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from polyclinic.errors import DataError
-from polyclinic.evaluation.prediction import predict, random_factors_auc, split
+from polyclinic.evaluation.prediction import Labelled, labelled, predict, random_factors_auc, split
+from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site
 
@@ -26,19 +27,29 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, An
     if not hasattr(model, "factors_"):
         return dict(model.summary(sites)) if hasattr(model, "summary") else {}
     figures: dict[str, Any] = dict(model.score(sites))
-    if all(s.labels is not None for s in sites):
-        train, test = split(sites, 0.6, seed)
-        placed = [np.concatenate([model.transform(s) for s in part]) for part in (train, test)]
-        labels = [np.concatenate([np.asarray(s.labels) for s in part]) for part in (train, test)]
-        try:
-            figures["auc"] = predict(placed[0], labels[0], placed[1], labels[1]).auc
-            figures["auc_random_factors"] = random_factors_auc(sites, len(model.weights_), 0.6, seed)
-        except DataError as e:
-            figures["auc"], figures["auc_reason"] = None, e.what
+    if any(s.labels is not None for s in sites):
+        figures |= _outcome(model, labelled(sites), seed)
     found = to_truth(model, getattr(sites, "truth", None))
     if found is not None:
         figures["fms_to_truth"] = found
     return figures
+
+
+def _outcome(model: Any, known: Labelled, seed: int) -> dict[str, Any]:
+    """AUC of held-out patients with a known outcome, and how many have none (None: 1 to 10, a small count)."""
+    few = 0 < known.unknown < MINIMUM
+    out: dict[str, Any] = {"outcome_unknown": None if few else known.unknown}
+    if not known.sites:
+        return {"auc": None, "auc_reason": "no patient has a known outcome", **out}
+    train, test = split(known.sites, 0.6, seed)
+    placed = [np.concatenate([model.transform(s) for s in part]) for part in (train, test)]
+    labels = [np.concatenate([np.asarray(s.labels) for s in part]) for part in (train, test)]
+    try:
+        auc = predict(placed[0], labels[0], placed[1], labels[1]).auc
+        random = random_factors_auc(known.sites, len(model.weights_), 0.6, seed)
+    except DataError as e:
+        return {"auc": None, "auc_reason": e.what, **out}
+    return {"auc": auc, "auc_random_factors": random, **out}
 
 
 def to_truth(model: Any, truth: Any) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from polyclinic.evaluation.display import NAMED
 from polyclinic.evaluation.presence import ABSENT
 from polyclinic.report.contents import RunContents
 
@@ -62,12 +63,26 @@ class PhenotypeCard:
     contributors: float | None = None
     effect: dict[str, Any] | None = None
     too_few: bool = False  # it describes single patients, so its codes are not shown
+    kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
+    named: bool = True  # the name speaks of at least half of the phenotype in each mode
+    reason: Literal["", "carriers", "few", "held", "noise"] = ""  # why it has no name
+    hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
 
     @property
     def where(self) -> Literal["shared", "site-specific", "unknown"]:
         """Found at several sites, at one, or not known (a federation that did not release it)."""
         here = [s for s in self.sites if s.there]
         return "unknown" if not self.sites or not here else "site-specific" if len(here) == 1 else "shared"
+
+    def why(self, minimum: int) -> str:
+        """Why it has no name, in words."""
+        return {
+            "": "",
+            "carriers": f"fewer than {minimum} patients carry it, so none of its codes are shown",
+            "few": f"its strongest codes are held by fewer than {minimum} patients",
+            "held": "two patients hold most of its strongest codes",
+            "noise": "the known noise explains all of it",
+        }[self.reason]
 
     @property
     def place(self) -> str:
@@ -91,11 +106,12 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     found: list[PhenotypeCard] = []
     taken: set[str] = set()
     crowd = run.presence.get("contributors")
+    kept = run.kept
     patients = run.presence.get("sites") or {}
     everybody = run.patients
     for r in range(len(weights)):
-        too_few = crowd is not None and crowd[r] is None
-        listed, hidden = [], 0
+        too_few = not run.carried[r]
+        listed, hidden, shares = [], 0, []
         for axis, factor, hide in zip(run.axes, run.factors, run.hidden):
             column, total = np.abs(factor[:, r]), float(np.abs(factor[:, r]).sum()) or 1.0
             order = [i for i in np.argsort(-column, kind="stable")[:LISTED] if column[i] / total >= LEAST]
@@ -105,7 +121,12 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
                 Code(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in shown
             )
             listed.append((axis.name, tuple(codes)))
-        name = suggest_name(listed, avoid=taken) or f"Phenotype {r + 1}"
+            gone = column.sum() if too_few else column[hide[:, r]].sum()
+            shares.append(float(gone) / total)
+        reason = _reason(run, r)
+        name = "" if reason else suggest_name(listed, avoid=taken)
+        if not name:
+            name, reason = f"Phenotype {r + 1}", reason or "few"
         taken.add(name)
         carriers = run.presence["totals"][r] if run.presence else None
         found.append(
@@ -125,9 +146,29 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
                 crowd[r] if crowd is not None else None,
                 effects.get(r),
                 too_few,
+                float(kept[r].min()),
+                not reason,
+                reason,
+                tuple(shares),
             )
         )
     return tuple(found)
+
+
+def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", "noise"]:
+    """Why a phenotype may not be named: the codes that may be shown hold less than half of it in some mode."""
+    if not run.carried[r]:
+        return "carriers"
+    if run.formal:  # the weights of codes that are not shown are noise: they are no part of the phenotype
+        return "" if any((~h[:, r]).any() for h in run.hidden) else "noise"
+    least = int(np.argmin(run.kept[r]))
+    if run.kept[r, least] >= NAMED:
+        return ""
+    if least >= len(run.held):
+        return "few"
+    square = np.square(run.factors[least][:, r]) * run.hidden[least][:, r]
+    by_two = float(square[run.held[least][:, r]].sum())
+    return "held" if by_two > float(square.sum()) / 2 else "few"
 
 
 def suggest_name(modes: Sequence[tuple[str, Sequence[Code]]], *, avoid: Container[str] = ()) -> str:

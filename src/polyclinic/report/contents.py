@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, LedgerError
+from polyclinic.evaluation.display import kept_shares
 from polyclinic.privacy.card import Card
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.run import RunFolder
@@ -34,9 +35,11 @@ class RunContents:
         ``study.json``, ``metrics.json``, ``outcome.json``.
     arrays
         ``outcome.npz``: the released model.
-    presence, association, few, neighbours
+    presence, association, few, held, neighbours
         Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
         under a formal guarantee, where nobody paid for them.
+    owner
+        The site whose owner alone may read this view (:func:`polyclinic.report.local.local_view`); None: for sharing.
     comparison, audit, review
         Other models, the privacy audit and clinicians' judgement, where they were made.
     """
@@ -54,6 +57,8 @@ class RunContents:
     review: Mapping[str, Any] = field(default_factory=dict)
     neighbours: Mapping[str, Any] = field(default_factory=dict)
     ledgers: Mapping[str, Path] = field(default_factory=dict)
+    held: tuple[Array, ...] = ()
+    owner: str | None = None
 
     @classmethod
     def read(cls, folder: RunFolder | Path | str) -> RunContents:
@@ -78,12 +83,13 @@ class RunContents:
             _arrays(run.outcome),
             {} if formal else _optional(run.path / "presence.json"),
             {} if formal else _optional(run.path / "association.json"),
-            tuple(few[f"few{n}"] for n in range(1, len(few) + 1)),
+            tuple(few[f"few{n}"] for n in range(1, len(few) + 1) if f"few{n}" in few),
             _optional(run.path / "comparison.json"),
             _optional(run.path / "audit.json"),
             _optional(run.path / "review.json"),
             {} if formal else _optional(run.path / "neighbours.json"),
             ledgers,
+            tuple(few[f"held{n}"] for n in range(1, len(few) + 1) if f"held{n}" in few),
         )
 
     @property
@@ -154,6 +160,26 @@ class RunContents:
                 hide = hide | self.few[n - 1]
             out.append(hide)
         return out
+
+    @cached_property
+    def carried(self) -> Array:
+        """(R,) whether enough patients have a phenotype for any of its codes to be shown."""
+        r = len(self.arrays["weights"])
+        if not self.presence:
+            return np.ones(r, bool)
+        if self.presence.get("carried"):
+            return np.array(self.presence["carried"], bool)
+        return np.array([c is not None for c in self.presence["contributors"]])  # runs of before: by effective number
+
+    @cached_property
+    def kept(self) -> Array:
+        """(R, modes) share of every phenotype's squared weight that the codes which may be shown hold."""
+        return np.array(kept_shares(self.factors, [h | ~self.carried for h in self.hidden]))
+
+    @property
+    def effects(self) -> bool:
+        """Whether there is anything to show about the outcome but the reason why there is not."""
+        return bool(self.association.get("effects"))
 
     @cached_property
     def shown_groups(self) -> tuple[Array, Array]:

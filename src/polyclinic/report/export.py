@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,13 +17,19 @@ from polyclinic.run import RunFolder
 from polyclinic.tensors.files import atomic
 from polyclinic.tensors.table import Table
 
+CENSORED: Final = (
+    "Codes that may not be shown have weight 0 here (hidden1..n), and kept says how much of every phenotype is left. This is "
+    "not the model: patients placed by it would be placed wrongly. The whole model is in the run folder."
+)
+
 __all__ = ["export", "shareable_arrays", "write_parquet"]
 
 
 def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
     """Write every table of a run, its model and its citation into ``exports/``; returns what was written.
 
-    Nothing here counts 1 to 10 patients, and codes that too few patients carry have weight 0.
+    Nothing here counts 1 to 10 patients. Codes that may not be shown have weight 0 and are marked in ``hidden1..n``;
+    ``kept`` says how much of every phenotype is left, and ``censored`` that it is not the model: that is in the run folder.
 
     Parameters
     ----------
@@ -43,21 +49,29 @@ def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
             temporary.write_text(table.to_csv(), encoding="utf-8")
         written += [path, write_parquet(table, place / f"{name}.parquet")]
     model = place / "outcome.npz"
-    folder.write_arrays(model, shareable_arrays(run, [c.too_few for c in found]))
+    arrays = shareable_arrays(run)
+    folder.write_arrays(model, arrays)
     described = place / "outcome.json"
-    folder.write_json(described, {k: v for k, v in run.outcome.items() if k != "history"})
+    censored = any(k.startswith("hidden") for k in arrays)
+    about = {k: v for k, v in run.outcome.items() if k != "history"}
+    folder.write_json(described, {"censored": censored, **({"note": CENSORED} if censored else {}), **about})
     bib = place / "citation.bib"
     with atomic(bib) as temporary:
         temporary.write_text(bibtex(str(run.outcome["method"])), encoding="utf-8")
     return [*written, model, described, bib]
 
 
-def shareable_arrays(run: RunContents, too_few: list[bool]) -> dict[str, Any]:
-    """The model without what describes single patients: such codes and phenotypes are 0, such groups not a number."""
+def shareable_arrays(run: RunContents) -> dict[str, Any]:
+    """The model without what describes single patients: such codes and phenotypes are 0, such groups not a number.
+
+    ``hidden1..n`` also marks codes that nobody has, so that nobody and few look alike.
+    """
     arrays = dict(run.arrays)
-    for n, (factor, hide) in enumerate(zip(run.factors, run.hidden), start=1):
-        if not run.formal:
-            arrays[f"factor{n}"] = np.where(hide | np.asarray(too_few, bool)[None, :], 0.0, factor)
+    if run.few and not run.formal:
+        for n, (factor, few) in enumerate(zip(run.factors, run.few), start=1):
+            hide = few | ~run.carried
+            arrays |= {f"factor{n}": np.where(hide, 0.0, factor), f"hidden{n}": hide}
+        arrays |= {"kept": run.kept, "censored": np.array(True)}
     if run.kind == "mixture" and not run.formal and not run.shown_groups[1].all():
         centre, share = run.shown_groups
         arrays = {

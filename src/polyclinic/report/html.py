@@ -20,6 +20,7 @@ from polyclinic.report.cards import AtSite, PhenotypeCard, cards
 from polyclinic.report.charts import interval
 from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
+from polyclinic.report.hiding import hiding
 from polyclinic.report.pictures import groups_of, pictures
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables
@@ -32,9 +33,9 @@ __all__ = ["render", "write_report"]
 HERE = Path(__file__).parent / "templates"
 MODEL = {"phenotypes": "Phenotypes", "mixture": "Groups", "similarity": "Features"}
 MERIT = {
-    "fit": "fit: 1 - |data - model| / |data|",
-    "rmse_full": "root mean squared error over all cells",
-    "rmse_observed": "root mean squared error over recorded cells",
+    "fit": "fit: 1 - |data - model| / |data|, of the cells as fitted",
+    "rmse_full": "root mean squared error over all cells as fitted",
+    "rmse_observed": "root mean squared error over recorded cells as fitted",
     "auc": "outcome AUC of held-out patients",
     "auc_random_factors": "the same with frozen random factors",
     "fms_to_truth": "factor match score to the planted phenotypes",
@@ -43,6 +44,11 @@ MERIT = {
     "aic": "AIC (smaller is better)",
 }
 ASIDE = ("epsilon", "delta", "adjacency", "guarantee", "simulation_only")
+PEOPLE = {
+    "phenotypes_named": "phenotypes with a name",
+    "outcome_unknown": "patients without a known outcome",
+    "patients_left_out": "patients of sites that take no part",
+}
 COST = {
     "rounds": "rounds",
     "seconds": "seconds",
@@ -89,6 +95,9 @@ def render(run: RunContents) -> str:
             tabs=_tabs(run),
             tiles=_tiles(run),
             paragraphs=words.summary(run, found),
+            hides=hiding(run, found),
+            outcome_gaps=words.gaps(run.association, run.minimum),
+            weights_words=words.weights(run.outcome),
             figures_merit=merit,
             figures=_figures(run),
             effects=_effects(run, found),
@@ -181,10 +190,14 @@ def _tiles(run: RunContents) -> list[Tile]:
 
 def _figures(run: RunContents) -> list[Tile]:
     nothing = "not paid for" if run.formal else words.number(None)
-    rest = {k: k.replace("_", " ") for k in run.metrics if k not in {*MERIT, *COST, *ASIDE}}
+    rest = {k: k.replace("_", " ") for k in run.metrics if k not in {*MERIT, *PEOPLE, *COST, *ASIDE}}
     found = [
-        Tile(nothing if run.metrics[k] is None else words.number(run.metrics[k]), what, merit=k not in COST)
-        for k, what in (*MERIT.items(), *rest.items(), *COST.items())
+        Tile(
+            nothing if run.metrics[k] is None else words.number(run.metrics[k]),
+            what,
+            merit=k not in COST and k not in PEOPLE,
+        )
+        for k, what in (*MERIT.items(), *rest.items(), *PEOPLE.items(), *COST.items())
         if k in run.metrics and isinstance(run.metrics[k], int | float | None)
     ]
     return found

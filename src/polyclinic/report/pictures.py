@@ -115,7 +115,7 @@ def _spending(spent: Sequence[SiteSpending]) -> Any:
 def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> Any:
     """Heaviest codes of every phenotype against all phenotypes; codes that may not be shown are empty cells."""
     axis, factor, hide = run.axes[mode], np.abs(run.factors[mode]), run.hidden[mode]
-    secret = np.array([c.too_few for c in cards])
+    secret = ~run.carried
     seen = np.where(hide | secret[None, :], 0.0, factor)
     seen = seen / np.maximum(seen.max(0, keepdims=True), 1e-300)
     order: list[int] = []

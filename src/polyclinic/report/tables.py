@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.report.cards import PhenotypeCard
+from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 from polyclinic.tensors.table import Table
@@ -55,7 +55,7 @@ def tables(
         "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
         "versions": Table(["what", "version or fingerprint"], _manifest(run)),
     }
-    return {name: t for name, t in made.items() if len(t)}
+    return {name: t for name, t in made.items() if len(t) or name == "codes"}
 
 
 def _manifest(run: RunContents) -> list[tuple[str, str]]:
@@ -79,14 +79,27 @@ def _figures(run: RunContents) -> Table:
 
 
 def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
-    codes = [
-        (c.number, c.name, mode, code.label, code.name, code.weight, code.share)
-        for c in cards
-        for mode, listed in c.codes
-        for code in listed
-    ]
+    codes: list[tuple[Any, ...]] = []
+    for c in cards:
+        for (mode, listed), gone in zip(c.codes, c.hidden_share):
+            codes += [(c.number, c.name, mode, k.label, k.name, k.weight, k.share, True) for k in listed]
+            if gone >= LEAST and not run.formal:  # that there is more, and how much of it: not which
+                codes.append((c.number, c.name, mode, None, "codes that may not be shown", None, gone, False))
     about = [
-        (c.number, c.name, c.weight, c.where, c.place, c.carriers, c.prevalence, c.contributors, c.suppressed)
+        (
+            c.number,
+            c.name,
+            c.weight,
+            c.where,
+            c.place,
+            c.carriers,
+            c.prevalence,
+            c.contributors,
+            c.suppressed,
+            c.named,
+            c.kept,
+            c.why(run.minimum),
+        )
         for c in cards
     ]
     where = [(c.number, c.name, s.site, s.strength, s.carriers, s.prevalence) for c in cards for s in c.sites]
@@ -102,17 +115,22 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
                 "prevalence",
                 "effective contributors",
                 "codes not shown",
+                "named",
+                "share of squared weight shown",
+                "why not named",
             ],
             about,
         ),
-        "codes": Table(["phenotype", "suggested name", "mode", "code", "description", "weight", "share"], codes),
+        "codes": Table(
+            ["phenotype", "suggested name", "mode", "code", "description", "weight", "share", "shown"], codes
+        ),
         "sites": Table(["phenotype", "suggested name", "site", "relative strength", "patients", "prevalence"], where),
     }
 
 
 def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
     a = run.association
-    if not a:
+    if not run.effects:
         return {}
     names = {c.number - 1: c.name for c in cards}
     effects = [

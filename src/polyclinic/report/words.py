@@ -8,7 +8,7 @@ from typing import Any
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 
-__all__ = ["badge", "count", "meaning", "number", "percent", "size", "summary"]
+__all__ = ["badge", "count", "gaps", "meaning", "number", "percent", "size", "summary", "weights"]
 
 KINDS = {
     "phenotypes": "phenotypes",
@@ -154,8 +154,15 @@ def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
 def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[str]:
     if not a:
         return []
+    name = str(a.get("outcome") or "outcome")
+    if not a["effects"]:
+        return [f"The outcome that was asked for ({name}) cannot be shown: {a['reason']}."]
     j = a["judged"]
-    text = f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks the outcome of unseen patients with an AUC of {j[0]['auc']:.2f} "
+    asked = "the outcome" if name == "outcome" else f"the outcome ({name})"
+    text = (
+        f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks {asked} of unseen patients with an AUC of "
+        f"{j[0]['auc']:.2f} "
+    )
     text += (
         f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
     )
@@ -172,4 +179,38 @@ def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[str]:
                 f"{math.exp(worst['coefficient']):.2f} per standard deviation)"
             )
         text += "."
-    return [text]
+    missing = gaps(a)
+    return [f"{text} {missing}" if missing else text]
+
+
+def gaps(a: Mapping[str, Any], minimum: int = 11) -> str:
+    """How many patients have no known outcome, and where nobody has one; empty where everybody's is known.
+
+    >>> gaps({"patients": 900, "unknown": 12, "sites_without": []})
+    '12 of 900 patients have no known outcome: they are left out of the outcome model only.'
+    """
+    if not a:
+        return ""
+    unknown, sites = a.get("unknown", 0), list(a.get("sites_without") or ())
+    if unknown == 0:
+        return ""
+    many = f"Fewer than {minimum}" if unknown is None else number(unknown)
+    text = f"{many} of {number(a['patients'])} patients have no known outcome: they are left out of the outcome model only."
+    if sites:
+        named = ", ".join(sites[:5]) + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
+        text += f" Nobody\N{RIGHT SINGLE QUOTATION MARK}s is known at {named}."
+    return text
+
+
+def weights(outcome: Mapping[str, Any]) -> str:
+    """How patients were weighed, where it was said."""
+    how, n0 = outcome.get("parameters", {}).get("weighting"), outcome.get("saturation")
+    if how is None:
+        return ""
+    if n0 is None:
+        return "Every patient weighed as much as the square of the record: long records count most (weighting none)."
+    return (
+        f"A patient\N{RIGHT SINGLE QUOTATION MARK}s weight grows with the record and saturates: half of it is reached at a squared "
+        f"size of {number(n0)} (the geometric mean), and nobody weighs more than twice a typical patient. Fit and errors speak of "
+        "the cells so weighted."
+    )

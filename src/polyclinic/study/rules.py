@@ -114,6 +114,12 @@ class LabelRule(Section):
     outcome: str = Field(description="mortality, readmission, or the name of a boolean column of the source.")
     days: int = Field(30, ge=1, description="Readmission: within so many days of a discharge.")
 
+    def words(self) -> str:
+        """The outcome in words, for people."""
+        return (
+            f"readmission within {self.days} days" if self.outcome == "readmission" else self.outcome.replace("_", " ")
+        )
+
 
 class FeatureRule(Section):
     """``[features]``: columns of a feature matrix (similarity, mixtures)."""
