@@ -31,10 +31,15 @@ _WHERE = {
     "TRIP": "polyclinic.phenotypes.trip",
     "UnPSL": "polyclinic.similarity.unpsl",
     "UnPSLCV": "polyclinic.similarity.selection",
+    "Groups": "polyclinic.learned.groups",
+    "Moments": "polyclinic.learned.moments",
+    "Phenotypes": "polyclinic.learned.phenotypes",
+    "Similarity": "polyclinic.learned.similarity",
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.federation.battery",
     "follow": "polyclinic.cli.console",
+    "load": "polyclinic.learned.file",
     "suggest_rank": "polyclinic.phenotypes.rank",
 }
 

@@ -150,7 +150,7 @@ def test_all_alignments_give_the_same_model_after_relabelling(tmp_path: Path) ->
     moved = [f[_moved(union, hidden, n)] for n, f in enumerate(start, start=1)]
     one = pc.CPALS(rank=4, rounds=15, tol=0, warmup=0).fit(union, start=start)
     other = pc.CPALS(rank=4, rounds=15, tol=0, warmup=0).fit(hidden, start=moved)
-    assert one.score(union)["fit"] == pytest.approx(other.score(hidden)["fit"], abs=1e-9)
+    assert one.quality(union)["fit"] == pytest.approx(other.quality(hidden)["fit"], abs=1e-9)
 
 
 def _place(site: pc.Site, mode: int, code: str) -> int:

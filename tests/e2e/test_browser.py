@@ -71,7 +71,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.write_json(folder.study, {"study": study.to_json(), "sites": [s.name for s in sites], "versions": {}})
     write_outcome(model, sites, folder)
     write_counts(model, sites, folder, study)
-    folder.write_json(folder.metrics, {"fit": model.score(sites)["fit"], "rounds": 2, "bytes_up": 1, "bytes_down": 1})
+    folder.write_json(folder.metrics, {"fit": model.quality(sites)["fit"], "rounds": 2, "bytes_up": 1, "bytes_down": 1})
     value = json.loads((folder.path / "outcome.json").read_text())
     value["axes"][0]["names"][:3] = [
         "<script>window.broken=1</script>",

@@ -9,8 +9,8 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.moments import GRID, in_ball
+from polyclinic.learned.mixture import Mixture
 from polyclinic.mixtures import histogram
-from polyclinic.mixtures.mixture import Mixture
 from polyclinic.mixtures.paid import bounded, consistency, improve
 
 CENTRES = np.array([[-3.0, -2.0], [3.0, -2.0], [0.0, 3.6]])

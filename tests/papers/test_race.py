@@ -29,12 +29,12 @@ def test_a_traced_method_is_the_fitted_one() -> None:
     assert len(found.full) == len(found.observed) == len(found.bytes) == 3
     # the last round as a fresh solve of the memberships would judge it
     assert found.full[-1] == pytest.approx(rmse_of(pooled(SITES).counts(), fitted.factors_), rel=1e-3)
-    assert found.observed[-1] == pytest.approx(fitted.score(SITES)["rmse_observed"], rel=1e-2)
+    assert found.observed[-1] == pytest.approx(fitted.quality(SITES)["rmse_observed"], rel=1e-2)
     assert found.bytes == sorted(found.bytes)
 
 
 def test_cpals_is_traced_by_its_federated_twin() -> None:
-    central = CPALS(rank=4, rounds=25, tol=0.0, seed=0).fit(SITES).score(SITES)
+    central = CPALS(rank=4, rounds=25, tol=0.0, seed=0).fit(SITES).quality(SITES)
     found = trace(SumALS(rank=4, rounds=25, warmup=20, tol=0.0, seed=0), SITES)
     assert found.full[-1] == pytest.approx(central["rmse_full"], rel=1e-4)
     assert found.observed[-1] == pytest.approx(central["rmse_observed"], rel=1e-3)

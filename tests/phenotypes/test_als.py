@@ -39,7 +39,7 @@ def test_unconstrained_fit_follows_pyttb_over_twenty_iterations() -> None:
 def test_amino_acids_have_rank_three(data_path: Callable[[str], Path], nonnegative: bool) -> None:
     t = pc.datasets.load_aminoacid(data_path("aminoacid"))
     m = pc.CPALS(rank=3, nonnegative=nonnegative, seed=0, weighting="none").fit(t)
-    assert m.score(t)["fit"] >= 0.974
+    assert m.quality(t)["fit"] >= 0.974
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def test_canonical_result_and_transform_agree(network: list[pc.Site]) -> None:
     np.testing.assert_allclose(np.sqrt(energy), m.weights_)
     assert m.privacy_.guarantee == "none"
     rows = pooled(network).counts()
-    score = m.score(network)
-    assert score["fit"] == pytest.approx(m.score(rows)["fit"])
+    score = m.quality(network)
+    assert score["fit"] == pytest.approx(m.quality(rows)["fit"])
     assert score["fit"] >= m.history_[-1]["fit"] - 1e-9
 
 
@@ -157,7 +157,7 @@ def test_four_modes_two_modes_and_degenerate_data_work() -> None:
     one = pc.SparseTensor([[0, 1, 2]], [3.0], (1, 2, 3))
     for nonnegative in (True, False):
         m = pc.CPALS(rank=4, rounds=30, nonnegative=nonnegative).fit(one)  # rank above the data's
-        assert m.score(one)["fit"] > 0.999
+        assert m.quality(one)["fit"] > 0.999
         assert all(np.isfinite(f).all() for f in m.factors_)
 
 

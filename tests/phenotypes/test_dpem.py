@@ -257,7 +257,7 @@ def test_new_patients_are_placed_as_the_old_ones_were(net: Sites) -> None:
         assert np.allclose(m.transform(s), m.memberships_[s.name])
     assert all(np.allclose(np.linalg.norm(f, axis=0), 1) for f in m.factors_)
     assert (np.diff(m.weights_) <= 0).all()
-    score = m.score(net)
+    score = m.quality(net)
     assert set(score) == {"rmse_observed", "rmse_full", "fit"}
     assert 0 < score["rmse_full"] < np.sqrt(sum(s.counts().norm_squared() for s in net) / (1500 * 1200))
 

@@ -49,20 +49,20 @@ def test_server_step_is_stationary_in_a_and_b(rng: np.random.Generator) -> None:
 
 def test_one_site_reaches_the_pooled_fit() -> None:
     one = [pc.Site("x", pooled(pc.datasets.icu_network(patients=600, seed=1)).tensor)]
-    trip = pc.TRIP(rank=6, rounds=150, seed=0, weighting="none").fit(one).score(one)["fit"]
-    als = pc.CPALS(rank=6, seed=0, rounds=300, weighting="none").fit(one).score(one)["fit"]
+    trip = pc.TRIP(rank=6, rounds=150, seed=0, weighting="none").fit(one).quality(one)["fit"]
+    als = pc.CPALS(rank=6, seed=0, rounds=300, weighting="none").fit(one).quality(one)["fit"]
     assert trip == pytest.approx(als, rel=1e-3)
     weighted = pc.TRIP(rank=6, rounds=150, seed=0).fit(one)  # another landscape: here CPALS ends in a worse optimum
-    assert weighted.score(one)["fit"] >= pc.CPALS(rank=6, seed=0, rounds=300).fit(one).score(one)["fit"] - 1e-3
+    assert weighted.quality(one)["fit"] >= pc.CPALS(rank=6, seed=0, rounds=300).fit(one).quality(one)["fit"] - 1e-3
 
 
 def test_federated_model_resembles_the_pooled_one_and_the_local_one_does_not() -> None:
     sites = pc.datasets.icu_network(patients=1500, seed=0)
     rank = sites.truth.rank + 2
     trip = pc.TRIP(rank=rank, seed=0).fit(sites)
-    pooled_rmse = pc.CPALS(rank=rank, seed=0).fit(sites).score(sites)["rmse_full"]
-    assert trip.score(sites)["rmse_full"] <= 1.01 * pooled_rmse
-    assert pc.LocalModel(rank=rank, seed=0).fit(sites).score(sites)["rmse_full"] > 1.05 * pooled_rmse
+    pooled_rmse = pc.CPALS(rank=rank, seed=0).fit(sites).quality(sites)["rmse_full"]
+    assert trip.quality(sites)["rmse_full"] <= 1.01 * pooled_rmse
+    assert pc.LocalModel(rank=rank, seed=0).fit(sites).quality(sites)["rmse_full"] > 1.05 * pooled_rmse
     assert pc.metrics.factor_match_score(trip.factors_, sites.truth.factors) > 0.9
     gap = trip.history_[-1]["primal"] / np.sqrt(len(sites) * sum(np.square(f).sum() for f in trip.factors_))
     assert gap < 1e-2
@@ -104,10 +104,10 @@ def test_trip_is_within_half_a_percent_of_pooled_for_any_split(how: int | float 
     ratios, gains = [], []
     for seed in range(5):
         trip = pc.TRIP(rank=rank, seed=seed).fit(sites)
-        ours = trip.score(sites)["rmse_full"]
-        ratios.append(ours / pc.CPALS(rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"])
+        ours = trip.quality(sites)["rmse_full"]
+        ratios.append(ours / pc.CPALS(rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"])
         more = pc.CPALS(rank=rank, rounds=60, tol=0).fit(sites, start=trip.factors_)
-        gains.append(1 - more.score(sites)["rmse_full"] / ours)
+        gains.append(1 - more.quality(sites)["rmse_full"] / ours)
         gap = trip.history_[-1]["primal"] / np.sqrt(len(sites) * sum(np.square(f).sum() for f in trip.factors_))
         assert gap < 1e-2
     print(f"{how}: ratios {np.round(ratios, 4)}, gains {np.round(gains, 5)}")

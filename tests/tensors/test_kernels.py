@@ -202,7 +202,7 @@ def test_read_only_install_still_compiles() -> None:
     os.chmod(base / "scratch", 0o777)
     code = (
         "import polyclinic as pc; t = pc.SparseTensor([[0, 0, 0]], [1.0], (1, 1, 1));"
-        "print(pc.__file__, pc.CPALS(rank=1).fit(t).score(t)['fit'])"
+        "print(pc.__file__, pc.CPALS(rank=1).fit(t).quality(t)['fit'])"
     )
     environment = {
         **os.environ,

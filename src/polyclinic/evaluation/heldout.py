@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.learned.placing import Events
 from polyclinic.tensors import em_kernels
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -51,13 +52,13 @@ class CountModel:
     @classmethod
     def of(cls, model: Any) -> CountModel:
         """A fitted :class:`~polyclinic.phenotypes.dpem.DPEM` with its background, or any model's factors and weights."""
-        if hasattr(model, "public_"):
-            public = model.public_
-            factors = list(public.factors)
-            if len(public.mixture) > factors[0].shape[1]:
-                factors = [np.column_stack([f, m]) for f, m in zip(factors, public.marginals)]
-            return cls(factors, public.mixture, model.params.smoothing)
-        return cls([np.maximum(f, 0.0) for f in model.factors_], np.maximum(model.weights_, 1e-12))
+        found = model.result_
+        match found.placing:
+            case Events(stacked, prior):
+                ends = np.cumsum([len(f) for f in found.factors])[:-1]
+                return cls(np.split(stacked, ends), prior / prior.sum(), float(prior.sum()) / len(prior))
+            case _:
+                return cls([np.maximum(f, 0.0) for f in found.factors], np.maximum(found.weights, 1e-12))
 
     def stacked(self) -> Array:
         """(codes of all modes, R), every mode's columns on the simplex."""

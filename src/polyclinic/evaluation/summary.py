@@ -26,7 +26,7 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, An
     """
     if not hasattr(model, "factors_"):
         return dict(model.summary(sites)) if hasattr(model, "summary") else {}
-    figures: dict[str, Any] = dict(model.score(sites))
+    figures: dict[str, Any] = dict(model.quality(sites))
     if any(s.labels is not None for s in sites):
         figures |= _outcome(model, labelled(sites), seed)
     found = to_truth(model, getattr(sites, "truth", None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,8 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold, Outcome, Progress
 from polyclinic.federation.params import Params, checked
 from polyclinic.federation.protocol import Method
+from polyclinic.learned.file import Learned
+from polyclinic.learned.origin import Origin
 from polyclinic.tensors.site import Site
 
 __all__ = ["Configured", "Estimator"]
@@ -21,6 +24,10 @@ class Configured:
     """Anything made from declared parameters: keyword arguments, all faults at once, scikit-learn's get/set_params."""
 
     Params: ClassVar[type[Params]] = Params
+    history_: list[dict[str, Any]]
+    traffic_: Any
+    privacy_: Any
+    result_: Any
 
     def __init__(self, **params: Any) -> None:
         self.params = checked(self.Params, params, type(self).__name__)
@@ -80,6 +87,30 @@ class Configured:
         )
         return f"<table class='polyclinic-model'><caption>{escape(type(self).__name__)}</caption>{cells}</table>"
 
+    # ---- the model as a value
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted model to one file without a patient in it; ``pc.load`` reads it."""
+        return self._whole().save(path)
+
+    def _whole(self) -> Learned:
+        """The value, with the card as it is now (an audit may have been added after the fit)."""
+        value: Learned = self._fitted("result_")
+        return value if value.card is self.privacy_ else value.with_origin(card=self.privacy_)
+
+    def _conclude(self) -> None:
+        """After a fit: make the value that everything else reads."""
+        named: Any = self
+        origin = Origin.of(named.name, getattr(self, "version", 1), self.get_params(), self.privacy_, self.history_)
+        self.__dict__.pop("result_", None)  # of an earlier fit
+        found = self._learned(origin)
+        if found is not None:
+            self.result_ = found
+
+    def _learned(self, origin: Origin) -> Learned | None:
+        """The fitted model as a value; None where a method answers a question and learns nothing."""
+        return None
+
     def _fitted(self, attribute: str) -> Any:
         try:
             return self.__dict__[attribute]
@@ -89,10 +120,6 @@ class Configured:
 
 class Estimator(Configured, Method[Any, Any, Any]):
     """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
-
-    history_: list[dict[str, Any]]
-    traffic_: Any
-    privacy_: Any
 
     def fit(self, sites: Sequence[Site], *, progress: Callable[[Progress], None] | None = None, **options: Any) -> Any:
         """Learn from the sites; only sums leave them.
@@ -118,6 +145,7 @@ class Estimator(Configured, Method[Any, Any, Any]):
         if outcome.setting.columns is not None:  # as in scikit-learn: only where features have names
             self.feature_names_in_ = np.array(outcome.setting.columns, dtype=object)
         self._publish(outcome)
+        self._conclude()
 
     def _publish(self, outcome: Outcome) -> None:
         raise NotImplementedError

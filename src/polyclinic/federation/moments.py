@@ -22,6 +22,8 @@ from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.learned import moments as learned
+from polyclinic.learned.origin import Origin
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.tensors.site import Site
 
@@ -291,6 +293,9 @@ class _FromMoments(Estimator):
     keeps = False  # whether a new feature is the old one in other units
     exact = 1e-9
     moments_: Moments
+    mean_: Array
+    scale_: Array
+    result_: learned.Moments
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> MomentsPublic:
         p, d = self.params, setting.shape[0]
@@ -355,6 +360,12 @@ class _FromMoments(Estimator):
 
     def _derive(self) -> None:
         raise NotImplementedError
+
+    def _learned(self, origin: Origin) -> learned.Moments:
+        columns = self.__dict__.get("feature_names_in_")
+        named = None if columns is None else tuple(str(c) for c in columns)
+        directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")
+        return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, named)
 
     def fit_transform(self, sites: Sequence[Site], **options: Any) -> Any:
         """Fit, then transform the same sites."""

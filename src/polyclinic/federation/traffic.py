@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,20 +27,20 @@ class Traffic:
     """
 
     rounds: int = 0
-    up: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
-    down: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
-    payloads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    _rounds: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]), repr=False)
+    up: dict[tuple[str, int], int] = field(default_factory=Counter)
+    down: dict[tuple[str, int], int] = field(default_factory=Counter)
+    payloads: dict[str, int] = field(default_factory=Counter)
+    _rounds: dict[int, list[int]] = field(default_factory=dict, repr=False)  # no lambda anywhere: a model is pickled
 
     def sent(self, site: str, round_: int, size: int) -> None:
         """A site sent ``size`` bytes."""
         self.up[site, round_] += size
-        self._rounds[round_][0] += size
+        self._rounds.setdefault(round_, [0, 0])[0] += size
 
     def received(self, site: str, round_: int, size: int) -> None:
         """A site received ``size`` bytes."""
         self.down[site, round_] += size
-        self._rounds[round_][1] += size
+        self._rounds.setdefault(round_, [0, 0])[1] += size
 
     def payload(self, site: str, size: int) -> None:
         """Of what a site sent, ``size`` bytes were arrays of a model step."""

@@ -30,10 +30,10 @@ from polyclinic.federation.moments import (
 )
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
+from polyclinic.learned.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures import histogram, paid, start
 from polyclinic.mixtures.fitted import FittedMixture
 from polyclinic.mixtures.histogram import FLAT
-from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures.statistics import Statistics, expect, maximise, shapes
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.tensors.site import Site

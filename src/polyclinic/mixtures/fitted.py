@@ -13,7 +13,9 @@ from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.federation.moments import complete
 from polyclinic.federation.protocol import seeds
-from polyclinic.mixtures.mixture import Array, Mixture
+from polyclinic.learned.groups import Groups
+from polyclinic.learned.mixture import Array, Mixture
+from polyclinic.learned.origin import Origin
 from polyclinic.tensors.site import Site
 
 __all__ = ["FittedMixture"]
@@ -46,6 +48,7 @@ class FittedMixture(Estimator):
 
     params: Any
     mixture_: Mixture
+    result_: Groups
 
     def fit(
         self, sites: Data, y: Any = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
@@ -98,6 +101,15 @@ class FittedMixture(Estimator):
         self.bic_ = m.parameters * float(np.log(max(public.moments.n, 1))) - 2 * public.loglik if known else None
         self.aic_ = 2 * m.parameters - 2 * public.loglik if known else None
         self.memberships_ = {name: arrays["responsibilities"] for name, arrays in outcome.closed.items()}
+
+    def _learned(self, origin: Origin) -> Groups:
+        m, columns = self.mixture_, self.__dict__.get("feature_names_in_")
+        named = None if columns is None else tuple(str(c) for c in columns)
+        return Groups(origin, m.weights, m.means, m.covariances, m.kind, named)
+
+    def transform(self, X: Data) -> Any:
+        """(patients, k) probability of each group; the same as :meth:`predict_proba`."""
+        return self.predict_proba(X)
 
     def _mixture(self) -> Mixture:
         m: Mixture = self._fitted("mixture_")

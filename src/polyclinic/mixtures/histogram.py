@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture
+from polyclinic.learned.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures.start import plus_plus, shared
 from polyclinic.mixtures.statistics import expect, maximise
 

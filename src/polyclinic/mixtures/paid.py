@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from polyclinic.federation.moments import unit_rows, whole
-from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks, whitened
+from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, whitened
 from polyclinic.mixtures.statistics import shapes
 
 __all__ = ["bounded", "consistency", "improve", "patient_rows", "reach", "widths"]

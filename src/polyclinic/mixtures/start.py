@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks
+from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks
 
 __all__ = ["box", "centres", "plus_plus", "points", "shared", "vote"]
 

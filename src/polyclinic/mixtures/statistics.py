@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from polyclinic.federation.moments import whole
-from polyclinic.mixtures.mixture import Array, CovarianceType, Mixture, blocks, squared_distance
+from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, squared_distance
 
 __all__ = ["Statistics", "expect", "maximise", "shapes"]
 

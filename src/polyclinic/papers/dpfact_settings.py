@@ -316,7 +316,7 @@ def _point(lab: Lab, point: Point, seed: int) -> dict[str, float] | None:
             model = DPFact(weighting="none", **{**LITERAL, **common, "rounds": lab["epochs"]}).fit(network)
         else:
             model = DPFact(weighting="none", **common).fit(network)
-        score = model.score(network)
+        score = model.quality(network)
     except PolyclinicError:
         return None
     return {

@@ -109,7 +109,7 @@ class Pooled:
         def fit() -> dict[str, float | None]:
             sites = cohort(data, seed, patients)
             model = CPALS(weighting="none", rank=rank, seed=seed).fit(sites)
-            score, union = model.score(sites), pooled(sites).counts()
+            score, union = model.quality(sites), pooled(sites).counts()
             cells = float(np.prod([float(d) for d in union.shape]))
             return {
                 "full": score["rmse_full"],

@@ -133,7 +133,7 @@ def reach(method: Any, sites: Sequence[Site], rank: int, seed: int, margin: floa
 
 @cache
 def _pooled(sites: tuple[Site, ...], rank: int, seed: int) -> float:
-    return CPALS(weighting="none", rank=rank, seed=seed).fit(list(sites)).score(list(sites))["rmse_full"]
+    return CPALS(weighting="none", rank=rank, seed=seed).fit(list(sites)).quality(list(sites))["rmse_full"]
 
 
 def rmse_curve(model: Any, sites: Sequence[Site]) -> list[float]:

@@ -213,9 +213,9 @@ def _three(deal: Any, value: Any, lab: Lab, seed: int) -> list[float]:
     network = icu_network(patients=lab["patients"], seed=seed)
     sites, rank = deal(network, value, seed), network.truth.rank + 2
     return [
-        CPALS(weighting="none", rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"],
-        TRIP(weighting="none", rank=rank, rounds=lab["rounds"], seed=seed).fit(sites).score(sites)["rmse_full"],
-        LocalModel(weighting="none", rank=rank, seed=seed).fit(sites).score(sites)["rmse_full"],
+        CPALS(weighting="none", rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"],
+        TRIP(weighting="none", rank=rank, rounds=lab["rounds"], seed=seed).fit(sites).quality(sites)["rmse_full"],
+        LocalModel(weighting="none", rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"],
     ]
 
 

@@ -102,7 +102,7 @@ def _overlap(model: Any, network: Sites) -> list[float]:
     away = [
         float((np.abs(f.T @ f) - np.eye(f.shape[1])).sum() / (f.shape[1] * (f.shape[1] - 1))) for f in model.factors_
     ]
-    return [float(np.mean(away)), model.score(network)["rmse_full"]]
+    return [float(np.mean(away)), model.quality(network)["rmse_full"]]
 
 
 def discovery(lab: Lab) -> Result:

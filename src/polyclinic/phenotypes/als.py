@@ -70,7 +70,7 @@ class CPALS(Central):
     >>> import numpy as np, polyclinic as pc
     >>> t = pc.SparseTensor([[0, 0, 0], [1, 0, 0], [2, 1, 1]], [2.0, 4.0, 3.0], (3, 2, 2))
     >>> m = pc.CPALS(rank=2, seed=0).fit(t)
-    >>> round(m.score(t)["fit"], 3), m.weights_.round(2).tolist(), m.saturation_  # patients weigh between 1 and 1 + 8.3
+    >>> round(m.quality(t)["fit"], 3), m.weights_.round(2).tolist(), m.saturation_  # patients weigh between 1 and 1 + 8.3
     (1.0, [3.02, 2.2], 8.3)
     """
 

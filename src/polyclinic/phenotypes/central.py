@@ -73,6 +73,7 @@ class Central(Factorization):
         self._set(factors, np.square(patients).sum(0), memberships, tensor.axes[1:])
         self.traffic_ = Traffic()
         self.privacy_ = central_card(self.name)
+        self._conclude()
 
     def _best(self, runs: list[Any]) -> Any:
         """The run with the lowest objective; the others say how stable it is."""

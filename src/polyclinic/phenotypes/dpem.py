@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
 from polyclinic.federation.sums import SECURE
+from polyclinic.learned.placing import Events
 from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
 from polyclinic.phenotypes.plan import Plan, plan_for
@@ -28,7 +29,6 @@ from polyclinic.phenotypes.shrinkage import posterior_mean
 from polyclinic.tensors import em_kernels
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["DPEM"]
 
@@ -292,12 +292,8 @@ class DPEM(FederatedFactorization):
 
     def _place(self, tensor: SparseTensor, public: DPEMPublic) -> Array:
         """(patients, R or R + 1) expected number of events of every phenotype."""
-        prior = _prior(public.mixture, COOLING, self.params.smoothing)
-        share = em_kernels.memberships(tensor, self._stacked(public), prior, steps=LAST_STEPS)
-        events = np.zeros(tensor.patients)
-        events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
-        out: Array = share * events[:, None]
-        return out
+        prior, none = _prior(public.mixture, COOLING, self.params.smoothing), np.zeros(0)
+        return Events(self._stacked(public), prior, none, none.astype(np.int64), LAST_STEPS).expected(tensor)
 
     def _publish(self, outcome: Outcome) -> None:
         super()._publish(outcome)
@@ -307,28 +303,13 @@ class DPEM(FederatedFactorization):
         self.too_little_data_ = self.public_.plan.rank == 0
         self._scale = np.prod([np.linalg.norm(f, axis=0) for f in self.public_.factors], axis=0)
 
-    def transform(self, data: SparseTensor | Site) -> Array:
-        """(patients, R) memberships of new patients: expected number of events of every phenotype, by EM."""
-        tensor = self._checked(data)
-        placed = self._place(tensor, self.public_)[:, : len(self._scale)]
-        return np.ascontiguousarray((placed * self._scale)[:, self.order_])
+    def _shown(self) -> tuple[NDArray[np.bool_], ...]:
+        return tuple(self.shown_)
 
-    def _model(self, tensor: SparseTensor) -> list[Array]:
-        tensor = self._checked(tensor)
-        return [self._place(tensor, self.public_), *_by_mode(self._stacked(self.public_), self.public_.marginals)]
-
-    @property
-    def phenotypes_(self) -> Table:
-        """One row per phenotype and code that stands out from the noise, heaviest codes first."""
-        rows: list[list[Any]] = []
-        for r in range(len(self._fitted("weights_"))):
-            for axis, f, shown in zip(self.axes_, self.factors_, self.shown_):
-                column = f[:, r]
-                for i in np.argsort(-column, kind="stable"):
-                    if shown[i, r]:
-                        part = float(column[i] / column.sum())
-                        rows.append([r, axis.name, axis.label(i), axis.describe(i), float(column[i]), part])
-        return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
+    def _placing(self) -> Events:
+        public = self.public_
+        prior = _prior(public.mixture, COOLING, self.params.smoothing)
+        return Events(self._stacked(public), prior, self._scale, self.order_, LAST_STEPS)
 
 
 def _with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:

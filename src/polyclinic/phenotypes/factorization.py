@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.federation.estimator import Configured, Estimator
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.params import Params
-from polyclinic.tensors import cp, kernels
+from polyclinic.learned.coverage import Coverage
+from polyclinic.learned.origin import Origin
+from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.learned.placing import LeastSquares, Placing
+from polyclinic.learned.value import Unseen
+from polyclinic.tensors import cp
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
-from polyclinic.tensors.weighting import weighted
 
 __all__ = ["FactorParams", "Factorization", "FederatedFactorization", "WeightedParams", "power_of_two"]
 
@@ -87,10 +90,8 @@ class Factorization(Configured):
     weights_: Array
     memberships_: dict[str, Array]
     axes_: tuple[Axis, ...]
-    history_: list[dict[str, Any]]
-    traffic_: Any
-    privacy_: Any
     saturation_: float | None = None
+    result_: Phenotypes
 
     def _set(
         self, factors: Sequence[Array], energy: Array, memberships: Mapping[str, Array], axes: Sequence[Axis]
@@ -111,77 +112,59 @@ class Factorization(Configured):
         self.memberships_ = {s: np.ascontiguousarray((a * (norms * signs))[:, order]) for s, a in memberships.items()}
         self.axes_ = tuple(axes)
 
+    def _placing(self) -> Placing:
+        """How new patients are placed on the factors."""
+        p = self.params
+        return LeastSquares(p.nonnegative, p.zeros, self.saturation_)
+
+    def _learned(self, origin: Origin) -> Phenotypes:
+        stability = self.__dict__.get("stability_")
+        return Phenotypes(
+            origin, tuple(self.factors_), self.weights_, self.axes_, self._placing(), self._shown(), stability
+        )
+
+    def _shown(self) -> tuple[NDArray[np.bool_], ...]:
+        return ()
+
     @property
     def phenotypes_(self) -> Table:
         """One row per phenotype and code: what the phenotype is made of, heaviest codes first."""
-        rows: list[list[Any]] = []
-        for r in range(len(self._fitted("weights_"))):
-            for axis, f in zip(self.axes_, self.factors_):
-                column = f[:, r]
-                total = float(np.abs(column).sum()) or 1.0
-                for i in np.argsort(-np.abs(column), kind="stable"):
-                    if column[i] == 0.0:
-                        break
-                    rows.append(
-                        [r, axis.name, axis.label(i), axis.describe(i), float(column[i]), float(abs(column[i])) / total]
-                    )
-        return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
+        return self._value().table()
 
-    def transform(self, data: SparseTensor | Site) -> Array:
-        """(patients, R) memberships of new patients on the learned phenotypes."""
-        return cp.solve_memberships(
-            weighted(self._checked(data), self.saturation_),
-            self.factors_,
-            nonnegative=getattr(self.params, "nonnegative", True),
-            zeros=getattr(self.params, "zeros", "observed"),
-        )
+    def _value(self) -> Phenotypes:
+        value: Phenotypes = self._fitted("result_")
+        return value
 
-    def _model(self, tensor: SparseTensor) -> list[Array]:
-        """Factors of all modes, patients first, that together explain these patients."""
-        return [self.transform(tensor), *self.factors_]
+    @overload
+    def transform(
+        self,
+        data: SparseTensor | Site,
+        *,
+        unseen: Unseen = ...,
+        coverage: Literal[False] = ...,
+        min_coverage: float = ...,
+    ) -> Array: ...
+    @overload
+    def transform(
+        self, data: SparseTensor | Site, *, unseen: Unseen = ..., coverage: Literal[True], min_coverage: float = ...
+    ) -> tuple[Array, Coverage]: ...
+    def transform(
+        self, data: SparseTensor | Site, *, unseen: Unseen = "error", coverage: bool = False, min_coverage: float = 0.5
+    ) -> Array | tuple[Array, Coverage]:
+        """(patients, R) memberships of new patients on the learned phenotypes; codes are found by their labels.
 
-    def _checked(self, data: SparseTensor | Site) -> SparseTensor:
-        """The tensor of new patients, refused if it does not speak of the model's codes."""
-        tensor = data.counts() if isinstance(data, Site) else data
-        if not isinstance(tensor, SparseTensor):
-            raise DataError(f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}")
-        factors = self._fitted("factors_")
-        expected = tuple(len(f) for f in factors)
-        if tensor.shape[1:] != expected:
-            raise ProtocolMismatch(
-                f"new patients have feature modes of sizes {tensor.shape[1:]}, the model {expected}",
-                hint="align them to the model's codes first (pc.align)",
-            )
-        for a, b in zip(tensor.axes[1:], self.axes_):
-            if a.labels is not None and b.labels is not None and a.labels != b.labels:
-                raise ProtocolMismatch(
-                    f"new patients have other {a.name} codes than the model", hint="call pc.align first"
-                )
-        return tensor
+        See :meth:`polyclinic.learned.phenotypes.Phenotypes.transform`.
+        """
+        return self._value().transform(data, unseen=unseen, coverage=coverage, min_coverage=min_coverage)  # type: ignore[call-overload, no-any-return]
 
-    def score(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
+    def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """Reconstruction with memberships solved anew: ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells,
         ``fit`` = 1 - ||O - X|| / ||O||. O are the cells as fitted: weighted where ``saturation_`` is a number."""
-        given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else data
-        tensors = [self._checked(d) for d in given]
-        if not tensors:
-            raise DataError("nothing to score: no sites given")
-        full = observed = norm = cells = 0.0
-        nonzeros = 0
-        for given_tensor in tensors:
-            factors, t = self._model(given_tensor), weighted(given_tensor, self.saturation_)
-            residual = kernels.residuals_at(t, factors)
-            observed += float(residual @ residual)
-            nonzeros += t.nnz
-            norm += t.norm_squared()
-            inner = float(t.values @ (t.values - residual))
-            full += max(0.0, t.norm_squared() - 2 * inner + float(cp.gram(factors, None).sum()))
-            cells += float(np.prod([float(d) for d in t.shape]))
-        return {
-            "rmse_observed": float(np.sqrt(observed / max(nonzeros, 1))),
-            "rmse_full": float(np.sqrt(full / max(cells, 1.0))),
-            "fit": 1.0 - float(np.sqrt(full / norm)) if norm else 1.0,
-        }
+        return self._value().quality(data)
+
+    def score(self, data: SparseTensor | Site | Sequence[Site], y: object = None) -> float:
+        """The fit, 1 - ||O - X|| / ||O||: larger is better, 1 is perfect. All figures: :meth:`quality`."""
+        return self._value().score(data)
 
 
 def power_of_two(size: float) -> float:
@@ -214,6 +197,7 @@ class FederatedFactorization(Factorization, Estimator):
         params = self.params
         self.__dict__.update(best.__dict__)
         self.params = params
+        self._conclude()  # with these parameters, not those of the one start
         return self
 
     def _publish(self, outcome: Outcome) -> None:

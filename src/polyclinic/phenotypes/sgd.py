@@ -61,7 +61,7 @@ class CPSGD(Central):
     >>> import polyclinic as pc
     >>> t = pc.SparseTensor([[0, 0, 0], [1, 0, 0], [2, 1, 1]], [2.0, 4.0, 3.0], (3, 2, 2))
     >>> m = pc.CPSGD(rank=2, rounds=20, seed=0).fit(t)
-    >>> round(m.score(t)["fit"], 3)
+    >>> round(m.quality(t)["fit"], 3)
     1.0
     """
 

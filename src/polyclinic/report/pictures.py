@@ -157,7 +157,7 @@ def groups_of(run: RunContents) -> list[dict[str, Any]]:
 
 def _standing(run: RunContents) -> Any:
     """(k, d) centres in standard deviations from the mixture's own mean."""
-    from polyclinic.mixtures.mixture import Mixture
+    from polyclinic.learned.mixture import Mixture
 
     kind = str(run.outcome["parameters"].get("covariance_type", "full"))
     m = Mixture(run.arrays["weights_"], run.arrays["means_"], run.arrays["covariances_"], kind)  # type: ignore[arg-type]

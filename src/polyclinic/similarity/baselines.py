@@ -99,6 +99,8 @@ class Euclidean(Baseline):
 class Cosine(Euclidean):
     """Angle between standardised patients: W = I after every patient is scaled to length 1."""
 
+    map_ = "angle"
+
     def _embed(self, Z: Array) -> Array:
         return np.asarray(Z / np.maximum(np.linalg.norm(Z, axis=1, keepdims=True), 1e-300))
 

@@ -31,9 +31,11 @@ from polyclinic.federation.fold import Fold, Outcome
 from polyclinic.federation.moments import Moments, complete
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.learned.origin import Origin
+from polyclinic.learned.similarity import Similarity
 from polyclinic.similarity.admm import SCALES, Problem, best_scale, descend, directions, penalty_of
 from polyclinic.similarity.labels import classes_at, classes_of_all
-from polyclinic.similarity.metric import canonical
+from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, weights_for
 from polyclinic.similarity.preconditioner import Preconditioner
 from polyclinic.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms, speak_once
@@ -362,6 +364,9 @@ class ConsensusUnPSL(Estimator):
         self.bias_ = self.params.bias
         self.objective_, self.n_iter_ = public.objective, public.round
         self.embedding_ = {name: arrays["embedding"] for name, arrays in outcome.closed.items()}
+
+    def _learned(self, origin: Origin) -> Similarity:
+        return similarity_of(self, origin)
 
 
 def learn_between(

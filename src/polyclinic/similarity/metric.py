@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,9 +11,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from polyclinic.errors import DataError
+from polyclinic.learned.origin import Origin
+from polyclinic.learned.similarity import Similarity
+from polyclinic.privacy.card import central_card
 from polyclinic.similarity.redundancy import row_norms
 
-__all__ = ["Centre", "SimilarityMetric", "canonical", "spread"]
+__all__ = ["Centre", "SimilarityMetric", "canonical", "similarity_of", "spread"]
 
 Array = NDArray[np.float64]
 Centre = Literal["zscore", "scale", "none"]
@@ -54,6 +58,13 @@ def canonical(W: Array) -> Array:
     thin = U * (s * np.where(signs == 0, 1.0, signs))
     thin[row_norms(W) == 0] = 0.0
     return np.asarray(thin)
+
+
+def similarity_of(model: Any, origin: Origin, map: Literal["linear", "angle"] = "linear") -> Similarity:
+    """The value of anything with ``components_``, ``mean_``, ``scale_`` and ``bias_``."""
+    columns = model.__dict__.get("feature_names_in_")
+    named = None if columns is None else tuple(str(c) for c in columns)
+    return Similarity(origin, model.components_, model.mean_, model.scale_, float(model.bias_), named, map)
 
 
 class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -105,6 +116,22 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         check_is_fitted(self, "components_")
         patients = validate_data(self, X, dtype=np.float64, reset=False)
         return np.asarray((patients - self.mean_) / self.scale_)
+
+    map_: ClassVar[Literal["linear", "angle"]] = "linear"
+
+    @property
+    def result_(self) -> Similarity:
+        """The learned similarity as a frozen value: no patient in it."""
+        check_is_fitted(self, "components_")
+        card = self.__dict__.get("privacy_") or central_card(type(self).__name__.lower())
+        history = self.__dict__.get("history_", ())
+        return similarity_of(
+            self, Origin.of(type(self).__name__.lower(), 1, self.get_params(), card, history), self.map_
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the similarity to one file, ``*.similarity``, without a patient in it; ``pc.load`` reads it."""
+        return self.result_.save(path)
 
     @property
     def _n_features_out(self) -> int:

@@ -25,9 +25,11 @@ from polyclinic.federation.fold import Outcome
 from polyclinic.federation.moments import GRID, complete, in_ball, unit_rows
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.learned.origin import Origin
+from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.similarity.labels import classes_at
-from polyclinic.similarity.metric import canonical
+from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.redundancy import row_norms, row_shrink
 from polyclinic.tensors.site import Site
 
@@ -226,3 +228,6 @@ class PrivateUnPSL(Estimator):
         self.objective_, self.n_iter_ = None, public.round
         self.selected_ = np.flatnonzero(row_norms(public.W) > 0)
         self.embedding_ = {name: arrays["embedding"] for name, arrays in outcome.closed.items()}
+
+    def _learned(self, origin: Origin) -> Similarity:
+        return similarity_of(self, origin)

@@ -19,8 +19,8 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.moments import in_ball
 from polyclinic.federation.protocol import Step, Total
+from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.mixtures.em import GaussianMixture, MixturePublic, unscaled
-from polyclinic.mixtures.mixture import Array, Mixture
 from polyclinic.mixtures.paid import bounded, patient_rows
 from polyclinic.mixtures.statistics import expect
 from polyclinic.tensors.site import Site

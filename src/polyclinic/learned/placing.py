@@ -1,0 +1,110 @@
+"""How a patient is placed among phenotypes: the only thing in which the methods differ once they are fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.learned.value import Array, frozen
+from polyclinic.tensors import cp, em_kernels
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.weighting import weighted
+
+__all__ = ["Events", "LeastSquares", "Placing"]
+
+
+def _loose(arrays: Sequence[Array]) -> list[Array]:
+    """Copies that may be written to: compiled kernels would be compiled once more for read-only arrays."""
+    return [np.array(a) for a in arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares:
+    """Memberships a = argmin ||O - [a, A_1, ..., A_N]||^2, with the factors held.
+
+    Parameters
+    ----------
+    nonnegative
+        Memberships of at least 0.
+    zeros
+        Absent entries are zeros (``"observed"``) or unknown (``"missing"``).
+    saturation
+        n0 of the saturating weights that the fit gave its patients; None: counts as they are.
+    """
+
+    nonnegative: bool = True
+    zeros: Literal["observed", "missing"] = "observed"
+    saturation: float | None = None
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' cells as they were fitted."""
+        return weighted(tensor, self.saturation)
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        return cp.solve_memberships(self.cells(tensor), _loose(factors), nonnegative=self.nonnegative, zeros=self.zeros)
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first, that together explain these patients."""
+        return [self.place(tensor, factors), *_loose(factors)]
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Expected number of a patient's events that each phenotype explains, by EM with a prior (DPEM).
+
+    Parameters
+    ----------
+    stacked
+        (codes of all modes, K) probabilities under one another, a background last where there is one; K >= R.
+    prior
+        (K,) prior counts of a patient.
+    scale, order
+        (R,) lengths of the columns, and their places in the model's order: from stacked columns to factors.
+    steps
+        EM steps of a placing.
+    """
+
+    stacked: Array
+    prior: Array
+    scale: Array
+    order: NDArray[np.int64]
+    steps: int
+
+    def __post_init__(self) -> None:
+        for name in ("stacked", "prior", "scale"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "order", frozen(self.order, np.int64))
+        k, r = self.prior.shape[0], self.scale.shape[0]
+        if self.stacked.shape[1:] != (k,) or r > k or sorted(self.order.tolist()) != list(range(r)) or self.steps < 1:
+            raise DataError("patients cannot be placed like this", faults=[f"{k} prior counts, {r} phenotypes"])
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' events, as they are."""
+        return tensor
+
+    def expected(self, tensor: SparseTensor) -> Array:
+        """(patients, K) expected events, background included, in the order of ``stacked``."""
+        share = em_kernels.memberships(tensor, *_loose([self.stacked, self.prior]), steps=self.steps)
+        events = np.zeros(tensor.patients)
+        events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
+        out: Array = share * events[:, None]
+        return out
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        placed = self.expected(tensor)[:, : len(self.scale)]
+        return np.ascontiguousarray((placed * self.scale)[:, self.order])
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first, background last, that together explain these patients."""
+        ends = np.cumsum([len(f) for f in factors])[:-1]
+        return [self.expected(tensor), *np.split(self.stacked.copy(), ends)]
+
+
+Placing: TypeAlias = LeastSquares | Events
