@@ -61,7 +61,7 @@ def test_a_new_patient_is_weighted_like_the_old_ones() -> None:
     model = pc.TRIP(rank=4, rounds=8, seed=0).fit(sites)
     for s in sites:
         np.testing.assert_allclose(model.transform(s), model.memberships_[s.name], atol=1e-6 * model.weights_[0])
-    assert model.score(sites)["fit"] == pytest.approx(model.score([sites[0], *sites[1:]])["fit"])
+    assert model.quality(sites)["fit"] == pytest.approx(model.quality([sites[0], *sites[1:]])["fit"])
 
 
 def test_a_patient_with_a_thousand_repeats_does_not_make_a_phenotype() -> None:
