@@ -108,7 +108,13 @@ def test_the_coverage_report_names_the_most_frequent_unmapped_codes(tmp_path: Pa
     rule = {"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"]}, "codes": {"diagnosis": {"to": "ccs"}}}
     made = ingest(node, Study.parse(rule), tmp_path / "out")
     report = made.manifest["modes"][1]["coverage"]
-    assert report == {"rows": 6, "unmapped": 3, "unmapped_share": 0.5, "top_unmapped": [["ZZ", 2], ["QQ", 1]]}
+    assert report == {
+        "rows": 6,
+        "unmapped": 3,
+        "unmapped_share": 0.5,
+        "top_unmapped": [["ZZ", 2], ["QQ", 1]],
+        "patients_per_code_median": 1.0,
+    }
     assert made.manifest["steps"][1]["dropped"] == {"diagnosis: code has no group": 3}
 
 

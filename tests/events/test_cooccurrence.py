@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from polyclinic.errors import DataError
 from polyclinic.study import Node, Study
+from polyclinic.tensors import cooccurrence
+from polyclinic.tensors.floor import floor
 from polyclinic.tensors.ingest import Ingested, ingest
 
 Row = tuple[str, str, datetime, str, str]
@@ -41,22 +44,32 @@ def cells(made: Ingested) -> dict[tuple[str, ...], float]:
 
 
 def brute(
-    rows: list[Row], modes: tuple[str, ...], window: str, width: timedelta | None
+    rows: list[Row], modes: tuple[str, ...], window: str, width: timedelta | None, count: str
 ) -> dict[tuple[str, ...], float]:
-    found: Counter[tuple[str, ...]] = Counter()
+    """Over all tuples of one event of each mode; visits (or days) are those of the tuple, where it has one, or else the
+    fewest of any mode's events that take part."""
+    ways: Counter[tuple[str, ...]] = Counter()
+    ticks: dict[tuple[str, ...], list[set[object]]] = defaultdict(lambda: [set() for _ in modes])
     for chosen in product(*([r for r in rows if r[3] == m] for m in modes)):
         if len({r[0] for r in chosen}) > 1:
             continue
         if window == "visit":
             together = len({r[1] for r in chosen}) == 1
+            together &= count != "days" or len({r[2].date() for r in chosen}) == 1
         elif window == "day":
             together = len({r[2].date() for r in chosen}) == 1
         else:
-            assert width is not None
-            together = max(r[2] for r in chosen) - min(r[2] for r in chosen) <= width
+            together = width is None or max(r[2] for r in chosen) - min(r[2] for r in chosen) <= width
         if together:
-            found[chosen[0][0], *(r[4] for r in chosen)] += 1
-    return {k: float(v) for k, v in found.items()}
+            key = (chosen[0][0], *(r[4] for r in chosen))
+            ways[key] += 1
+            for seen, r in zip(ticks[key], chosen):
+                day = r[2].date()
+                seen.add(
+                    day if window == "day" else r[1] if count != "days" else (r[1], day) if window == "visit" else day
+                )
+    value = {"product": lambda k: ways[k], "presence": lambda _: 1}.get(count, lambda k: min(map(len, ticks[k])))
+    return {k: float(value(k)) for k in ways}
 
 
 events = st.lists(
@@ -71,20 +84,45 @@ events = st.lists(
 )
 
 
-@pytest.mark.parametrize(("window", "width"), [("visit", None), ("day", None), ("6h", 6), ("1d", 24)])
+@pytest.mark.parametrize(
+    ("window", "width"), [("visit", None), ("day", None), ("6h", 6), ("1d", 24), ("patient", None)]
+)
 @pytest.mark.parametrize("modes", [("drug", "diagnosis"), ("drug", "diagnosis", "lab"), ("lab",)])
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(rows=events)
+@given(rows=events, count=st.sampled_from(["visits", "days", "presence", "product"]))
 def test_the_tensor_is_the_count_over_all_tuples_of_events(
-    tmp_path_factory: pytest.TempPathFactory, window: str, width: int | None, modes: tuple[str, ...], rows: list[Row]
+    tmp_path_factory: pytest.TempPathFactory,
+    window: str,
+    width: int | None,
+    modes: tuple[str, ...],
+    rows: list[Row],
+    count: str,
 ) -> None:
-    expected = brute(rows, modes, window, None if width is None else timedelta(hours=width))
+    expected = brute(rows, modes, window, None if width is None else timedelta(hours=width), count)
     folder = tmp_path_factory.mktemp("t")
     if not expected:
         with pytest.raises(DataError):
-            run(folder, rows, modes=modes, window=window)
+            run(folder, rows, modes=modes, window=window, count=count)
         return
-    assert cells(run(folder, rows, modes=modes, window=window)) == expected
+    assert cells(run(folder, rows, modes=modes, window=window, count=count)) == expected
+
+
+@pytest.mark.parametrize("count", ["visits", "days", "presence", "product"])
+@pytest.mark.parametrize("window", ["visit", "day", "12h", "patient"])
+def test_slices_and_huge_axes_change_nothing(tmp_path, monkeypatch, window, count) -> None:
+    rng = np.random.default_rng(5)
+    rows: list[Row] = [
+        (f"p{p}", f"v{p}-{rng.integers(3)}", at(int(rng.integers(60))), kind, str(rng.integers(4)))
+        for p in range(12)
+        for kind in ("drug", "diagnosis")
+        for _ in range(6)
+    ]
+    whole = cells(run(tmp_path, rows, modes=["drug", "diagnosis"], window=window, count=count))
+    assert whole == brute(rows, ("drug", "diagnosis"), window, timedelta(hours=12) if window == "12h" else None, count)
+    monkeypatch.setattr(cooccurrence, "SLICE", 40)  # several patients a slice, several slices
+    assert cells(run(tmp_path, rows, modes=["drug", "diagnosis"], window=window, count=count)) == whole
+    monkeypatch.setattr(cooccurrence, "PACKED", 1)  # as if a number could not hold all combinations of codes
+    assert cells(run(tmp_path, rows, modes=["drug", "diagnosis"], window=window, count=count)) == whole
 
 
 def at(hour: int) -> datetime:
@@ -104,8 +142,10 @@ ROWS: list[Row] = [
 
 
 def test_values_above_the_cap_become_the_cap(tmp_path: Path) -> None:
-    assert max(cells(run(tmp_path, ROWS, modes=["drug", "diagnosis"], cap=1)).values()) == 1.0
-    assert max(cells(run(tmp_path, ROWS, modes=["drug", "diagnosis"])).values()) == 2.0
+    rule = {"modes": ["drug", "diagnosis"], "count": "product"}
+    assert max(cells(run(tmp_path, ROWS, cap=1, **rule)).values()) == 1.0
+    assert max(cells(run(tmp_path, ROWS, **rule)).values()) == 2.0
+    assert max(cells(run(tmp_path, ROWS, modes=["drug", "diagnosis"])).values()) == 1.0  # one visit, said twice
 
 
 def test_top_codes_are_those_of_most_patients_and_the_manifest_says_chosen_from_data(tmp_path: Path) -> None:
@@ -133,11 +173,21 @@ def test_a_public_list_fixes_the_axis_and_its_names(tmp_path: Path) -> None:
     assert made.manifest["steps"][1]["dropped"] == {"diagnosis: not in the public list": 1}
 
 
-def test_a_code_of_too_few_patients_is_dropped_and_counted(tmp_path: Path) -> None:
-    made = run(tmp_path, ROWS, modes=["drug", "diagnosis"], minimum_patients=2)
-    assert made.site.counts().axes[1].labels == ("heparin",)
-    dropped = made.manifest["steps"][1]["dropped"]
-    assert dropped == {"drug: not among the chosen codes": 2, "diagnosis: not among the chosen codes": 1}
+def test_a_code_of_too_few_patients_over_all_sites_is_left_out(tmp_path: Path) -> None:
+    one = run(tmp_path, ROWS, modes=["drug", "diagnosis"]).site
+    assert one.counts().axes[1].labels == ("aspirin", "heparin")  # one hospital alone decides nothing
+    other = run(
+        tmp_path,
+        [*ROWS[5:7], ("dan", "v", at(1), "drug", "aspirin"), ("dan", "v", at(1), "diagnosis", "0389")],
+        modes=["drug", "diagnosis"],
+    ).site
+    left = floor([one, replace(other, name="b")], 3)
+    assert [s.counts().axes[1].labels for s in left] == [("heparin",), ("heparin",)]
+    assert [s.counts().axes[2].labels for s in left] == [("4280",), ("4280",)]
+    assert [s.counts().axes[0].labels for s in left] == [("bob",), ("bob",)]  # ann has no cell left
+    assert floor([one], 1)[0] is one
+    with pytest.raises(DataError, match="none of 2 codes has 9 patients over all sites"):
+        floor([one], 9)
 
 
 def test_a_range_file_tells_abnormal_labs_and_every_abnormal_lab_is_a_lab(tmp_path: Path) -> None:
@@ -148,7 +198,7 @@ def test_a_range_file_tells_abnormal_labs_and_every_abnormal_lab_is_a_lab(tmp_pa
     node = Node.parse({"site": {"name": "a"}, "source": {"kind": "files", "events": "e.csv"}}, folder=tmp_path)
 
     def value(mode: str) -> list[float]:
-        rule = {"modes": ["drug", mode], "ranges": "ranges.csv"}
+        rule = {"modes": ["drug", mode], "ranges": "ranges.csv", "count": "product"}
         study = Study.parse({"study": {"name": "s"}, "tensor": rule}, folder=tmp_path)
         return ingest(node, study, tmp_path / mode).site.counts().values.tolist()
 

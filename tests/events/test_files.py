@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, DataError
@@ -66,7 +67,8 @@ def test_labels_follow_the_patients_of_the_tensor_and_unknown_ones_are_counted(t
     (tmp_path / "e.csv").write_text(HEAD + ROWS)
     (tmp_path / "l.csv").write_text("patient_id,label\n99,1\n1,0\n")
     one = made(tmp_path, events="e.csv", labels="l.csv")
-    assert one.site.labels is None  # one of two patients has none
+    np.testing.assert_array_equal(one.site.labels, [np.nan, 0.0])  # one of two patients has none
+    np.testing.assert_array_equal(read_site(tmp_path / "out").labels, [np.nan, 0.0])
     assert one.manifest["labels"]["unknown"] == 1
     with duckdb.connect() as con:
         rows = con.execute(f"SELECT patient_id, label FROM read_parquet('{tmp_path}/out/labels.parquet')").fetchall()

@@ -43,7 +43,9 @@ DRUGS = [
 
 
 def study(modes: list[str], window: str = "visit", **more: Any) -> Study:
-    return Study.parse({"study": {"name": "s"}, "tensor": {"modes": modes, "window": window}, **more})
+    return Study.parse(
+        {"study": {"name": "s"}, "tensor": {"modes": modes, "window": window, "count": "product"}, **more}
+    )
 
 
 def node(**source: Any) -> Node:
@@ -96,7 +98,7 @@ def test_mimic3_splits_into_care_units_and_names_patients_of_several(data_path: 
     asked = Study.parse(
         {
             "study": {"name": "s"},
-            "tensor": {"modes": ["procedure", "diagnosis"]},
+            "tensor": {"modes": ["procedure", "diagnosis"], "count": "product", "minimum_patients": 1},
             "sites": {"nodes": ["node.toml"], "split": True},
         },
         folder=tmp_path,

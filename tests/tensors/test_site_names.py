@@ -7,6 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.evaluation.prediction import labelled
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "a\\b", "a\nb", "x" * 101])
@@ -15,9 +16,11 @@ def test_a_name_that_is_no_folder_name_is_refused(name):
         pc.Site(name, features=[[1.0]])
 
 
-def test_missing_labels_are_counted():
-    with pytest.raises(DataError, match="1 are missing"):
-        pc.Site("a", features=[[1.0], [2.0]], labels=[0.0, np.nan])
+def test_unknown_labels_stay_with_their_patients():
+    site = pc.Site("a", features=[[1.0], [2.0], [3.0]], labels=[0.0, np.nan, 1.0])
+    assert labelled([site, pc.Site("b", features=[[4.0]])]).sites[0].features.tolist() == [[1.0], [3.0]]
+    with pytest.raises(DataError, match="1 are infinite; unknown is NaN"):
+        pc.Site("a", features=[[1.0], [2.0]], labels=[0.0, np.inf])
 
 
 def test_two_sites_of_one_name_are_not_aligned():

@@ -13,18 +13,18 @@ __all__ = ["CodeRule", "FeatureRule", "Identity", "LabelRule", "Method", "Privac
 
 
 def hours(window: str) -> float | None:
-    """The width of a time window in hours, or None for ``visit`` and ``day``.
+    """The width of a time window in hours, or None for ``visit``, ``day`` and ``patient``.
 
     Examples
     --------
     >>> hours("6h"), hours("30d"), hours("visit")
     (6.0, 720.0, None)
     """
-    if window in ("visit", "day"):
+    if window in ("visit", "day", "patient"):
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([hd])", window)
     if not found or float(found[1]) <= 0:
-        raise ValueError("not a window: use 'visit', 'day', hours like '6h' or days like '30d'")
+        raise ValueError("not a window: use 'visit', 'day', 'patient', hours like '6h' or days like '30d'")
     return float(found[1]) * (24 if found[2] == "d" else 1)
 
 
@@ -66,12 +66,22 @@ class TensorRule(Section):
     """``[tensor]``: which codes count as occurring together (docs/howto/ingest.md states the rule exactly)."""
 
     modes: tuple[str, ...] = Field(min_length=1, max_length=7, description="Kind of event of every feature mode.")
-    window: Annotated[str, AfterValidator(_window)] = Field("visit", description="visit, day, or e.g. 6h, 30d.")
+    window: Annotated[str, AfterValidator(_window)] = Field(
+        "visit", description="visit, day, e.g. 6h or 30d, or patient (anywhere in the records)."
+    )
+    count: Literal["visits", "presence", "days", "product"] = Field(
+        "visits",
+        description="Value of a cell: visits (or days) with all its codes; 1; or the ways to take one event of each mode.",
+    )
     top: Annotated[dict[str, int], AfterValidator(_per_kind)] = Field(
         default_factory=dict, description="Codes kept per kind, most frequent first."
     )
     top_by: Literal["patients", "visits"] = Field("patients", description="Frequency of a code: of patients or visits.")
-    minimum_patients: int = Field(1, ge=1, description="A code of fewer patients is dropped.")
+    minimum_patients: int = Field(
+        11,
+        ge=1,
+        description="A code of fewer patients, over all sites, is left out (public lists, and [privacy], aside).",
+    )
     cap: float | None = Field(None, gt=0, description="Largest value of a cell (TRIP: 3).")
     vocabulary: dict[str, str] = Field(
         default_factory=dict, description="Per kind a public list of codes: CSV with columns code and (optional) name."
@@ -94,8 +104,13 @@ class TensorRule(Section):
 
     @property
     def hours(self) -> float | None:
-        """Width of the window, None for ``visit`` and ``day``."""
+        """Width of the window, None for ``visit``, ``day`` and ``patient``."""
         return hours(self.window)
+
+    @property
+    def placed(self) -> bool:
+        """Whether events occur together in a visit or on a day, each of which is a place of its own."""
+        return self.window in ("visit", "day")
 
 
 class CodeRule(Section):

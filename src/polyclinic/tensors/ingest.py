@@ -22,8 +22,10 @@ from polyclinic.events.matrix import Matrix, read_matrix
 from polyclinic.events.tables import hash_of
 from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together
+from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together, repeats
+from polyclinic.tensors.floor import floor
 from polyclinic.tensors.site import Site, Sites, one_order
+from polyclinic.tensors.skew import skew
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Ingested", "ingest", "read_site", "read_sites"]
@@ -96,7 +98,11 @@ def read_sites(study: Study) -> Sites:
                 found += _split(con, scratch, node, study)
             else:
                 found.append(_make(con, scratch, node, study).site)
-    return Sites(_distinct(s) for s in (one_order(found) if _is_matrix(study) else found))
+    if _is_matrix(study):
+        return Sites(one_order(found))
+    # Under [privacy] a floor counted from the data would itself have to be paid for.
+    minimum = 1 if study.privacy is not None else study.rule().minimum_patients
+    return floor([_distinct(s) for s in found], minimum)
 
 
 def _is_matrix(study: Study) -> bool:
@@ -145,6 +151,7 @@ def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     table, vocabulary, labels = _read(con, scratch, node, study)
     tensor, step = count_together(con, study.rule(), vocabulary)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
+    manifest["skew"] = skew(tensor, repeats(con, study.rule())).to_json()
     return Ingested(Site(node.name, tensor, None, _aligned(con, tensor)), manifest)
 
 
@@ -159,9 +166,7 @@ def _split(con: Connection, scratch: Path, node: Node, study: Study) -> list[Sit
     _, vocabulary, _ = _read(con, scratch, node, study)
     # One vocabulary for all sites, so that they are aligned from the start.
     whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))
-    names = [
-        str(r[0]) for r in con.execute("SELECT DISTINCT site FROM events WHERE site IS NOT NULL ORDER BY 1").fetchall()
-    ]
+    names = vocabulary.sites
     if not names:
         raise DataError(f"node {node.name!r}: no event names a site", hint="map it: columns = {site = 'their_column'}")
     out = []
@@ -184,11 +189,11 @@ def _distinct(site: Site) -> Site:
     return replace(site, tensor=site.tensor.with_axes((patients, *site.tensor.axes[1:])))
 
 
-def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[Any] | None:
-    """Labels in the order of the tensor's patients; None unless every one of them is known."""
+def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[np.float64] | None:
+    """Labels in the order of the tensor's patients, NaN where unknown; None where nobody's is known."""
     found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
-    wanted = [found.get(p) for p in tensor.axes[0].labels or ()]
-    return None if not wanted or any(x is None for x in wanted) else np.array(wanted, np.int64)
+    labels = np.array([found.get(p, np.nan) for p in tensor.axes[0].labels or ()], np.float64)
+    return None if np.isnan(labels).all() else labels
 
 
 def _write_labels(con: Connection, tensor: SparseTensor, path: Path) -> None:
@@ -244,10 +249,10 @@ def _manifest(
         "rule": {
             "modes": list(rule.modes),
             "window": rule.window,
+            "count": rule.count,
             "cap": rule.cap,
             "top_by": rule.top_by,
-            "minimum_patients": rule.minimum_patients,
-            "value": "number of ways to take one event of each mode",
+            "minimum_patients": f"{rule.minimum_patients}, over all sites: not applied here",
         },
         "tensor": {"shape": list(tensor.shape), "nnz": tensor.nnz, "largest": float(tensor.values.max())},
         "modes": modes,

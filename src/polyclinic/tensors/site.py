@@ -28,7 +28,7 @@ class Site:
     features
         (patients, d) matrix or data frame (similarity, mixtures).
     labels
-        (patients,) outcome, 0 or 1 for outcome models; any class for similarity.
+        (patients,) outcome, 0 or 1 for outcome models, NaN where it is unknown; any class for similarity.
     columns
         Names of the d features; default those of a data frame, else None: then features are known by position only.
 
@@ -86,8 +86,8 @@ class Site:
             faults.append("numbers of patients differ: " + ", ".join(f"{k} {v}" for k, v in known.items()))
         if ys is not None and ys.ndim != 1:
             faults.append(f"labels have shape {ys.shape}, expected (patients,)")
-        elif ys is not None and ys.dtype.kind == "f" and not np.isfinite(ys).all():
-            faults.append(f"labels: {int((~np.isfinite(ys)).sum())} are missing; leave those patients out")
+        elif ys is not None and ys.dtype.kind == "f" and np.isinf(ys).any():
+            faults.append(f"labels: {int(np.isinf(ys).sum())} are infinite; unknown is NaN")
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         kept = called if xs is not None else None
