@@ -27,20 +27,38 @@ from polyclinic.run import RunFolder
 from polyclinic.study import Study
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site, Sites
+from polyclinic.tensors.small import Gathered, gather
 
-__all__ = ["run_study", "sites_of", "write_counts", "write_outcome"]
+__all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
 
+SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
 GENERATORS = ("icu_network", "planted_counts", "planted_four_mode", "dpfact_synthetic")
 
 
 def sites_of(study: Study) -> Sites:
-    """The hospitals of a simulation: generated, or read from their node files; on common codes."""
-    if study.data is None:
-        from polyclinic.tensors.ingest import read_sites
+    """The hospitals of a simulation: generated, or read from their node files; on common codes, small ones gathered."""
+    return gathered(study).sites
 
-        found = read_sites(study)
-        secret = study.tensor is not None and study.tensor.alignment == "ring"
-        return align_by_ring(found) if secret else align(found)
+
+def gathered(study: Study) -> Gathered:
+    """The hospitals of a simulation, and what became of those too small to take part alone (``[sites] small``)."""
+    if study.data is not None:
+        return Gathered(_generated(study), 1)
+    from polyclinic.tensors.ingest import read_sites
+
+    found = read_sites(study)
+    secret = study.tensor is not None and study.tensor.alignment == "ring"
+    aligned = align_by_ring(found) if secret else align(found)
+    asked = study.sites
+    if asked is None or (asked.small is None and not asked.split):
+        return Gathered(Sites(aligned), 1)  # each site's own policy decides
+    nodes = study.nodes()
+    least = asked.min_patients or max([policy_of(n).min_patients for n in nodes], default=SMALL)
+    return gather(aligned, least, asked.small or "merge", same_people=asked.split and len(nodes) <= 1)
+
+
+def _generated(study: Study) -> Sites:
+    assert study.data is not None
     if study.data.dataset not in GENERATORS:
         raise ConfigError(f"data.dataset {study.data.dataset!r} is unknown", faults=[f"known: {', '.join(GENERATORS)}"])
     values = {"seed": study.seed, **study.data.parameters}
@@ -73,8 +91,17 @@ def run_study(
                 f"{folder.path} holds a run of another study than {study.name!r} as it is now",
                 hint="resume with the same study file, or choose another --out",
             )
-    found = sites_of(study) if sites is None else sites
-    folder.write_json(folder.study, {"study": study.to_json(), "sites": sorted(s.name for s in found), **_versions()})
+    who = gathered(study) if sites is None else Gathered(Sites(sites, getattr(sites, "truth", None)), 1)
+    found = who.sites
+    folder.write_json(
+        folder.study,
+        {
+            "study": study.to_json(),
+            "sites": sorted(s.name for s in found),
+            **({"small": who.to_json()} if who.joined or who.skipped else {}),
+            **_versions(),
+        },
+    )
 
     def follow(event: Progress) -> None:
         folder.append_progress({"kind": event.kind, "round": event.round, "rounds": event.rounds, **event.figures})
@@ -91,6 +118,7 @@ def run_study(
         counted = write_counts(model, found, folder, study)
         if counted is not None and counted.kept:
             figures["phenotypes_named"] = counted.named
+        figures["patients_left_out"] = who.to_json()["patients_left_out"]
     folder.write_json(folder.metrics, figures)
     return figures
 

@@ -22,8 +22,8 @@ SITES = icu_network(patients=120, seed=0)
 
 
 def test_a_traced_method_is_the_fitted_one() -> None:
-    found = trace(DPFact(rank=4, rounds=3, seed=0, sparsity=0.0), SITES)
-    fitted = DPFact(rank=4, rounds=3, seed=0, sparsity=0.0).fit(SITES)
+    found = trace(DPFact(rank=4, rounds=3, seed=0, sparsity=0.0, weighting="none"), SITES)
+    fitted = DPFact(rank=4, rounds=3, seed=0, sparsity=0.0, weighting="none").fit(SITES)
     for a, b in zip(found.model.factors_, fitted.factors_):
         np.testing.assert_array_equal(a, b)
     assert len(found.full) == len(found.observed) == len(found.bytes) == 3
@@ -34,8 +34,8 @@ def test_a_traced_method_is_the_fitted_one() -> None:
 
 
 def test_cpals_is_traced_by_its_federated_twin() -> None:
-    central = CPALS(rank=4, rounds=25, tol=0.0, seed=0).fit(SITES).quality(SITES)
-    found = trace(SumALS(rank=4, rounds=25, warmup=20, tol=0.0, seed=0), SITES)
+    central = CPALS(rank=4, rounds=25, tol=0.0, seed=0, weighting="none").fit(SITES).quality(SITES)
+    found = trace(SumALS(rank=4, rounds=25, warmup=20, tol=0.0, seed=0, weighting="none"), SITES)
     assert found.full[-1] == pytest.approx(central["rmse_full"], rel=1e-4)
     assert found.observed[-1] == pytest.approx(central["rmse_observed"], rel=1e-3)
 

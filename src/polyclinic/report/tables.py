@@ -31,7 +31,7 @@ NAMES: Final = (
         "privacy",
         "ledger",
     ),
-    *("spending", "parameters", "versions"),
+    *("spending", "parameters", "small_sites", "versions"),
 )
 
 MERIT = ("objective", "rmse_full", "rmse_observed", "fit", "log_likelihood", "primal", "dual", "noise_sd")
@@ -53,6 +53,7 @@ def tables(
         "privacy": Table(["what", "text"], run.card.rows()),
         **_ledger(spent),
         "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
+        "small_sites": _small_sites(run),
         "versions": Table(["what", "version or fingerprint"], _manifest(run)),
     }
     return {name: t for name, t in made.items() if len(t) or name == "codes"}
@@ -168,6 +169,12 @@ def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, 
         "roc": Table(["false positive rate", "true positive rate"], a["roc"]),
         "calibration": Table(["predicted risk", "observed share", "low", "high"], a["calibration"]),
     }
+
+
+def _small_sites(run: RunContents) -> Table:
+    small = run.study.get("small") or {"joined": {}, "skipped": ()}
+    rows = [(site, new) for new, old in small["joined"].items() for site in old]
+    return Table(["site", "part of"], [*rows, *((s, "takes no part") for s in small["skipped"])])
 
 
 def _rounds(run: RunContents) -> Table:

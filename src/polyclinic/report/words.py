@@ -124,7 +124,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     )
     if m.get("bytes_up"):
         first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in {m['rounds']} rounds."
-    out = [first]
+    out = [first, *_small(run.study.get("small"))]
     if cards:
         out += _where(cards)
     out += _outcome(run.association, cards)
@@ -139,6 +139,22 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
 def _spelled(n: int) -> str:
     small = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
     return small[n] if n < len(small) else str(n)
+
+
+def _small(small: Mapping[str, Any] | None) -> list[str]:
+    """What became of sites too small to take part alone."""
+    if not small:
+        return []
+    if small["skipped"]:
+        left = "fewer than 11" if small["patients_left_out"] is None else number(small["patients_left_out"])
+        text = f"{len(small['skipped'])} sites with fewer than {small['minimum']} patients take no part"
+        return [f"{text} ({left} patients together)."]
+    joined = small["joined"]
+    many = sum(len(v) for v in joined.values())
+    into = "one" if len(joined) == 1 else str(len(joined))
+    which = ", ".join(joined) if len(joined) <= 4 else f"{next(iter(joined))} to {list(joined)[-1]}"
+    text = f"{many} sites, most with fewer than {small['minimum']} patients, were joined into {into}"
+    return [f"{text}: {which} (see Method)."]
 
 
 def _where(cards: Sequence[PhenotypeCard]) -> list[str]:

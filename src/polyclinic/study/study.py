@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,6 +31,14 @@ class Split(Section):
     nodes: tuple[str, ...] = Field((), description="Paths of node.toml files.")
     source: Source | None = Field(None, description="A source given in place, as in [source] of a node file.")
     split: bool = Field(False, description="Split a node's patients by the source's site column.")
+    small: Literal["merge", "skip", "refuse"] | None = Field(
+        None,
+        description="Sites below min_patients: joined into 'others 1', ... (merge), left out and counted (skip), or none of "
+        "the study (refuse). Default: merge with split, else refuse.",
+    )
+    min_patients: int | None = Field(
+        None, ge=1, description="Smallest site of a simulation; default: the strictest policy's, 11 without one."
+    )
 
 
 class Generated(BaseModel):
