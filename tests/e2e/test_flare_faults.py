@@ -209,8 +209,8 @@ def _strike_between(federation, order, name: str, found: list[str]) -> None:
         federation.kill(pid)
         wait_until(lambda pid=pid: federation.worker(name) != pid, 10)
         last = ledger.charges(study=order.study["study"]["name"])[-1]
-        if not (store / f"{last.details['release']}.npz").exists():
-            found.append(str(last.details["release"]))  # else it came too late: once more
+        if not (store / f"{last.release}.npz").exists():
+            found.append(str(last.release))  # else it came too late: once more
 
 
 @pytest.mark.slow

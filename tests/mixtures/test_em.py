@@ -149,7 +149,7 @@ def test_only_the_symmetric_half_travels_as_one_vector():
     fold = Fold(pc.GaussianMixture(n_components=3, rounds=1), sites)
     while fold.advance():
         pass
-    (step,) = [s for s, _ in fold.releases if s.counts]
+    (step,) = [r.step for r in fold.releases if r.step.counts]
     assert step.size - 1 == 3 * (1 + 3 + 6)  # c (1 + d + d(d+1)/2) scalars, and the log-likelihood aside
     assert fold.traffic.payload_bytes_up == 4 * 8 * 30
 

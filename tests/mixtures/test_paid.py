@@ -104,7 +104,7 @@ def test_every_release_has_its_price():
     method = pc.GaussianMixture(n_components=3, radius=10.0, privacy=pc.Privacy(epsilon=1.0), paid_rounds=3)
     fold = Fold(method, network(records(5, 3000)))
     fold.run()
-    steps = [s for s, _ in fold.releases]
+    steps = [r.step for r in fold.releases]
     assert [s.name for s in steps] == ["coarse", "fine", "statistics", "statistics", "statistics"]
     assert all(s.sensitivity == 1.0 and s.multiplier and s.formal for s in steps)
     later = [s.multiplier for s in steps[2:]]
@@ -141,7 +141,7 @@ def test_public_starts_cost_nothing(how):
     )
     fold = Fold(method, network(records(7, 2000)))
     fold.run()
-    assert {s.name for s, _ in fold.releases} == {"statistics"}
+    assert {r.step.name for r in fold.releases} == {"statistics"}
 
 
 def test_consensus_without_a_coordinator_is_formal_too():

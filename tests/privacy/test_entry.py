@@ -7,11 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from polyclinic import DPFact
 from polyclinic.privacy import accountant as acc
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import make_card
 from polyclinic.privacy.entry import entry_noise, entry_step
-from polyclinic.privacy.release import Step
+from polyclinic.privacy.happened import Happened
+from polyclinic.privacy.release import Release, Step
 
 ASKED = Privacy(1.2, 1e-4, level="entry", clip=1.0)
 
@@ -41,7 +43,7 @@ def test_joint_release_of_all_matrices_costs_what_theorem_4_1_says(modes):
     alone = entry_noise(ASKED, passes=2, learning_rate=0.01, rounds=20, modes=modes)
     assert made.noise_sd == pytest.approx(alone.sd)
     assert (made.adjacency, made.formal) == ("entry", False)
-    card = make_card("dpfact", [made] * 20, privacy=ASKED)
+    card = make_card(DPFact.facts, Happened.of("dpfact", [Release(n, made) for n in range(20)], asked=ASKED))
     assert card.claimed == pytest.approx(1.2)
     assert card.epsilon == pytest.approx(0.877, abs=1e-3)
     assert card.guarantee == "heuristic"

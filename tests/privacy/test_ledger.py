@@ -214,7 +214,7 @@ def test_concurrent_processes_share_one_chain(tmp_path):
 
 
 def test_killing_between_charge_and_release_never_undercounts(tmp_path):
-    """A process that kills itself after the charge and before the noise leaves the charge behind; the retry pays anew."""
+    """A process that kills itself after the charge and before its release has a name leaves the charge; going on pays nothing."""
     code = textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
@@ -222,21 +222,22 @@ def test_killing_between_charge_and_release_never_undercounts(tmp_path):
         from polyclinic.privacy.door import Door
         from polyclinic.privacy.ledger import Ledger
         from polyclinic.privacy.release import Contribution, Step
-        class Killer:
-            exact, label = False, "kills"
-            def integers(self, sd, shape):
-                os.kill(os.getpid(), signal.SIGKILL)
         folder = Path(sys.argv[1])
-        door = Door("north", ledger=Ledger(folder / "ledger.jsonl"), noise=Killer(), study="icu", store=folder / "out")
+        door = Door("north", ledger=Ledger(folder / "ledger.jsonl"), study="icu", store=folder / "out", run="7f")
+        if sys.argv[2] == "die":
+            Door._keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         step = Step(1, "statistics", {"x": (2,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
         door.release(step, Contribution({"x": np.ones(2)}), share=1.0, attempt=0)
     """)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), "die"], check=False)
     assert done.returncode == -signal.SIGKILL
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.verify() == ()
     assert len(ledger.charges()) == 1
-    assert not list((tmp_path / "out").glob("*.npz")) if (tmp_path / "out").exists() else True
+    assert not list((tmp_path / "out").glob("*.npz"))
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), "go on"], check=True)
+    assert len(ledger.charges()) == 1
+    assert len(list((tmp_path / "out").glob("*.npz"))) == 1
 
 
 def test_unbounded_releases_leave_no_bound_but_stay_visible(full):

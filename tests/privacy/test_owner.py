@@ -12,10 +12,11 @@ from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.accountant import Gaussian, epsilon
 from polyclinic.privacy.card import make_card
+from polyclinic.privacy.happened import Happened
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise
 from polyclinic.privacy.owner import door_of, ledger_of, noise_of, policy_of
-from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.release import Contribution, Release, Step
 from polyclinic.study import Node
 
 
@@ -77,9 +78,10 @@ def test_seeded_noise_of_a_rehearsal_is_called_not_private_in_ledger_and_card(tm
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     door_of(made).release(step, Contribution({"x": np.ones(3)}))
     (charge,) = ledger_of(made).charges()
-    assert charge.details["noise"].startswith("not private: simulated noise")
+    assert charge.noise.startswith("not private: simulated noise")
     for label in (noise_of(made).label, f"{ExactNoise.label}; {noise_of(made).label}"):  # at one site is enough
-        card = make_card("dpem", [step], privacy=pc.Privacy(1.0), noise=label)
+        happened = Happened.of("dpem", [Release(0, step)], asked=pc.Privacy(1.0), noise=label)
+        card = make_card(pc.DPEM.facts, happened)
         assert (card.guarantee, card.epsilon) == ("none", None)
         assert "not private: simulated noise" in str(card)
 
@@ -101,7 +103,7 @@ def test_ledger_and_card_agree_on_what_a_run_cost(aggregation):
     fold = Fold(method, network())
     method.publish(fold.run())
     card = method.privacy_
-    plain = epsilon([Gaussian(s.multiplier) for s, _ in fold.releases], 1e-6)
+    plain = epsilon([Gaussian(r.step.multiplier) for r in fold.releases], 1e-6)
     for party in fold.parties.values():
         assert party.door.ledger.epsilon(1e-6) == pytest.approx(card.epsilon, rel=1e-9)
     assert card.guarantee == "formal"

@@ -11,7 +11,7 @@ import numpy as np
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold, Outcome
-from polyclinic.federation.protocol import Message, Method, Step, seeds
+from polyclinic.federation.protocol import Message, Method, MethodFacts, Step, seeds
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
@@ -171,7 +171,7 @@ class _Checks:
         assert set(charges) == {len(outcome.releases)}, f"{charges} ledger entries for {len(outcome.releases)} releases"
         first = self.sites[0]
         less = self.run([first.take(np.arange(1, first.patients)), *self.sites[1:]])
-        for (a, _), (b, _) in zip(outcome.releases, less.releases):
+        for a, b in ((x.step, y.step) for x, y in zip(outcome.releases, less.releases)):
             assert dict(a.shapes) == dict(b.shapes), f"step {a.name!r}: shapes depend on the patients"
 
     def part5(self) -> None:
@@ -271,7 +271,7 @@ class _Checks:
         """plain, masked and subspace give the same outcome"""
         if self.private:
             raise Skip("noise shares differ between sums by design")
-        if any(s.how == "gather" for s, _ in self.run().releases):
+        if any(r.step.how == "gather" for r in self.run().releases):
             raise Skip("the method gathers contributions, which secure sums exclude")
         plain = self.run()
         for name, tolerance in (("masked", 1e-6), ("subspace", 1e-6)):
@@ -280,7 +280,7 @@ class _Checks:
             assert same, f"{name} differs from plain by {gap:.1e}, promised {tolerance:.0e}"
 
     def part12(self) -> None:
-        """a retried step re-sends the same bytes to the same roster and pays anew for another attempt"""
+        """a retried step re-sends the same bytes, also to another roster; only what the way to add leaks is paid anew"""
         fold = self.fold()
         fold.begin()
         step = self.method.next(fold.public)
@@ -292,8 +292,13 @@ class _Checks:
             "another release for one attempt"
         )
         paid = len(party.door.ledger.charges())
-        party.contribute(step, fold.public, replace(fold.roster, attempt=fold.roster.attempt + 1))
-        assert len(party.door.ledger.charges()) == paid + 1, "a new attempt was not charged"
+        roster = replace(fold.roster, attempt=fold.roster.attempt + 1)
+        other = party.contribute(step, fold.public, roster)
+        assert all(np.array_equal(first.arrays[k], other.arrays[k]) for k in first.arrays), (
+            "noise was drawn again for another attempt"
+        )
+        leaks = bool(fold.adder.leak(roster, step))
+        assert len(party.door.ledger.charges()) == paid + leaks, "another attempt has another price than its leak"
 
     def part13(self) -> None:
         """a site that misses steps and returns changes nothing but accuracy"""
@@ -301,6 +306,13 @@ class _Checks:
         outcome = self.run(silent=lambda step, name: name == gone and step.round == 2, quorum=len(self.sites) - 1)
         for a in _arrays(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"
+
+    def part14(self) -> None:
+        """what an owner reads: every step of a method with facts has a meaning in words"""
+        if self.method.facts == MethodFacts():
+            raise Skip("the method has no facts; its card says that no attack was studied")
+        missing = {r.step.name for r in self.run().releases if self.method.facts.meaning(r.step.name) is None}
+        assert not missing, f"steps without a meaning in {type(self.method).__name__}.facts.steps: {sorted(missing)}"
 
 
 def replace_name(site: Site, name: str) -> Site:
@@ -343,7 +355,7 @@ def check_protocol(
         )
     checks = _Checks(method, sites if sites is not None else example_sites(method.needs))
     done = []
-    for number in parts if parts is not None else range(1, 14):
+    for number in parts if parts is not None else range(1, 15):
         check = getattr(checks, f"part{number}")
         promise = check.__doc__
         try:

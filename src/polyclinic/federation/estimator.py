@@ -121,6 +121,8 @@ class Configured:
 class Estimator(Configured, Method[Any, Any, Any]):
     """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
 
+    lines_: tuple[Any, ...]  # of the books, for what is built on this
+
     def fit(self, sites: Sequence[Site], *, progress: Callable[[Progress], None] | None = None, **options: Any) -> Any:
         """Learn from the sites; only sums leave them.
 
@@ -136,11 +138,21 @@ class Estimator(Configured, Method[Any, Any, Any]):
 
     def publish(self, outcome: Outcome) -> None:
         """Turn an outcome of any engine into attributes."""
-        from polyclinic.privacy.card import card_of
+        from polyclinic.privacy.card import make_card
+        from polyclinic.privacy.happened import Happened
 
         self.history_ = outcome.history
         self.traffic_ = outcome.traffic
-        self.privacy_ = card_of(self, outcome)
+        happened = Happened.of(
+            self.name,
+            outcome.releases,
+            entries=outcome.lines,
+            axes=outcome.setting.axes,
+            asked=self.params.privacy,
+            **({"noise": outcome.noise} if outcome.noise else {}),
+        )
+        self.lines_ = outcome.lines
+        self.privacy_ = make_card(self.facts, happened)
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if outcome.setting.columns is not None:  # as in scikit-learn: only where features have names
             self.feature_names_in_ = np.array(outcome.setting.columns, dtype=object)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from polyclinic.federation.protocol import (
     Exchange,
     Message,
     Method,
+    Release,
     Roster,
     Setting,
     Step,
@@ -33,7 +34,10 @@ from polyclinic.federation.protocol import (
 )
 from polyclinic.federation.sums import by_name
 from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.accountant import gaussian_mu
+from polyclinic.privacy.chain import Entry
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.grid import on_grid
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
 
@@ -64,10 +68,12 @@ class Outcome:
     history: list[dict[str, Any]]
     traffic: Traffic
     setting: Setting
-    releases: tuple[tuple[Step, float], ...]  # every step taken and the share of noise that each site added
+    releases: tuple[Release, ...]  # every sum that was taken
     seconds: float
     noise: str = ""  # label of the source of privacy noise
-    masks: Any = None  # of a subspace sum, for the privacy card
+    lines: tuple[
+        Entry, ...
+    ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
 
 
 def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
@@ -127,9 +133,7 @@ def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None
     need = n if threshold is None else max(threshold, least_threshold(n)) if secure else threshold
     if need > n:
         raise ConfigError(f"a sum needs {need} sites, and there are {n}", hint="lower the quorum, or add sites")
-    roster = Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt)
-    enrol = getattr(adder, "enrol", None)  # secure sums: keys of everybody, neighbours; in one process only
-    return cast(Roster, enrol(roster)) if enrol is not None else roster
+    return adder.enrol(Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt))
 
 
 class SiteParty:
@@ -145,7 +149,7 @@ class SiteParty:
         rng = seeds(self.method.params.seed, self.site.name, "open")
         self.private = wire.canonical(self.method.open(self.site, public, rng))
 
-    def contribute(self, step: Step, public: Any, roster: Roster) -> Contribution:
+    def contribute(self, step: Step, public: Any, roster: Roster, number: int = -1) -> Contribution:
         """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
         if self.private is None:
             self.open(public)
@@ -166,9 +170,15 @@ class SiteParty:
                     f"announced was at most {step.bound:.3g})",
                     hint=self.method.remedy(self.site, public),
                 )
-        masks = getattr(self.adder, "masks", None)  # of finite variance: what they leak is charged too
-        also = masks(roster).events(step) if masks is not None and step.noise_sd else ()
-        return self.door.release(step, mine, share=self.adder.share(roster), attempt=roster.attempt, also=also)
+        return self.door.release(
+            step,
+            mine,
+            share=self.adder.share(roster),
+            attempt=roster.attempt,
+            number=number,
+            by=self.adder.facts,
+            also=self.adder.leak(roster, step),
+        )
 
     def side(self, step: Step, public: Any, roster: Roster) -> Exchange:
         """The site's mailbox for one sum."""
@@ -238,7 +248,7 @@ class Conductor:
         self.public: Any = None
         self.history: list[dict[str, Any]] = []
         self.traffic = Traffic()
-        self.releases: list[tuple[Step, float]] = []
+        self.releases: list[Release] = []
         self.protocol = f"{method.name}/{method.version}"
         self._clock = time.perf_counter()
         self._spent = 0.0
@@ -255,12 +265,28 @@ class Conductor:
         step = self.method.next(self.public)
         if step is None:
             self._tell("end", self.traffic.rounds, {})
-        return step
+            return None
+        # The ONE place where a step learns at how many sites a patient may be, and the grid of its noise.
+        privacy = self.method.params.privacy
+        if privacy is not None:
+            step = replace(step, sites_per_patient=max(step.sites_per_patient, privacy.max_sites_per_patient))
+        return on_grid(step, self.adder.share(self.roster))
 
-    def commit(self, step: Step, total: Total) -> None:
+    def commit(self, step: Step, total: Total, members: Iterable[str] = ()) -> None:
         """A sum was taken: the next public state, and the round's figures if it was its last."""
         self.public = wire.canonical(self.method.combine(step, self.public, total))
-        self.releases.append((step, self.adder.share(self.roster)))
+        leak = gaussian_mu(self.adder.leak(self.roster, step))
+        self.releases.append(
+            Release(
+                len(self.releases),
+                step,
+                self.adder.share(self.roster),
+                self.roster.attempt,
+                tuple(sorted(members)),
+                self.adder.facts,
+                float("inf") if leak is None else leak,
+            )
+        )
         if step.counts:
             self.traffic.rounds = max(self.traffic.rounds, step.round)
         after = self.method.next(self.public)
@@ -299,7 +325,7 @@ class Conductor:
             "public": wire.pack(self.public),
             "history": self.history,
             "traffic": self.traffic.state(),
-            "releases": [[wire.pack(s), share] for s, share in self.releases],
+            "releases": [wire.pack(r) for r in self.releases],
             "spent": self._spent,
         }
 
@@ -310,7 +336,7 @@ class Conductor:
         self.public = wire.unpack(self.method.Public, state["public"])
         self.history = [dict(h) for h in state["history"]]
         self.traffic = Traffic.restore(dict(state["traffic"]))
-        self.releases = [(wire.unpack(Step, s), float(share)) for s, share in state["releases"]]
+        self.releases = [wire.unpack(Release, r) for r in state["releases"]]
         self._spent = float(state["spent"])
         self._clock = time.perf_counter()
 
@@ -340,12 +366,16 @@ class Fold(Conductor):
         arranged = one_order(sites) if method.needs == "features" else ordered(sites)
         self.parties = {s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in arranged}
         self.silent, self.each, self.tap = silent, each, tap
+        self._since: dict[str, int] = {}  # lines of each book before this run
 
     # ---- the loop
 
     def begin(self) -> None:
         """The public start, and every site's private one."""
         super().begin()
+        for p in self.parties.values():
+            self._since[p.site.name] = p.door.ledger.head.count
+            p.door.begin()
         list(self.each(lambda p: p.open(self.public), self.parties.values()))
 
     def advance(self) -> bool:
@@ -354,7 +384,7 @@ class Fold(Conductor):
         if step is None:
             return False
         total, members = self._sum(step)
-        self.commit(step, total)
+        self.commit(step, total, members)
         for name in members:
             self.parties[name].commit()
         return True
@@ -382,16 +412,16 @@ class Fold(Conductor):
             if m.to != COORDINATOR:
                 self.traffic.received(m.to, step.round, size)
 
-        together = getattr(self.adder, "together", None)
-        if together is not None and len(present) == len(self.parties):  # many nodes at once: same bits, same letters
-            parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster), here)))
-            for sender, to, size in cast(Any, self.adder).letters(self.roster, step, size_of):
-                self.traffic.sent(sender, step.round, size)
-                self.traffic.received(to, step.round, size)
-            return cast(Total, together(self.roster, step, parts)), tuple(present)
-        sides: dict[str, Exchange] = dict(
-            zip(present, self.each(lambda p: p.side(step, self.public, self.roster), here))
-        )
+        number = len(self.releases)
+        parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster, number), here)))
+        if len(present) == len(self.parties):  # many nodes at once: same bits, same letters
+            total = self.adder.at_once(self.roster, step, parts)
+            if total is not None:
+                for sender, to, size in self.adder.letters(self.roster, step, size_of):
+                    self.traffic.sent(sender, step.round, size)
+                    self.traffic.received(to, step.round, size)
+                return total, tuple(present)
+        sides: dict[str, Exchange] = {n: self.adder.side(n, self.roster, step, mine) for n, mine in parts.items()}
         if self.roster.coordinator is not None:
             sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
         refusals: list[str] = []
@@ -428,14 +458,24 @@ class Fold(Conductor):
             tuple(self.releases),
             self._spent,
             ", ".join(sorted({p.door.noise.label for p in self.parties.values()})),
-            cast(Any, self.adder).masks(self.roster) if hasattr(self.adder, "masks") else None,
+            tuple(e for p in self.parties.values() for e in (*p.site.builds_on, *self._lines(p))),
         )
+
+    def _lines(self, party: SiteParty) -> list[Entry]:
+        """The lines that this run wrote into a site's book."""
+        new = party.door.ledger.entries[self._since.get(party.site.name, 0) :]
+        return [e for e in new if e.charge is not None and party.door.wrote(e.charge)]
 
     # ---- the checkpoint: public and private states are plain values
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later; patient-level loadings are in it, so it stays where the sites are."""
-        return {**super().state(), "privates": {n: wire.pack(p.private) for n, p in self.parties.items()}}
+        return {
+            **super().state(),
+            "privates": {n: wire.pack(p.private) for n, p in self.parties.items()},
+            "since": self._since,
+            "sessions": {n: p.door.session for n, p in self.parties.items()},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state`; the result is the same as without the interruption."""
@@ -444,6 +484,9 @@ class Fold(Conductor):
                 f"checkpoint of sites {sorted(state['privates'])}, this run has {sorted(self.parties)}"
             )
         super().restore(state)
+        self._since = {n: int(k) for n, k in state["since"].items()}
+        for name, session in state["sessions"].items():
+            self.parties[name].door.begin(str(session))
         for name, tree in state["privates"].items():
             self.parties[name].private = wire.unpack(self.method.Private, tree)
 

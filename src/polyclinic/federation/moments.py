@@ -25,6 +25,7 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.learned import moments as learned
 from polyclinic.learned.origin import Origin
 from polyclinic.privacy.accountant import calibrate
+from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 
 __all__ = [
@@ -290,6 +291,21 @@ class _FromMoments(Estimator):
     Private = Nothing
     params: Any
     crossed = True
+    facts = MethodFacts(
+        paper="sums of values and squares, zoomed (this program)",
+        formal=True,
+        attacks=(
+            Attack(
+                "sum", "exact means and spreads over few patients show a patient whose value lies far from the others"
+            ),
+        ),
+        steps={
+            "count": StepMeaning("how many patients"),
+            "zoom-*": StepMeaning("sums of values and of their distances from the mean, per feature"),
+            "second-moments": StepMeaning("how features vary, alone and together", "a value far from all others"),
+            "noisy-moments": StepMeaning("number, mean and spread of the records, each patient at most 1"),
+        },
+    )
     keeps = False  # whether a new feature is the old one in other units
     exact = 1e-9
     moments_: Moments
@@ -380,7 +396,13 @@ class _FromMoments(Estimator):
             made = [self._apply(s.matrix()) for s in here]
             # standardised features keep their names; directions of a PCA are new features
             kept = [s.columns if x.shape[1] == s.matrix().shape[1] and self.keeps else None for s, x in zip(here, made)]
-            return [Site(s.name, s.tensor, x, s.labels, c) for s, x, c in zip(here, made, kept)]
+            mine = self.lines_  # whoever uses these features builds on the releases that made them
+            return [
+                replace(
+                    s, features=x, columns=c, builds_on=(*s.builds_on, *(e for e in mine if e.charge.site == s.name))
+                )
+                for s, x, c in zip(here, made, kept)
+            ]
         return self._apply(np.asarray(data, float))
 
     def _apply(self, X: Array) -> Array:

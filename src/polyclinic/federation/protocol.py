@@ -13,14 +13,16 @@ is a :class:`Sum`, and no method knows which.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from polyclinic.federation.params import Params
-from polyclinic.privacy.release import Arrays, Contribution, Step, Total
+from polyclinic.privacy.accountant import Event
+from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.release import Arrays, Contribution, Release, Step, Total
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site
 
@@ -33,10 +35,13 @@ __all__ = [
     "Exchange",
     "Message",
     "Method",
+    "MethodFacts",
+    "Release",
     "Roster",
     "Setting",
     "Step",
     "Sum",
+    "SumFacts",
     "Total",
     "least_threshold",
 ]
@@ -65,6 +70,8 @@ class Method(ABC, Generic[P, Pub, Pri]):
     needs: ClassVar[Literal["tensor", "features"]] = "tensor"
     exact: ClassVar[float | None] = None
     """Relative tolerance to which several sites give the model of one site with all patients; None: they do not."""
+    facts: ClassVar[MethodFacts] = MethodFacts()
+    """What is known about it, for cards and reviews; without facts they say that no attack was studied."""
     Params: ClassVar[type[Params]]
     Public: ClassVar[type[Any]]
     Private: ClassVar[type[Any]]
@@ -160,16 +167,26 @@ class Exchange(Protocol):
     def result(self) -> Total | Literal["pending", "done", "burnt"]: ...
 
 
-class Sum(Protocol):
+class Sum(ABC):
     """A way to add. ``side`` makes a party's mailbox: a site brings its contribution, the coordinator brings None."""
 
-    name: ClassVar[str]
-    reveals: ClassVar[Literal["each", "total"]]
+    facts: ClassVar[SumFacts]
 
+    @property
+    def name(self) -> str:
+        """As a study names it."""
+        return self.facts.name
+
+    @property
+    def reveals(self) -> Literal["each", "total"]:
+        """Whether somebody sees single contributions, or the total only."""
+        return self.facts.reveals
+
+    @abstractmethod
     def share(self, roster: Roster) -> float:
         """Part of the total's noise VARIANCE that each site must add: plain 1, secure sums 1 / (threshold - colluders)."""
-        ...
 
+    @abstractmethod
     def side(
         self,
         me: str,
@@ -179,8 +196,23 @@ class Sum(Protocol):
         *,
         promises: Promises | None = None,
     ) -> Exchange:
-        """``promises``: lists this site signed for this number; secure sums open one list of a number only."""
-        ...
+        """One party's mailbox. ``promises``: lists this site signed for this number; secure sums open one list of a number."""
+
+    def enrol(self, roster: Roster) -> Roster:
+        """For one process: keys of everybody, neighbours, thresholds; a sum that needs none returns the roster."""
+        return roster
+
+    def leak(self, roster: Roster, step: Step) -> tuple[Event, ...]:
+        """What one attempt leaks of a contribution beyond the sum; charged with the release."""
+        return ()
+
+    def at_once(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total | None:
+        """All sites in one process at once, with the bits of the messages; None: take the messages."""
+        return None
+
+    def letters(self, roster: Roster, step: Step, size_of: Callable[[Message], int]) -> Iterator[tuple[str, str, int]]:
+        """Sender, receiver and bytes of all that :meth:`at_once` saves."""
+        return iter(())
 
 
 def seeds(seed: int, *words: str | int) -> np.random.Generator:

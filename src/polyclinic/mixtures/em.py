@@ -32,6 +32,7 @@ from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures import histogram, paid, start
+from polyclinic.mixtures.facts import FACTS
 from polyclinic.mixtures.fitted import FittedMixture
 from polyclinic.mixtures.histogram import FLAT
 from polyclinic.mixtures.statistics import Statistics, expect, maximise, shapes
@@ -147,6 +148,7 @@ class GaussianMixture(FittedMixture):
     """
 
     name = "mixture"
+    facts = FACTS
     needs = "features"
     exact = 1e-6
     Params = MixtureParams

@@ -19,8 +19,9 @@ from pydantic import Field, model_validator
 
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
-from polyclinic.federation.sums import SECURE
+from polyclinic.federation.sums import facts_of
 from polyclinic.learned.placing import Events
+from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
 from polyclinic.phenotypes.plan import Plan, plan_for
@@ -123,6 +124,7 @@ class DPEM(FederatedFactorization):
     """
 
     name = "dpem"
+    facts = known.DPEM
     exact = 1e-6  # the model is bit-equal; the objective is rounded to the grid at every site
     Params = DPEMParams
     Public = DPEMPublic
@@ -139,7 +141,7 @@ class DPEM(FederatedFactorization):
             rank=p.rank,
             rounds=p.rounds,
             planning_size=p.planning_size,
-            noisy_sites=1 if p.aggregation in SECURE else len(setting.sites),
+            noisy_sites=1 if facts_of(p.aggregation).reveals == "total" else len(setting.sites),
         )
         columns = plan.rank + p.background
         factors = tuple(rng.gamma(rng.uniform(0.5, 3.0, plan.rank), size=(size, plan.rank)) for size in setting.shape)
@@ -165,7 +167,6 @@ class DPEM(FederatedFactorization):
             grid=em_kernels.GRID,
             counts=not first,
             asides=() if paid else ("objective",),
-            sites_per_patient=1 if self.params.privacy is None else self.params.privacy.max_sites_per_patient,
         )
 
     def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Total
+from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.local_pass import WARM, Elastic, Passed
 from polyclinic.phenotypes.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF
 from polyclinic.phenotypes.rate import rate_at
@@ -52,6 +53,7 @@ class DPFact(LocalTF):
     """
 
     name = "dpfact"
+    facts = known.DPFACT
     Params = DPFactParams
     params: DPFactParams
 

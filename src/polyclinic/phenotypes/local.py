@@ -11,6 +11,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
@@ -63,6 +64,7 @@ class LocalModel(FederatedFactorization):
     """
 
     name = "localmodel"
+    facts = known.LOCALMODEL
     Params = LocalModelParams
     Public = AlonePublic
     Private = AlonePrivate

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.local_pass import Elastic, Passed, close_patients, local_pass, open_factors, open_patients
 from polyclinic.phenotypes.rate import Conditions, Rate, conditions, rate_at
@@ -90,6 +91,7 @@ class LocalTF(FederatedFactorization):
     """
 
     name = "localtf"
+    facts = known.LOCALTF
     Params = LocalParams
     Public = LocalPublic
     Private = LocalPrivate

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
@@ -76,6 +77,7 @@ class SumALS(FederatedFactorization):
     """
 
     name = "sumals"
+    facts = known.SUMALS
     exact = 1e-6
     Params = SumALSParams
     Public = SumPublic

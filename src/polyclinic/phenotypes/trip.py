@@ -20,6 +20,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.local_pass import local_pass
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
@@ -101,6 +102,7 @@ class TRIP(FederatedFactorization):
     """
 
     name = "trip"
+    facts = known.TRIP
     Params = TRIPParams
     Public = TRIPPublic
     Private = TRIPPrivate

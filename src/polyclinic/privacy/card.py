@@ -1,8 +1,10 @@
 """The privacy card of a result: what is guaranteed, to whom, under which assumptions, and what is known to go wrong.
 
-A card is formal only if EVERY value that depends on data was paid for (PRIVACY 3.1): each step has a sensitivity that
-is a theorem and noise to match, the vocabulary of each mode is public or paid, and masks of finite variance are
-charged. An epsilon is never shown without its adjacency, its delta and the kind of guarantee.
+A card is made from the lines of the sites' books and from nothing else: every release that the result depends on, those
+that chose its codes or scaled its features included, with the way to add that really ran. It is formal only if EVERY value
+that depends on data was paid for (PRIVACY 3.1): each step has a sensitivity that is a theorem and noise to match, the
+vocabulary of each mode is public or paid, and what a way to add leaks is charged. Its epsilon is that of the site which
+paid most. An epsilon is never shown without its adjacency, its delta and the kind of guarantee.
 """
 
 from __future__ import annotations
@@ -15,18 +17,23 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from polyclinic.privacy import accountant
-from polyclinic.privacy.accountant import Event, Gaussian
-from polyclinic.privacy.attacks import E0_8, POOLED, SECURE, known_attacks
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.masks import Masks
-from polyclinic.privacy.mechanism import NOT_PRIVATE, SimulatedNoise
-from polyclinic.privacy.release import Adjacency, Step
-from polyclinic.tensors.axis import Axis
+from polyclinic.privacy.chain import Charge
+from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.happened import Happened
+from polyclinic.privacy.mechanism import NOT_PRIVATE
+from polyclinic.privacy.release import Adjacency
 
-__all__ = ["Card", "Guarantee", "Masks", "card_of", "central_card", "make_card"]
+__all__ = ["Card", "Guarantee", "central_card", "make_card"]
 
 Guarantee = Literal["formal", "information-theoretic", "heuristic", "none"]
 
+E0_8: Final = (  # what the papers' theorem needs, and Algorithm 1 does not have (ERRATA E0.8, E0.10, E0.11)
+    "ASSUMED by the papers and not true of their algorithm: the loss is convex in what moves (three factors move)",
+    "ASSUMED: both runs restart from the same public state (patient loadings persist without noise)",
+    "ASSUMED: the number of releases is fixed in advance; the site's patients are in no other site",
+    "protects the value of one count, not whether a patient has the code, and not a patient",
+)
 ADJACENCY: Final = {"patient": "one patient added or removed", "entry": "one entry of the tensor changed"}
 
 
@@ -150,140 +157,98 @@ class Card:
         return cls(**fields)
 
 
-def make_card(
-    method: str,
-    steps: Sequence[Step],
-    *,
-    axes: Sequence[Axis] = (),
-    aggregation: str = "plain",
-    privacy: Privacy | None = None,
-    delta: float | None = None,
-    noise: str = SimulatedNoise.label,
-    masks: Masks | None = None,
-    attempts: Mapping[int, int] | None = None,
-    attacks: Sequence[str] | None = None,
-    assumptions: Sequence[str] = (),
-) -> Card:
-    """The card of any method, from the steps it took.
+def make_card(facts: MethodFacts, happened: Happened) -> Card:
+    """The card of any method, from what happened.
 
     Parameters
     ----------
-    method
-        Its name.
-    steps
-        Every sum that was taken; set-up and scores too.
-    axes
-        The feature modes; a vocabulary taken from the data downgrades the card.
-    aggregation
-        How contributions were added.
-    privacy
-        What was asked for.
-    delta
-        Overrides the delta of ``privacy``.
-    noise
-        Label of the noise source.
-    masks
-        Under ``subspace``: the masks, so that what they leak can be charged.
-    attempts
-        Position of a step -> how many times it was released, where more than once (retries pay anew).
-    attacks, assumptions
-        Known attacks (default: those of PRIVACY section 2) and further assumptions of the method.
+    facts
+        What is known about the method.
+    happened
+        The lines of the books, and what else is public about the run.
 
     Examples
     --------
+    >>> from polyclinic.privacy.release import Release, Step
     >>> step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
-    >>> print(make_card("dpem", [step], privacy=Privacy(1.0)).headline)
+    >>> print(make_card(MethodFacts(formal=True), Happened.of("dpem", [Release(0, step)])).headline)
     formal patient-level differential privacy: epsilon 0.3969 at delta 1e-06 (one patient added or removed)
-    >>> print(make_card("trip", [Step(1, "factors", {"x": (3,)}, bound=9.0)]).headline)
+    >>> print(make_card(MethodFacts(), Happened.of("trip", [Release(0, Step(1, "factors", {"x": (3,)}, bound=9.0))])).headline)
     none: no bound on what the released values reveal about a patient
     """
-    name = method.lower()
-    paid = [s for s in steps if s.noise_sd > 0]
-    unpaid = sorted({s.name for s in steps if not s.noise_sd > 0})
-    unpaid_model = sorted({s.name for s in steps if not s.noise_sd > 0 and s.counts})
-    known = known_attacks(name, aggregation, noise=bool(paid)) if attacks is None else tuple(attacks)
+    lines = happened.lines
+    sums = _sums(lines)
+    paid = [c for c in lines if c.paid]
+    unpaid = sorted({c.step for c in lines if not c.paid})
+    each = not sums or any(s.reveals == "each" for s in sums)
     base = Card(
-        method=method,
+        method=happened.method,
         guarantee="none",
-        aggregation=aggregation,
-        releases=len(steps),
-        saw=_saw(aggregation, steps),
-        attacks=known,
+        aggregation=", ".join(s.name for s in sums) or "plain",
+        releases=happened.releases,
+        saw=_saw(lines, sums),
+        attacks=facts.known(each=each, exact=not paid),
+        reasons=_lost(happened),
     )
     if not paid:
-        return _without_noise(base, privacy)
+        return _without_noise(base, sums, happened.asked)
 
-    entry = any(s.adjacency == "entry" for s in paid)
+    entry = any(c.adjacency == "entry" for c in paid)
     adjacency: Adjacency = "entry" if entry else "patient"
-    at = delta if delta is not None else privacy.delta if privacy is not None else 1e-6
-    events: list[Event] = []
-    for n, s in enumerate(steps):
-        if s.noise_sd > 0 and s.multiplier is not None:
-            events.append(Gaussian(s.multiplier, (attempts or {}).get(n, 1)))
+    at = happened.asked.delta if happened.asked is not None else 1e-6
+    covered = [c for c in lines if c.paid or not entry or c.counts]
+    eps = max(
+        (accountant.epsilon([c.event for c in covered if c.site == site], at) for site in happened.sites), default=0.0
+    )
     reasons: list[str] = []
-    proven = all(s.formal for s in paid) and not entry
-    bounded = not (unpaid_model if entry else unpaid)
-    if not all(s.formal for s in paid):
+    proven = all(c.formal for c in paid) and not entry
+    if not all(c.formal for c in paid):
         reasons.append("the sensitivity is the paper's claim, not a theorem (a counterexample is among the tests)")
     if unpaid:
         reasons.append(f"released without noise, so not covered: {', '.join(unpaid)}")
-    chosen = [a.name for a in axes if a.vocabulary == "data"]
+    chosen = [a.name for a in happened.axes if a.vocabulary == "data"]
     if chosen:
         reasons.append(
             f"the list of codes of {', '.join(repr(c) for c in chosen)} was taken from the data, which itself tells who "
             "has a rare code; use a public list, or pay for noisy counts (privacy.vocabulary)"
         )
-    if aggregation == "subspace":
-        leak, why = _mask_events(paid, masks)
-        events += leak
-        reasons += [why] if why else []
-        proven = proven and not why
-    if aggregation == "cycle":
-        reasons.append(POOLED)
-        proven = False
-    eps = accountant.epsilon(events, at) if bounded else math.inf
-    formal = proven and bounded and not chosen
-    sites = 1 if privacy is None else privacy.max_sites_per_patient
+    elsewhere = [a.name for a in happened.axes if a.vocabulary == "paid"] if not happened.vocabulary else []
+    if elsewhere:
+        reasons.append(
+            f"the list of codes of {', '.join(repr(c) for c in elsewhere)} was paid for in a run whose lines are not here: "
+            "its cost is not in this epsilon"
+        )
+    reasons += [f"{s.pooled}, with its own noise only" for s in sums if s.pooled]
+    formal = proven and math.isfinite(eps) and not unpaid and not chosen and not elsewhere
+    formal = formal and not any(s.pooled for s in sums)
+    sites = max((c.sites_per_patient for c in paid), default=1)
     believed = [
         f"one patient is at no more than {sites} site{'s' if sites > 1 else ''}",
         "rounds, rank and stopping depend on public or released values only",
         "sites follow the protocol; each adds its share of the noise",
     ]
-    if aggregation in SECURE:
+    if not each:
         believed.append("no more sites pool what they see than the roster allows; keys stay at their sites")
-    claimed, exact = _claimed(paid, privacy, at)
+    noise = ", ".join(sorted({c.noise for c in paid if c.noise and c.noise != "none"}))
     if NOT_PRIVATE in noise:  # a rehearsal: whoever knows the seed has the exact values
-        return replace(base, noise=noise, mechanism="none that protects", reasons=(noise, *reasons))
+        return replace(base, noise=noise, mechanism="none that protects", reasons=(noise, *reasons, *base.reasons))
+    claimed, exact = _claimed(paid, happened.asked, at)
+    worst = max(happened.sites, key=lambda s: sum(c.site == s for c in paid))
+    multipliers = [m for c in paid if c.site == worst and (m := getattr(c.event, "multiplier", None)) is not None]
     return replace(
         base,
         guarantee="formal" if formal else "heuristic",
         epsilon=eps if math.isfinite(eps) else None,
         delta=at,
         adjacency=adjacency,
-        mechanism=f"Gaussian noise on {'each contribution' if aggregation != 'masked' else 'the sum'}, "
-        f"{len(paid)} releases, multipliers {_range([s.multiplier or 0 for s in paid])}",
+        mechanism=f"Gaussian noise on {'each contribution' if each else 'the sum'}, "
+        f"{sum(c.site == worst for c in paid)} releases, multipliers {_range(multipliers)}",
         noise=noise,
         claimed=claimed,
         claimed_exact=exact,
-        assumptions=(*(E0_8 if entry else tuple(believed)), *assumptions),
-        reasons=tuple(reasons),
-        attacks=() if formal else known,
-    )
-
-
-def card_of(method: Any, outcome: Any) -> Card:
-    """The card of a fitted method: its parameters and the sums that were really taken."""
-    params = method.params
-    return make_card(
-        method.name,
-        [step for step, _ in outcome.releases],
-        axes=outcome.setting.axes,
-        aggregation=params.aggregation,
-        privacy=params.privacy,
-        noise=getattr(outcome, "noise", None) or SimulatedNoise.label,
-        masks=getattr(outcome, "masks", None),
-        attacks=getattr(method, "attacks", None),
-        assumptions=getattr(method, "assumptions", ()),
+        assumptions=(*(E0_8 if entry else tuple(believed)), *facts.assumptions),
+        reasons=(*reasons, *base.reasons),
+        attacks=() if formal else base.attacks,
     )
 
 
@@ -292,59 +257,62 @@ def central_card(method: str) -> Card:
     return Card(method, "none", aggregation="none", saw={"the analyst": "every patient's record"})
 
 
-def _without_noise(card: Card, privacy: Privacy | None) -> Card:
+def _sums(lines: Sequence[Charge]) -> tuple[SumFacts, ...]:
+    """The ways to add that ran, each once, in the order of their names."""
+    return tuple({c.by.name: c.by for c in sorted(lines, key=lambda c: c.by.name)}.values())
+
+
+def _without_noise(card: Card, sums: Sequence[SumFacts], asked: Privacy | None) -> Card:
     reasons = []
-    if privacy is not None and privacy.level == "entry" and privacy.clip is None:
+    if asked is not None and asked.level == "entry" and asked.clip is None:
         reasons.append("without a clip the gradient has no bound, so the papers' noise has no scale: no epsilon exists")
-    if card.aggregation == "masked":
-        reasons.append("the coordinator sees sums only; what the sums themselves reveal is not bounded")
-    if card.aggregation == "cycle":
-        reasons.append(POOLED.removesuffix(", with its own noise only"))
-    if card.aggregation == "subspace":
+    if sums and all(s.sentence for s in sums):
         return replace(
             card,
             guarantee="information-theoretic",
             mechanism="random masks in the consensus' non-converging subspace",
-            reasons=(
-                "hides each site's contribution among its honest neighbours; the sums are exact and shown to all",
-            ),
+            reasons=(*dict.fromkeys(s.sentence for s in sums), *card.reasons),
             assumptions=("every site has at least one honest neighbour; masks are fresh in every sum",),
         )
-    return replace(card, reasons=tuple(reasons))
+    if sums and all(s.reveals == "total" and s.topology == "star" for s in sums):
+        reasons.append("the coordinator sees sums only; what the sums themselves reveal is not bounded")
+    reasons += [s.pooled for s in sums if s.pooled]
+    return replace(card, reasons=(*reasons, *card.reasons))
 
 
-def _mask_events(steps: Sequence[Step], masks: Masks | None) -> tuple[list[Event], str]:
-    if masks is None or not masks.honest_neighbours > 0 or not masks.sd > 0:
-        return [], "the masks of the subspace sum have a finite variance and their leak was not charged"
-    return [e for s in steps for e in masks.events(s)], ""
+def _lost(happened: Happened) -> tuple[str, ...]:
+    """Who was missing from exact sums: the difference of two rounds then shows that site's contribution."""
+    if not happened.lost:
+        return ()
+    told = "everybody who sees the totals can compute the contribution of a site that drops out"
+    return (f"not counted in every exact sum: {', '.join(happened.lost)}; {told}",)
 
 
-def _claimed(steps: Sequence[Step], privacy: Privacy | None, delta: float) -> tuple[float | None, float | None]:
+def _claimed(lines: Sequence[Charge], asked: Privacy | None, delta: float) -> tuple[float | None, float | None]:
     """What the study's formula says: the asked epsilon; for the papers' mechanism theorem 4.1, and Prop. 2.8 exactly."""
-    if not any(s.adjacency == "entry" for s in steps):
-        return (None if privacy is None else privacy.epsilon), None
-    rho = sum(1 / (2 * s.multiplier**2) for s in steps if s.multiplier)
+    if not any(c.adjacency == "entry" for c in lines):
+        return (None if asked is None else asked.epsilon), None
+    first = lines[0].site
+    mu = accountant.gaussian_mu([c.event for c in lines if c.site == first])
+    rho = math.inf if mu is None else mu**2 / 2
     return math.sqrt(4 * rho * math.log(1 / delta)), accountant.prop_2_8(rho, delta)
 
 
-def _saw(aggregation: str, steps: Sequence[Step]) -> dict[str, str]:
-    noisy = "with noise" if steps and all(s.noise_sd > 0 for s in steps) else "exact" if steps else ""
-    if aggregation == "masked":
-        saw = {"the coordinator": f"the sum over sites, {noisy}", "other sites": "the public model, masked messages"}
-    elif aggregation == "subspace":
-        saw = {"neighbours": f"masked messages and the average over sites, {noisy}", "a coordinator": "there is none"}
-    elif aggregation == "cycle":
-        saw = {"the next site": f"the running sum behind a random offset, {noisy}", "a coordinator": "there is none"}
-    else:
-        saw = {"the coordinator": f"each site's contribution, {noisy}", "other sites": "the public model"}
-        if aggregation not in ("plain", "none"):  # what a robust rule trades for standing liars
-            saw["the coordinator"] += f" (rule {aggregation!r} must look: no secure sum, full noise at every site)"
-    shown = sorted({s.name for s in steps if s.how == "gather"})
+def _saw(lines: Sequence[Charge], sums: Sequence[SumFacts]) -> dict[str, str]:
+    noisy = "with noise" if lines and all(c.paid for c in lines) else "exact" if lines else ""
+    saw: dict[str, str] = {}
+    for s in sums:
+        for who, what in s.saw.items():
+            text = what.format(values=noisy)
+            saw[who] = text if who not in saw or saw[who] == text else f"{saw[who]}; {text}"
+    shown = sorted({c.step for c in lines if c.how == "gather"})
     if shown:
         saw["the coordinator (shown)"] = f"each site's own {', '.join(shown)}"
     return saw
 
 
 def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "of old lines"
     low, high = min(values), max(values)
     return f"{low:.4g}" if math.isclose(low, high) else f"{low:.4g} to {high:.4g}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
 
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event
+from polyclinic.privacy.facts import PLAIN, SumFacts
 from polyclinic.privacy.release import Adjacency
 
 __all__ = ["START", "Charge", "Entry", "Head", "line_hash", "opened", "plain", "sealed"]
@@ -20,7 +22,27 @@ START: Final = "0" * 64
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release costs, written before it leaves."""
+    """What one release costs, and what it is; written before it leaves.
+
+    Attributes
+    ----------
+    site, run, number
+        Who releases, in which run of the study, as which sum (-1: not counted).
+    event, adjacency, formal
+        The cost; whom it protects; whether a theorem says so.
+    cohort
+        The patients who pay.
+    how, counts, shapes, sensitivity, sites_per_patient
+        Those of the step.
+    by, recipient
+        The way to add, and who sees the values.
+    noise, sd, share, grid
+        Where the noise came from, its size in the total, this site's part of its variance, the grid it was drawn on.
+    release, bytes
+        Name of the stored release, and the digest of the values that left.
+    details
+        Of lines that version 1 wrote.
+    """
 
     study: str
     method: str
@@ -31,7 +53,34 @@ class Charge:
     adjacency: Adjacency = "patient"
     formal: bool = True
     cohort: str = "all"
-    details: Mapping[str, Any] = field(default_factory=dict)  # mechanism, sensitivity, sd, share, versions
+    details: Mapping[str, Any] = field(default_factory=dict)
+    site: str = ""
+    run: str = ""
+    number: int = -1
+    how: Literal["sum", "gather"] = "sum"
+    counts: bool = True
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sensitivity: float | None = None
+    sites_per_patient: int = 1
+    by: SumFacts = PLAIN
+    recipient: Literal["coordinator", "total", "peers"] = "coordinator"
+    noise: str = ""
+    sd: float = 0.0
+    share: float = 1.0
+    grid: float | None = None
+    release: str = ""
+    bytes: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def paid(self) -> bool:
+        """Whether the release carried privacy noise."""
+        return not isinstance(self.event, accountant.Unbounded)
+
+    @property
+    def scalars(self) -> int:
+        """How many numbers left."""
+        return sum(math.prod(s) for s in self.shapes.values()) if self.shapes else int(self.details.get("scalars", 0))
 
 
 @dataclass(frozen=True)
@@ -56,13 +105,30 @@ class Entry:
 
 
 def plain(charge: Charge) -> dict[str, Any]:
-    """A charge as plain values."""
-    return {
-        **{k: getattr(charge, k) for k in ("study", "method", "round", "step", "attempt", "adjacency", "formal")},
-        "cohort": charge.cohort,
+    """A charge as plain values; what is not known is left out."""
+    value = {f.name: getattr(charge, f.name) for f in fields(charge)}
+    value |= {
         "event": accountant.to_json(charge.event),
         "details": dict(charge.details),
+        "by": {f.name: getattr(charge.by, f.name) for f in fields(charge.by)} | {"saw": dict(charge.by.saw)},
+        "shapes": {k: list(v) for k, v in charge.shapes.items()},
+        "versions": dict(charge.versions),
     }
+    known = Charge("", "", 0, "", 0, charge.event)
+    old = ("study", "method", "round", "step", "attempt", "event", "adjacency", "formal", "cohort")
+    return {k: v for k, v in value.items() if k in old or getattr(charge, k) != getattr(known, k)}
+
+
+def charge_from(value: Mapping[str, Any]) -> Charge:
+    """Inverse of :func:`plain`, for lines of every version."""
+    given = dict(value)
+    given["event"] = accountant.from_json(given["event"])
+    if "by" in given:
+        given["by"] = SumFacts(**given["by"])
+    if "shapes" in given:
+        given["shapes"] = {k: tuple(v) for k, v in given["shapes"].items()}
+    known = {f.name for f in fields(Charge)}
+    return Charge(**{k: v for k, v in given.items() if k in known})
 
 
 def sealed(number: int, kind: str, charge: Charge | None, text: str, previous: str, site: str) -> tuple[Entry, bytes]:
@@ -95,10 +161,7 @@ def line_hash(line: bytes) -> str:
 def opened(line: bytes) -> Entry:
     """Read a line; errors of any kind mean that it is not one of ours."""
     value = json.loads(line)
-    charge = None
-    if "charge" in value:
-        fields = dict(value["charge"])
-        charge = Charge(**{**fields, "event": accountant.from_json(fields["event"])})
+    charge = charge_from(value["charge"]) if "charge" in value else None
     return Entry(
         value["number"], value["time"], value["kind"], charge, value.get("text", ""), value["previous"], value["hash"]
     )

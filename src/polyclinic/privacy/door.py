@@ -1,4 +1,9 @@
-"""The one door out of a hospital: check, policy, charge on disk, noise, stored bytes; in this order."""
+"""The one door out of a hospital: check, noise, stored bytes, policy and charge in one, then out; in this order.
+
+A release is drawn ONCE. Its bytes are on disk under a provisional name before its line is in the book, and get their name
+afterwards: bytes without a line never left and are drawn anew; a line without its bytes is refused, never drawn again.
+Another attempt at the same sum sends the same bytes and pays nothing, but for what the way to add itself leaks.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,27 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from secrets import token_hex
+from typing import Any
 
 import numpy as np
 
 from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
-from polyclinic.privacy.accountant import DiscreteGaussian, Event, Gaussian, Unbounded, gaussian_mu
+from polyclinic.privacy.accountant import Event, Gaussian, Unbounded, gaussian_mu
 from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.facts import PLAIN, SumFacts
+from polyclinic.privacy.grid import NoiseScale, noise_scale
 from polyclinic.privacy.ledger import Charge, Ledger
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox, private_folder, read_release, write_release
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Array, Contribution, Step
 
-__all__ = ["Door"]
-
-EXACT: Final = 2.0**53  # whole numbers up to here are exact in float64
+__all__ = ["Door", "event_of"]
 
 
 class Door:
@@ -53,8 +61,7 @@ class Door:
     run
         A name of this one run of the study.
     resumed
-        The run goes on after an interruption, with its store intact. Then a LAST charge whose release was never stored
-        (the process died between the two, so nothing left) is not paid twice.
+        The run goes on after an interruption, with its store intact.
 
     Examples
     --------
@@ -95,7 +102,7 @@ class Door:
         folder = outbox if outbox is not None else None if store is None else store / "outbox"
         self.outbox = None if folder is None else Outbox(folder)
         self._kept: dict[str, tuple[int, str, Contribution]] = {}
-        self._owed: set[str] = set()  # charged by this process, and never stored (full disk): nothing has left for it
+        self.session = ""
         if policy is not None and policy.review != "none" and self.outbox is None:
             raise ConfigError(
                 f"site {site!r}: review = {policy.review!r} needs an outbox", hint="give store= or outbox= a folder"
@@ -150,12 +157,21 @@ class Door:
                 hint="ask the owner of the data, or change the study",
             )
 
+    def begin(self, session: str | None = None) -> str:
+        """A new run in this process begins (or, with the name of its session, goes on): its releases are its own."""
+        self.session = token_hex(8) if session is None else session
+        return self.session
+
+    def wrote(self, charge: Charge) -> bool:
+        """Whether a line is of this run."""
+        return (charge.study, charge.run) == (self.study, self._run)
+
     def noise_sd(self, step: Step) -> float:
         """Noise that the total carries at least: the step's, for the most sites one patient may appear at."""
-        return step.noise_sd / step.sites_per_patient * self._sites_per_patient(step)
+        return self._step(step).noise_sd
 
-    def _sites_per_patient(self, step: Step) -> int:
-        return max(self.max_sites, step.sites_per_patient)
+    def _step(self, step: Step) -> Step:
+        return replace(step, sites_per_patient=max(self.max_sites, step.sites_per_patient))
 
     def release(
         self,
@@ -164,6 +180,8 @@ class Door:
         *,
         share: float = 1.0,
         attempt: int = 0,
+        number: int = -1,
+        by: SumFacts = PLAIN,
         also: Sequence[Event] = (),
     ) -> Contribution:
         """Let one contribution out.
@@ -177,9 +195,14 @@ class Door:
         share
             Part of the total's noise variance this site adds: 1 where each contribution is seen, less in a secure sum.
         attempt
-            The same attempt sends the stored bytes again and pays nothing; another attempt pays anew.
+            Which attempt at the sum this is; the same values leave as the same bytes in all of them.
+        number
+            Which sum of the run this is; -1: not counted.
+        by
+            The way to add that will see it.
         also
-            What the sum itself leaks, charged with the release (masks of finite variance under ``subspace``).
+            What the sum itself leaks, charged with the release (masks of finite variance under ``subspace``) and again
+            in every further attempt.
 
         Returns
         -------
@@ -191,105 +214,81 @@ class Door:
             raise ConfigError(f"share {share!r} of the noise is outside 0..1")
         if step.how == "gather":
             share = 1.0  # seen by itself, so it must carry all the noise itself
-        id = self._id(step, attempt)
+        step = self._step(step)
         digest = _digest(step, share, mine)
-        stored = self._load(id, digest)
+        id, stored = self._find(self._name(step, number), digest)
         if stored is not None:
+            if also and not self.ledger.paid(id, attempt):
+                self._pay(
+                    self._charge(step, attempt, _together(also), NoiseScale(0.0, None), share, by, number, id, stored)
+                )
             return self._reviewed(id, step, stored)
 
-        sd, grid = self._scale(step)
+        scale = noise_scale(step, share)
         self._check_grid(step, mine)
-        event = _together([self._event(step, share, sd, grid), *also])
-        proven = step.formal and step.adjacency == "patient" and not isinstance(event, Unbounded)
-        paid = self._paid(id, attempt, event)
-        if self.policy is not None and not paid:
-            faults = self.policy.step_faults(
-                self.ledger, step, [event], study=self.study, cohort=self.cohort, proven=proven
-            )
-            if faults:
-                raise PolicyRefusal(
-                    f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: not released",
-                    faults=faults,
-                    hint="ask the owner of the data, or ask for less",
-                )
-        if not paid:
-            self._charge(step, attempt, event, sd=sd, grid=grid, share=share, id=id, masked=bool(also))
-        noisy = self._noisy(mine, math.sqrt(share) * sd, grid)
+        if self.ledger.paid(id):
+            return self._reviewed(id, step, self._finish(id, step, digest))
+        noisy = self._noisy(mine, math.sqrt(share) * scale.sd, scale.grid)
+        self._prepare(id, step, digest, noisy)
+        event = event_of(step, also)
+        self._pay(self._charge(step, attempt, event, scale, share, by, number, id, noisy))
         self._keep(id, step, digest, noisy)
-        self._owed.discard(id)
         return self._reviewed(id, step, noisy)
 
-    def _paid(self, id: str, attempt: int, event: Event) -> bool:
-        """Whether a crash or a full disk came between this very charge and its release: it is paid, and nothing has left."""
-        known = id in self._owed or (self.run and self.resumed)
-        if not known or self._store is None or (self._store / f"{id}.npz").exists():
-            return False
-        last = self.ledger.charges(study=self.study)[-1:]
-        return any(c.details.get("release") == id and c.attempt == attempt and c.event == event for c in last)
+    def _pay(self, charge: Charge) -> None:
+        """Check the owner's rules and write the line, as one: no other study can come in between."""
+
+        def faults() -> list[str]:
+            if self.policy is None:
+                return []
+            proven = charge.formal and charge.adjacency == "patient"
+            return self.policy.charge_faults(self.ledger, charge, proven=proven)
+
+        self.ledger.charge(charge, unless=faults)
 
     def _charge(
         self,
         step: Step,
         attempt: int,
         event: Event,
-        *,
-        sd: float,
-        grid: float | None,
+        scale: NoiseScale,
         share: float,
+        by: SumFacts,
+        number: int,
         id: str,
-        masked: bool,
-    ) -> None:
-        details = {
-            "aggregation": self.aggregation,
-            "how": step.how,
-            "noise": self.noise.label if sd else "none",
-            "sensitivity": step.sensitivity,
-            "sites_per_patient": self._sites_per_patient(step),
-            "sd_total": sd,
-            "share": share,
-            "grid": grid,
-            "scalars": step.size,
-            "release": id,
-            "versions": _versions(),
-            **({"includes": "the masks' finite variance"} if masked else {}),
-        }
-        self._owed.add(id)
-        self.ledger.charge(
-            Charge(
-                self.study,
-                self.method,
-                step.round,
-                step.name,
-                attempt,
-                event,
-                step.adjacency,
-                step.formal and not isinstance(event, Unbounded),
-                self.cohort,
-                details,
-            )
+        noisy: Contribution,
+    ) -> Charge:
+        shown = step.how == "gather" or by.reveals == "each"
+        return Charge(
+            self.study,
+            self.method,
+            step.round,
+            step.name,
+            attempt,
+            event,
+            step.adjacency,
+            step.formal and not isinstance(event, Unbounded),
+            self.cohort,
+            site=self.site,
+            run=self._run,
+            number=number,
+            how=step.how,
+            counts=step.counts,
+            shapes={k: tuple(v) for k, v in step.shapes.items()},
+            sensitivity=step.sensitivity,
+            sites_per_patient=step.sites_per_patient,
+            by=by,
+            recipient="coordinator" if shown else "peers" if by.topology == "peers" else "total",
+            noise=self.noise.label if scale.sd else "none",
+            sd=scale.sd,
+            share=share,
+            grid=scale.grid,
+            release=id,
+            bytes=_digest(step, 1.0, noisy),
+            versions=_versions(),
         )
 
     # ---- noise
-
-    def _scale(self, step: Step) -> tuple[float, float | None]:
-        """Noise of the total, and the grid it is drawn on."""
-        sd = self.noise_sd(step)
-        if not sd:
-            return 0.0, step.grid
-        grid = step.grid
-        if grid is None:
-            # No grid announced: values are rounded onto one of our own. Rounding moves a sum by at most half a step
-            # in each coordinate, in both worlds; the noise grows by that (less than 2^-16 of itself).
-            assert step.sensitivity is not None
-            assert step.multiplier is not None
-            grid = 2.0 ** math.floor(math.log2(step.sensitivity * 2.0**-16 / math.sqrt(max(step.size, 1))))
-            sd = step.multiplier * self._sites_per_patient(step) * (step.sensitivity + grid * math.sqrt(step.size))
-        if step.bound / grid + 12 * sd / grid > EXACT:
-            raise ConfigError(
-                f"step {step.name!r}: bound {step.bound:g} is too large for a grid of {grid:g}",
-                hint="announce a smaller bound or a coarser grid",
-            )
-        return sd, grid
 
     def _check_grid(self, step: Step, mine: Contribution) -> None:
         if step.grid is None:
@@ -300,14 +299,6 @@ class Door:
                 f"site {self.site!r}, round {step.round}, step {step.name!r}: contribution refused",
                 faults=[f"{k}: not whole multiples of the announced grid {step.grid:g}" for k in off],
             )
-
-    def _event(self, step: Step, share: float, sd: float, grid: float | None) -> Event:
-        """The charge: the noise that the total is guaranteed to carry, not what it may carry by luck."""
-        if step.sensitivity is None or step.multiplier is None or not sd or grid is None:
-            return Unbounded()
-        if self.noise.exact:
-            return DiscreteGaussian(step.multiplier, math.sqrt(share) * sd / grid)
-        return Gaussian(step.multiplier)
 
     def _noisy(self, mine: Contribution, sd: float, grid: float | None) -> Contribution:
         if not sd or grid is None:
@@ -320,29 +311,63 @@ class Door:
 
     # ---- stored bytes and review
 
-    def _id(self, step: Step, attempt: int) -> str:
-        words = f"{self.study}\0{self.method}\0{step.round}\0{step.name}\0{attempt}\0{self.site}"
-        words += f"\0{self.run}" if self.run else ""
-        return f"r{step.round:04d}-{attempt}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    @property
+    def _run(self) -> str:
+        return self.run or self.session
 
-    def _load(self, id: str, digest: str) -> Contribution | None:
-        """What was sent under this name, if it was the same values; other values are another release and pay anew."""
+    def _name(self, step: Step, number: int) -> str:
+        words = f"{self.study}\0{self.method}\0{step.round}\0{step.name}\0{number}\0{self.site}\0{self._run}"
+        return f"r{step.round:04d}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+
+    def _find(self, name: str, digest: str) -> tuple[str, Contribution | None]:
+        """The release of these very values under a name; other values under it are another release, and pay anew."""
+        for k in count():
+            id = f"{name}-{k}"
+            found = self._load(id)
+            if found is None:
+                return id, None
+            if found[0] == digest:
+                return id, found[1]
+        raise AssertionError
+
+    def _load(self, id: str) -> tuple[str, Contribution] | None:
         if self._store is None:
             kept = self._kept.get(id)
-            return kept[2] if kept is not None and kept[1] == digest else None
+            return None if kept is None else (kept[1], kept[2])
         file = self._store / f"{id}.npz"
         if not file.exists():
             return None
         release, facts = read_release(file)
-        return release if facts["digest"] == digest else None
+        return str(facts["digest"]), release
+
+    def _prepare(self, id: str, step: Step, digest: str, release: Contribution) -> None:
+        if self._store is not None:
+            private_folder(self._store)
+            facts = {"digest": digest, "round": step.round, "step": step.name}
+            write_release(self._store / f"{id}.part", release, facts)
 
     def _keep(self, id: str, step: Step, digest: str, release: Contribution) -> None:
         if self._store is None:
             self._kept = {k: v for k, v in self._kept.items() if v[0] >= step.round - 1}
             self._kept[id] = (step.round, digest, release)
-            return
-        private_folder(self._store)
-        write_release(self._store / f"{id}.npz", release, {"digest": digest, "round": step.round, "step": step.name})
+        else:
+            (self._store / f"{id}.part").replace(self._store / f"{id}.npz")
+
+    def _finish(self, id: str, step: Step, digest: str) -> Contribution:
+        """A line is in the book and its release was not sent: the prepared bytes, if they are the ones that were booked."""
+        part = None if self._store is None else self._store / f"{id}.part"
+        if part is not None and part.exists():
+            release, facts = read_release(part)
+            if facts["digest"] == digest and self.ledger.paid(id, bytes=_digest(step, 1.0, release)):
+                self._keep(id, step, digest, release)
+                return release
+        raise PolicyRefusal(
+            f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: not released again",
+            faults=[
+                f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)"
+            ],
+            hint="noise is drawn once for a release; start the study anew, which pays anew",
+        )
 
     def _reviewed(self, id: str, step: Step, release: Contribution) -> Contribution:
         """Wait for the owner where the policy asks for it."""
@@ -378,6 +403,13 @@ class Door:
             if state == "rejected"
             else "read and approve it with `polyclinic ledger approve`, then resume the run",
         )
+
+
+def event_of(step: Step, also: Sequence[Event] = ()) -> Event:
+    """The charge of a step: ``Gaussian(multiplier)``, by the lemma of ``privacy.grid``, and what the sum itself leaks."""
+    if step.sensitivity is None or step.multiplier is None or not step.noise_sd > 0:
+        return Unbounded()
+    return _together([Gaussian(step.multiplier), *also])
 
 
 def _together(events: Sequence[Event]) -> Event:

@@ -89,5 +89,4 @@ def entry_step(step: Step, *, privacy: Privacy, passes: int, learning_rate: floa
         multiplier=noise.sd / joint,
         adjacency="entry",
         formal=False,
-        sites_per_patient=privacy.max_sites_per_patient,
     )

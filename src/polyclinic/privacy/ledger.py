@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from polyclinic.errors import LedgerError
+from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.chain import START, Charge, Entry, Head, line_hash, opened, plain, sealed
@@ -47,22 +49,51 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self.site = site
         self._entries: list[Entry] = []
+        self._releases: dict[str, list[Charge]] = {}
+        self._mutex = threading.RLock()
+        self._holder = 0
+        self._start = START if path is not None else secrets.token_hex(32)  # no two books in memory are one
         self._seen: tuple[int, int] | None = None  # size and time of the file when it was last read whole
 
     # ---- writing
 
-    def charge(self, charge: Charge) -> Entry:
-        """Write a charge and wait until it is on disk. Only then may the release leave."""
-        return self._append("charge", charge, "")
+    def charge(self, charge: Charge, *, unless: Callable[[], Sequence[str]] | None = None) -> Entry:
+        """Write a charge and wait until it is on disk. Only then may the release leave.
 
-    def _append(self, kind: str, charge: Charge | None, text: str) -> Entry:
+        Parameters
+        ----------
+        charge
+            What is released.
+        unless
+            Reasons not to, asked under the same lock: nothing can be written between the answer and the line.
+        """
+        return self._append("charge", charge, "", unless)
+
+    def paid(self, release: str, attempt: int | None = None, *, bytes: str | None = None) -> bool:
+        """Whether a release is in the book (in that attempt, with those bytes)."""
+        self._look()
+        return any(
+            (attempt is None or c.attempt == attempt) and (bytes is None or c.bytes == bytes)
+            for c in self._releases.get(release, ())
+        )
+
+    def _append(
+        self, kind: str, charge: Charge | None, text: str, unless: Callable[[], Sequence[str]] | None = None
+    ) -> Entry:
         if self.path is None:
+            _refuse(charge, unless)
             entry = sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)[0]
-            self._entries.append(entry)
+            self._add(entry)
             return entry
         with self._locked():
             self._refresh()
+            _refuse(charge, unless)
             return self._write(kind, charge, text)
+
+    def _add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        if entry.charge is not None and entry.charge.release:
+            self._releases.setdefault(entry.charge.release, []).append(entry.charge)
 
     def _write(self, kind: str, charge: Charge | None, text: str) -> Entry:
         assert self.path is not None
@@ -84,7 +115,7 @@ class Ledger:
                 os.close(handle)
             if new:
                 _sync_folder(self.path.parent)
-            self._entries.append(entry)
+            self._add(entry)
             self._write_head()
         except OSError as e:
             raise LedgerError(
@@ -113,12 +144,15 @@ class Ledger:
 
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        with self._mutex:  # threads of this process first: the lock of the file is the process's
+            handle = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                self._holder = threading.get_ident()
+                yield
+            finally:
+                self._holder = 0
+                os.close(handle)
 
     # ---- reading
 
@@ -136,7 +170,9 @@ class Ledger:
                 faults=faults,
                 hint="restore the file from a backup; `polyclinic ledger verify` shows where it was changed",
             )
-        self._entries = entries
+        self._entries, self._releases = [], {}
+        for e in entries:
+            self._add(e)
         if torn:
             # The process died while it wrote: that charge was never complete, so its release never left.
             os.truncate(self.path, stat.st_size - torn if stat else 0)
@@ -217,21 +253,26 @@ class Ledger:
 
     @property
     def _last(self) -> Head:
-        return Head(len(self._entries), self._entries[-1].hash if self._entries else START)
+        return Head(len(self._entries), self._entries[-1].hash if self._entries else self._start)
 
     @property
     def head(self) -> Head:
         """Number and hash of the last entry."""
-        entries = self.entries
-        return Head(len(entries), entries[-1].hash if entries else START)
+        self._look()
+        return self._last
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All lines, oldest first; a ledger that does not hold together is refused."""
-        if self.path is not None and (self.path.exists() or self._head_path.exists()):
+        self._look()
+        return tuple(self._entries)
+
+    def _look(self) -> None:
+        if self.path is None or self._holder == threading.get_ident():  # the holder of the lock has looked already
+            return
+        if self.path.exists() or self._head_path.exists():
             with self._locked():
                 self._refresh()
-        return tuple(self._entries)
 
     def charges(
         self, *, study: str | None = None, cohort: str | None = None, adjacency: Adjacency | None = None
@@ -290,6 +331,16 @@ class Ledger:
                 for e in self.entries
             ],
         }
+
+
+def _refuse(charge: Charge | None, unless: Callable[[], Sequence[str]] | None) -> None:
+    faults = [] if unless is None or charge is None else list(unless())
+    if faults and charge is not None:
+        raise PolicyRefusal(
+            f"site {charge.site!r}, study {charge.study!r}, round {charge.round}, step {charge.step!r}: not released",
+            faults=faults,
+            hint="ask the owner of the data, or ask for less",
+        )
 
 
 def _sync_folder(path: Path) -> None:

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from polyclinic.privacy.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.release import Step
+from polyclinic.privacy.ledger import Charge, Ledger
 
 __all__ = ["Policy"]
 
@@ -87,18 +86,16 @@ class Policy(BaseModel):
         planned = [] if resume else [Gaussian(calibrate(privacy.epsilon, privacy.delta)[0])]
         return faults + self.budget_faults(ledger, planned, study=study, cohort=cohort)
 
-    def step_faults(
-        self, ledger: Ledger, step: Step, events: Sequence[Event], *, study: str, cohort: str, proven: bool
-    ) -> list[str]:
+    def charge_faults(self, ledger: Ledger, charge: Charge, *, proven: bool) -> list[str]:
         """Why this release may not leave; empty if it may."""
         faults = []
-        if step.how == "gather" and not self.allow_gather:
-            faults.append(f"step {step.name!r} shows the contribution by itself (how = 'gather'), not in a sum")
+        if charge.how == "gather" and not self.allow_gather:
+            faults.append(f"step {charge.step!r} shows the contribution by itself (how = 'gather'), not in a sum")
         if not proven:
             if not self.allows_unproven:
-                faults.append(f"step {step.name!r} has no proven patient-level bound")
+                faults.append(f"step {charge.step!r} has no proven patient-level bound")
             return faults
-        return faults + self.budget_faults(ledger, events, study=study, cohort=cohort)
+        return faults + self.budget_faults(ledger, [charge.event], study=charge.study, cohort=charge.cohort)
 
     def budget_faults(self, ledger: Ledger, more: Sequence[Event], *, study: str, cohort: str) -> list[str]:
         """Which limits would be exceeded by ``more``; patient-level, at the policy's delta."""

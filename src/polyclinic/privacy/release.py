@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ProtocolMismatch
+from polyclinic.privacy.facts import PLAIN, SumFacts
 
-__all__ = ["Adjacency", "Arrays", "Contribution", "Step", "Total"]
+__all__ = ["Adjacency", "Arrays", "Contribution", "Release", "Step", "Total"]
 
 Array = NDArray[np.float64]
 Arrays = Mapping[str, Array]
@@ -139,3 +140,32 @@ class Total:
     def mean(self, name: str) -> Array:
         """Weighted mean of one array; zeros where nobody contributed."""
         return self.arrays[name] / self.weight if self.weight else np.zeros_like(self.arrays[name])
+
+
+@dataclass(frozen=True)
+class Release:
+    """One sum that was taken: what was asked, who was counted, by which way to add.
+
+    Attributes
+    ----------
+    number
+        0, 1, 2 ... in the order of the run.
+    share
+        Part of the total's noise variance that each site added.
+    attempt
+        How many attempts before this one failed; each may have been paid for.
+    members
+        The sites that were counted.
+    by
+        The way to add that really ran.
+    leak
+        ``mu`` of what the sum itself leaks of a contribution (masks of finite variance); infinite: not bounded.
+    """
+
+    number: int
+    step: Step
+    share: float = 1.0
+    attempt: int = 0
+    members: tuple[str, ...] = ()
+    by: SumFacts = PLAIN
+    leak: float = 0.0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accountant import calibrate
+from polyclinic.privacy.chain import Entry
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.release import Array, Contribution, Step
 from polyclinic.tensors.site import Site
@@ -107,6 +108,7 @@ def paid_vocabulary(
     delta: float = 1e-6,
     patients: int,
     doors: Mapping[str, Door] | None = None,
+    sites_per_patient: int = 1,
 ) -> list[Site]:
     """Keep the most frequent codes of each mode, chosen from noisy counts that pass every site's door.
 
@@ -124,6 +126,8 @@ def paid_vocabulary(
         A public upper bound on the patients of a site.
     doors
         The sites' doors; default: new ones in memory, with simulated noise.
+    sites_per_patient
+        At how many sites one patient may appear.
 
     Returns
     -------
@@ -143,14 +147,18 @@ def paid_vocabulary(
     faults += [f"{n!r}: its list of codes was taken from the data already" for n in taken]
     if faults:
         raise ConfigError("the vocabulary cannot be paid for", faults=faults, hint="start from public dictionaries")
-    step = count_step(shape, epsilon=epsilon, delta=delta, patients=patients)
+    step = count_step(shape, epsilon=epsilon, delta=delta, patients=patients, sites_per_patient=sites_per_patient)
     total = {name: np.zeros(size) for name, size in step.shapes.items()}
+    lines: dict[str, tuple[Entry, ...]] = {}
     for name in sorted(tensors):
         door = (doors or {}).get(name) or Door(name)
+        before = door.ledger.head.count
+        door.begin()
         out = door.release(step, counts(tensors[name]), share=1.0)
+        lines[name] = tuple(e for e in door.ledger.entries[before:] if e.charge is not None and door.wrote(e.charge))
         total = {k: v + out.arrays[k] for k, v in total.items()}
     kept = choose(total, top=top, sd=step.noise_sd * math.sqrt(len(tensors)))
-    return [replace(s, tensor=_restricted(s.counts(), kept)) for s in sites]
+    return [replace(s, tensor=_restricted(s.counts(), kept), builds_on=(*s.builds_on, *lines[s.name])) for s in sites]
 
 
 def _restricted(tensor: SparseTensor, kept: list[Chosen]) -> SparseTensor:

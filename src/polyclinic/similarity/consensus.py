@@ -33,6 +33,7 @@ from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.similarity import Similarity
+from polyclinic.similarity import facts as known
 from polyclinic.similarity.admm import SCALES, Problem, best_scale, descend, directions, penalty_of
 from polyclinic.similarity.labels import classes_at, classes_of_all
 from polyclinic.similarity.metric import canonical, similarity_of
@@ -107,6 +108,7 @@ class ConsensusUnPSL(Estimator):
     """
 
     name = "unpsl"
+    facts = known.UNPSL
     needs = "features"
     exact = None  # pairs across hospitals do not exist here (E3.8); the comparator is UnPSL.fit(..., groups=hospital)
     Params = UnPSLParams

@@ -28,6 +28,7 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.accountant import calibrate
+from polyclinic.similarity import facts as known
 from polyclinic.similarity.labels import classes_at
 from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.redundancy import row_norms, row_shrink
@@ -115,6 +116,7 @@ class PrivateUnPSL(Estimator):
     """Learn a similarity between hospitals under patient-level differential privacy (add or remove one patient)."""
 
     name = "unpsl-private"
+    facts = known.UNPSL_PRIVATE
     needs = "features"
     Params = PrivateParams
     Public = PrivatePublic

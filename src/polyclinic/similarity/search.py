@@ -39,6 +39,7 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.policy import Policy
+from polyclinic.similarity import facts as known
 from polyclinic.similarity.labels import classes_of_all
 from polyclinic.similarity.metric import SimilarityMetric
 from polyclinic.tensors.site import Site
@@ -95,6 +96,7 @@ class PrototypeSearch(Estimator):
     """Ask every hospital about how many of its patients resemble a prototype, and which share of them has the outcome."""
 
     name = "prototype-search"
+    facts = known.SEARCH
     needs = "features"
     Params = SearchParams
     Public = SearchPublic

@@ -31,6 +31,9 @@ class Site:
         (patients,) outcome, 0 or 1 for outcome models, NaN where it is unknown; any class for similarity.
     columns
         Names of the d features; default those of a data frame, else None: then features are known by position only.
+    builds_on
+        Lines of the site's book for releases that shaped these data (codes chosen from noisy counts, features scaled by
+        means over all sites): what is learned from them costs that, too.
 
     Examples
     --------
@@ -43,6 +46,7 @@ class Site:
     features: NDArray[np.float64] | None = None
     labels: NDArray[Any] | None = None
     columns: tuple[str, ...] | None = None
+    builds_on: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Site:
         features: ArrayLike | None = None,
         labels: ArrayLike | None = None,
         columns: Sequence[str] | None = None,
+        builds_on: Sequence[Any] = (),
     ) -> None:
         faults = []
         if not isinstance(name, str) or not name.strip():
@@ -91,7 +96,8 @@ class Site:
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         kept = called if xs is not None else None
-        for key, value in zip(("name", "tensor", "features", "labels", "columns"), (name, tensor, xs, ys, kept)):
+        keys = ("name", "tensor", "features", "labels", "columns", "builds_on")
+        for key, value in zip(keys, (name, tensor, xs, ys, kept, tuple(builds_on))):
             object.__setattr__(self, key, value)
 
     @property
@@ -127,6 +133,7 @@ class Site:
             None if self.features is None else self.features[index],
             None if self.labels is None else self.labels[index],
             self.columns,
+            self.builds_on,
         )
 
     def arranged(self, columns: Sequence[str] | None) -> Site:
@@ -236,4 +243,5 @@ def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
         np.concatenate([s.matrix() for s in ordered]) if has["features"] else None,
         np.concatenate([np.asarray(s.labels) for s in ordered]) if has["labels"] else None,
         next((s.columns for s in ordered if s.columns is not None), None) if has["features"] else None,
+        [line for s in ordered for line in s.builds_on],
     )

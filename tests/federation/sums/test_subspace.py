@@ -113,7 +113,7 @@ def test_all_nodes_hold_the_same_bits_and_they_are_masked_s_bits(add: Make, netw
     masked = Masked()
     want = add(masked, masked.enrol(Roster(names)), step, parts).run()["coordinator"]
     assert all(same(results[s], want) for s in names)
-    assert same(adder.together(roster, step, parts), want)
+    assert same(adder.at_once(roster, step, parts), want)
     exact = sum(parts[s].weight * parts[s].arrays["S"] for s in names)
     np.testing.assert_allclose(
         want.arrays["S"], exact, atol=FixedPoint.of(step, 5).error

@@ -16,7 +16,7 @@ from polyclinic.engines.flare.order import COORDINATOR, Order, read_order
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.protocol import Method, Sum
-from polyclinic.federation.sums import SECURE, by_name
+from polyclinic.federation.sums import by_name
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import Noise
@@ -133,9 +133,8 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     agree(site.patients)
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
-    secure = {"identities": identities} if order.aggregation in SECURE else {}
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
-    adder = by_name(order.aggregation, **secure, **floor)
+    adder = by_name(order.aggregation, identities=identities, **floor)
     return Admission(method, hosted(site, tuple(doors)), adder, doors, _setting(order, method, site))
 
 

@@ -176,7 +176,7 @@ class SiteAlignment:
                 if a.name in value["agreed"]:
                     one = value["agreed"][a.name]
                     tensor = place(tensor, n, {str(k): int(v) for k, v in one["places"].items()}, int(one["size"]))
-            site = Site(site.name, tensor, site.features, site.labels)
+            site = replace(site, tensor=tensor)
         public = [_nameless(a) if value["how"] == "ring" else a for a in site.counts().axes[1:]]
         # two agreements of the same size look alike, so the setting says which one this is
         setting = {**setting_tree(site, public), "alignment": int(value["attempt"])}

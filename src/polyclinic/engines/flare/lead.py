@@ -27,7 +27,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Conductor, Outcome, Progress
 from polyclinic.federation.protocol import Method
-from polyclinic.federation.sums import SECURE, by_name
+from polyclinic.federation.sums import by_name
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
 
@@ -70,9 +70,8 @@ class Lead:
         self.events = folder / "events.jsonl"
         study = order.parsed(private(folder / "files"))
         self.method: Method[Any, Any, Any] = registry.federated(study)
-        secure = order.aggregation in SECURE
-        self.adder = by_name(order.aggregation, **({"identities": {COORDINATOR: identity}} if secure else {}))
-        self.secure = secure
+        self.adder = by_name(order.aggregation, identities={COORDINATOR: identity})
+        self.secure = self.adder.reveals == "total"
         self.refused: dict[str, list[str]] = {}
         self._trouble: dict[str, list[str]] = {}  # what a site last said when it could not do its part
         self.number = 0  # of the sum now taken
@@ -330,8 +329,6 @@ class Lead:
         assert c is not None
         seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
         noise = "; ".join(sorted(self._noise))
-        masks = getattr(self.adder, "masks", None)  # of finite variance: the card charges what they leak
-        roster = self.order.roster(c.setting.sites, 0)
         return Outcome(
             c.public,
             {},
@@ -342,5 +339,4 @@ class Lead:
             tuple(c.releases),
             seconds,
             noise,
-            None if masks is None else masks(roster),
         )

@@ -26,7 +26,7 @@ from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
 from polyclinic.events.codes import KNOWN
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Roster, least_threshold
-from polyclinic.federation.sums import SECURE
+from polyclinic.federation.sums import facts_of
 from polyclinic.study import Study
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
@@ -148,7 +148,11 @@ class Order:
     @property
     def least(self) -> int:
         """Sites that every sum needs: the quorum, and in a secure sum never below what hides a site, whatever was ordered."""
-        return max(self.quorum, least_threshold(len(self.sites))) if self.aggregation in SECURE else self.quorum
+        return (
+            max(self.quorum, least_threshold(len(self.sites)))
+            if facts_of(self.aggregation).reveals == "total"
+            else self.quorum
+        )
 
     def parsed(self, folder: Path) -> Study:
         """The study, with its files laid out in ``folder`` under their digests; there is no other file that it could name."""
@@ -233,7 +237,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
         hosted = [f"{n}.{i:02d}" for n in names for i in range(per_site)] if per_site > 1 else list(names)
         edges = tuple(sorted(roster_for(by_name(adder), hosted).edges))
     quorum = study.study.quorum or len(names)
-    if adder in SECURE:
+    if facts_of(adder).reveals == "total":
         quorum = max(quorum, least_threshold(len(names)))
     if quorum > len(names):
         raise ConfigError(

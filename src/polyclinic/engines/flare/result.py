@@ -8,9 +8,8 @@ from typing import Any, Final
 from polyclinic.engines.flare.desk import setting_from
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Outcome
-from polyclinic.federation.protocol import Method, Step
+from polyclinic.federation.protocol import Method, Release
 from polyclinic.federation.traffic import Traffic
-from polyclinic.privacy.masks import Masks
 from polyclinic.tensors.files import atomic
 
 __all__ = ["read_outcome", "write_outcome"]
@@ -30,10 +29,9 @@ def write_outcome(folder: Path, outcome: Outcome) -> Path:
             "axes": [a.to_json() for a in setting.axes],
             "sites": list(setting.sites),
         },
-        "releases": [[wire.pack(s), share] for s, share in outcome.releases],
+        "releases": [wire.pack(r) for r in outcome.releases],
         "seconds": outcome.seconds,
         "noise": outcome.noise,
-        "masks": None if outcome.masks is None else wire.pack(outcome.masks),
     }
     path = folder / "outcome.ckpt"
     with atomic(path) as temporary:
@@ -52,8 +50,7 @@ def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
         [dict(h) for h in value["history"]],
         Traffic.restore(dict(value["traffic"])),
         setting_from(value["setting"]),
-        tuple((wire.unpack(Step, s), float(share)) for s, share in value["releases"]),
+        tuple(wire.unpack(Release, r) for r in value["releases"]),
         float(value["seconds"]),
         str(value["noise"]),
-        None if value["masks"] is None else wire.unpack(Masks, value["masks"]),
     )

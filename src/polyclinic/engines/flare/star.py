@@ -38,7 +38,7 @@ class StarLead(Lead):
             self._check_stop()
             late = self.order.staleness is not None and step.counts
             total, entered = self._take_as_they_come(step) if late else self._take(step)
-            c.commit(step, total)
+            c.commit(step, total, entered)
             for site, key in entered.items():
                 self.commits[site] = key
                 if step.counts:

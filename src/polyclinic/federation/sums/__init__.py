@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any, cast
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.protocol import Sum
+from polyclinic.federation.protocol import Sum, SumFacts
 
-__all__ = ["NAMES", "SECURE", "by_name"]
+__all__ = ["NAMES", "by_name", "facts_of"]
 
 _WHERE = {
     "plain": ("plain", "Plain"),
@@ -23,7 +23,6 @@ _WHERE = {
     "bounded": ("robust", "Bounded"),
 }
 NAMES = tuple(_WHERE)
-SECURE = ("masked", "subspace", "cycle")
 
 
 def by_name(name: str, **options: Any) -> Sum:
@@ -40,14 +39,28 @@ def by_name(name: str, **options: Any) -> Sum:
     >>> by_name("plain").reveals, by_name("masked").reveals
     ('each', 'total')
     """
+    kind = _class(name)
+    if kind.facts.reveals == "each":
+        options.pop("identities", None)
+    return kind(**options)
+
+
+def facts_of(name: str) -> SumFacts:
+    """What a way to add says of itself.
+
+    >>> facts_of("cycle").topology
+    'peers'
+    """
+    return _class(name).facts
+
+
+def _class(name: str) -> type[Sum]:
     if "+" in name:
         raise ConfigError(
             f"aggregation {name!r}: a robust rule must see every contribution, a secure sum shows none",
-            hint=f"choose one: secure {', '.join(SECURE)}, or robust (gives up that protection)",
+            hint="choose one: secure masked, subspace, cycle, or robust (gives up that protection)",
         )
-    if name not in SECURE:
-        options.pop("identities", None)
     if name not in _WHERE:
         raise ConfigError(f"unknown aggregation {name!r}", faults=[f"known: {', '.join(NAMES)}"])
     module, cls = _WHERE[name]
-    return cast(Sum, getattr(import_module(f"{__name__}.{module}"), cls)(**options))
+    return cast(type[Sum], getattr(import_module(f"{__name__}.{module}"), cls))

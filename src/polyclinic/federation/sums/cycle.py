@@ -16,14 +16,14 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
-from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step
+from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts
 from polyclinic.federation.sums import graph
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.masked import stream
@@ -74,7 +74,7 @@ def _hamiltonian(names: tuple[str, ...], edges: graph.Edges, tries: int) -> tupl
     )
 
 
-class Cycle:
+class Cycle(Sum):
     """Sum around a ring with one random offset.
 
     Parameters
@@ -85,8 +85,14 @@ class Cycle:
         The cycle; None: found in the roster's graph (complete if it names no edges).
     """
 
-    name: ClassVar[str] = "cycle"
-    reveals: ClassVar[Literal["each", "total"]] = "total"
+    facts: ClassVar[SumFacts] = SumFacts(
+        "cycle",
+        "total",
+        "peers",
+        tolerates_loss=False,
+        pooled="two neighbours of a site in the cycle that pool what they see learn its contribution",
+        saw={"the next site": "the running sum behind a random offset, {values}", "a coordinator": "there is none"},
+    )
 
     def __init__(self, identities: Mapping[str, Identity] | None = None, *, order: Iterable[str] | None = None) -> None:
         self.identities = dict(identities or {})

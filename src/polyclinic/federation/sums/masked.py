@@ -35,7 +35,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, introduce
-from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, least_threshold
+from polyclinic.federation.protocol import (
+    Contribution,
+    Exchange,
+    Message,
+    Roster,
+    Step,
+    Sum,
+    SumFacts,
+    least_threshold,
+)
 from polyclinic.federation.sums import shamir
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.promise import Promises
@@ -52,7 +61,7 @@ def stream(key: bytes, size: int) -> Words:
     return out
 
 
-class Masked:
+class Masked(Sum):
     """Secure aggregation through a coordinator that learns only the sum.
 
     Parameters
@@ -64,8 +73,11 @@ class Masked:
         A site's own floor (policy ``min_sites``): it signs no list of survivors that is shorter, whatever the threshold.
     """
 
-    name: ClassVar[str] = "masked"
-    reveals: ClassVar[Literal["each", "total"]] = "total"
+    facts: ClassVar[SumFacts] = SumFacts(
+        "masked",
+        "total",
+        saw={"the coordinator": "the sum over sites, {values}", "other sites": "the public model, masked messages"},
+    )
 
     def __init__(self, identities: Mapping[str, Identity] | None = None, *, least: int = 1) -> None:
         self.identities, self.least = dict(identities or {}), least

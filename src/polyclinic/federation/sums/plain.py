@@ -9,17 +9,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
+from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Sum, SumFacts, Total
 from polyclinic.federation.sums.promise import Promises
+from polyclinic.privacy.facts import PLAIN
 
 __all__ = ["Collector", "Plain", "Sender", "contribution_of"]
 
 
-class Plain:
+class Plain(Sum):
     """The coordinator adds contributions in order of the sites' names, so the result does not depend on arrival."""
 
-    name: ClassVar[str] = "plain"
-    reveals: ClassVar[Literal["each", "total"]] = "each"
+    facts: ClassVar[SumFacts] = PLAIN
 
     def share(self, roster: Roster) -> float:
         """Every site adds the full noise: the coordinator sees each contribution alone."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from polyclinic.errors import ConfigError, ProtocolMismatch
-from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
+from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Sum, SumFacts, Total
 from polyclinic.federation.sums.plain import Collector, Sender
 from polyclinic.federation.sums.promise import Promises
 from polyclinic.privacy.release import Array
@@ -33,11 +33,14 @@ __all__ = [
 ]
 
 
-class Robust:
+def _facts(name: str) -> SumFacts:
+    looks = f"each site's contribution, {{values}} (rule {name!r} must look: no secure sum, full noise at every site)"
+    return SumFacts(name, "each", saw={"the coordinator": looks, "other sites": "the public model"})
+
+
+class Robust(Sum):
     """What the rules share: contributions as rows, one centre, times the number of sites."""
 
-    name: ClassVar[str]
-    reveals: ClassVar[Literal["each", "total"]] = "each"
     least: ClassVar[str] = "more than 2 f sites"
 
     def __init__(self, malicious: int | None = None) -> None:
@@ -130,7 +133,7 @@ class WaryCollector(Collector):
 class Median(Robust):
     """Coordinate by coordinate the middle value."""
 
-    name: ClassVar[str] = "median"
+    facts: ClassVar[SumFacts] = _facts("median")
 
     def centre(self, rows: Array, f: int) -> Array:
         return np.asarray(np.median(rows, axis=0))
@@ -142,7 +145,7 @@ class Median(Robust):
 class Trimmed(Robust):
     """Coordinate by coordinate the mean without the f smallest and f largest values."""
 
-    name: ClassVar[str] = "trimmed"
+    facts: ClassVar[SumFacts] = _facts("trimmed")
 
     def centre(self, rows: Array, f: int) -> Array:
         return np.asarray(np.sort(rows, axis=0)[f : len(rows) - f].mean(axis=0))
@@ -162,7 +165,7 @@ class Trimmed(Robust):
 class Geometric(Robust):
     """The point with the smallest sum of distances to all contributions (Weiszfeld's iteration)."""
 
-    name: ClassVar[str] = "geometric"
+    facts: ClassVar[SumFacts] = _facts("geometric")
 
     def centre(self, rows: Array, f: int) -> Array:
         return geometric_median(rows)
@@ -188,7 +191,7 @@ def geometric_median(rows: Array, *, tol: float = 1e-10, most: int = 1000) -> Ar
 class Krum(Robust):
     """The ONE contribution nearest to its ``sites - f - 2`` nearest others (Blanchard et al. 2017)."""
 
-    name: ClassVar[str] = "krum"
+    facts: ClassVar[SumFacts] = _facts("krum")
     least: ClassVar[str] = "at least 2 f + 3 sites"
     keep: ClassVar[bool] = False  # keep only the best
 
@@ -216,7 +219,7 @@ def _distances(rows: Array) -> Array:
 class MultiKrum(Krum):
     """The mean of the ``sites - f`` contributions with the best Krum scores."""
 
-    name: ClassVar[str] = "multikrum"
+    facts: ClassVar[SumFacts] = _facts("multikrum")
     keep: ClassVar[bool] = True
 
 
@@ -229,7 +232,7 @@ class Bounded(Robust):
         Largest length of one site's contribution, over all arrays; None: twice the median length of this step.
     """
 
-    name: ClassVar[str] = "bounded"
+    facts: ClassVar[SumFacts] = _facts("bounded")
 
     def __init__(self, malicious: int | None = None, *, norm: float | None = None) -> None:
         super().__init__(malicious)

@@ -34,13 +34,14 @@ import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.envelope import Envelope, Identity, digest, introduce
-from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Total
+from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts, Total
 from polyclinic.federation.sums import graph, pdmm
 from polyclinic.federation.sums.consensus import Plan, SubspaceNode, gaussian
 from polyclinic.federation.sums.fixedpoint import LIMB, LIMBS, FixedPoint, join, split
 from polyclinic.federation.sums.leak import Schedule, mask_sd
 from polyclinic.federation.sums.promise import Promises
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
+from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.masks import Masks
 
 __all__ = ["Subspace"]
@@ -48,7 +49,7 @@ __all__ = ["Subspace"]
 GraphName = Literal["auto", "complete", "ring", "geometric"]
 
 
-class Subspace:
+class Subspace(Sum):
     """Average consensus between neighbours with perturbed duals.
 
     Parameters
@@ -66,8 +67,14 @@ class Subspace:
         Mask size, in units of the largest number; None: from ``bits``.
     """
 
-    name: ClassVar[str] = "subspace"
-    reveals: ClassVar[Literal["each", "total"]] = "total"
+    facts: ClassVar[SumFacts] = SumFacts(
+        "subspace",
+        "total",
+        "peers",
+        tolerates_loss=False,
+        sentence="hides each site's contribution among its honest neighbours; the sums are exact and shown to all",
+        saw={"neighbours": "masked messages and the average over sites, {values}", "a coordinator": "there is none"},
+    )
 
     def __init__(
         self,
@@ -128,6 +135,10 @@ class Subspace:
         plan, n = self.plan(roster, paid=True), len(roster.sites)
         return _masks(graph.adjacency(plan.sites, plan.edges).tobytes(), n, n - roster.colluders, plan.sd)
 
+    def leak(self, roster: Roster, step: Step) -> tuple[Event, ...]:
+        """What the masks' finite size leaks in one attempt; sums without noise have no epsilon to add it to."""
+        return tuple(self.masks(roster).events(step)) if step.noise_sd else ()
+
     def _plan(self, roster: Roster, largest: bool) -> Plan:
         names, n = tuple(sorted(roster.sites)), len(roster.sites)
         faults = []
@@ -179,7 +190,7 @@ class Subspace:
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
         return SubspaceNode(Envelope(me, roster, step, self.identities.get(me)), plan, split(words), self.share(roster))
 
-    def together(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total:
+    def at_once(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total:
         """All sites in one process at once: the same consensus, vectorised over nodes; the same bits, no messages."""
         only_added(step, self.name)
         plan, n = self.plan(roster, paid=step.noise_sd > 0), len(roster.sites)
@@ -207,7 +218,7 @@ class Subspace:
         return unflatten(step, code.decode(join(digits[0])), n, self.share(roster))
 
     def letters(self, roster: Roster, step: Step, size_of: Callable[[Message], int]) -> Iterator[tuple[str, str, int]]:
-        """Sender, receiver and bytes of all that the sites would have sent each other in :meth:`together`.
+        """Sender, receiver and bytes of all that the sites would have sent each other in :meth:`at_once`.
 
         Counted on specimens whose contents are zeros of the true length; letters between names of the same length are
         equally long, so each specimen is measured once.

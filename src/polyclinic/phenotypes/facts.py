@@ -1,0 +1,92 @@
+"""What is known about the phenotyping methods, for cards, reviews and consent: papers, attacks with their sizes, steps in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+
+__all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "SUMALS", "TRIP"]
+
+SETUP: Final = StepMeaning(
+    "how large the counts are in all, and how many patients", "the size of a site, where it is shown alone"
+)
+SCORE: Final = StepMeaning("how well the model fits, and how much each phenotype carries", "little but for tiny sites")
+FACTORS: Final = "for each code and phenotype, how strongly your patients load on it"
+RARE: Final = "a code that few of your patients have; the record of a patient who alone has it"
+
+TRIP: Final = MethodFacts(
+    paper="Kim et al. 2017 (TRIP)",
+    attacks=(
+        Attack("each", "the coordinator recovers each site's Gram matrix and statistics from its normal messages"),
+        Attack("each", "a code that a single patient carries is seen, and the record of such a patient can be rebuilt"),
+        Attack(
+            "sum", "presence of the only carrier of a code shows in exact totals (tried: 3 and 6 sites of 150 patients)"
+        ),
+    ),
+    steps={
+        "setup": SETUP,
+        "scale": StepMeaning("how large your factors are, one number a mode"),
+        "warm": StepMeaning(FACTORS, RARE),
+        "sweep": StepMeaning(FACTORS, RARE),
+        "score": SCORE,
+    },
+)
+
+LOCALTF: Final = MethodFacts(
+    paper="Ma et al. 2021 (LocalTF)",
+    attacks=(
+        Attack("noise", "one entry decides whether a site leaves a saddle point; the claim then fails in every run"),
+        Attack(
+            "sum",
+            "presence of the only carrier of a code: right in 16 of 16 held-out runs after 8 shadow runs (3 sites of 150 "
+            "patients, exact totals)",
+        ),
+    ),
+    steps={"setup": SETUP, "factors": StepMeaning(FACTORS, RARE), "score": SCORE},
+)
+
+DPFACT: Final = MethodFacts(
+    paper="Ma et al. 2019 (DPFact)",
+    attacks=(
+        Attack("noise", "one entry decides whether a site leaves a saddle point: shifts up to 89 times the claim"),
+        *(a for a in LOCALTF.attacks or () if a.against == "sum"),
+    ),
+    steps=LOCALTF.steps,
+)
+
+SUMALS: Final = MethodFacts(
+    paper="alternating least squares by sums (this program)",
+    attacks=(
+        Attack(
+            "sum",
+            "presence of the only carrier of a code shows in exact totals: 12 of 12 (3 and 6 sites of 150 patients)",
+        ),
+        Attack(
+            "sum",
+            "the whole record of a patient who alone has a code comes out of exact totals: 6 of 6 without non-negativity "
+            "(3 and 6 sites of 150 patients, rank 8, 12 rounds)",
+        ),
+    ),
+    steps={
+        "setup": SETUP,
+        "mode*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
+        "score": SCORE,
+    },
+)
+
+DPEM: Final = MethodFacts(
+    paper="this program, after Foulds et al. 2017 (private EM)",
+    formal=True,
+    attacks=(Attack("sum", "without noise, exact sums show a code that few patients have, and who alone has it"),),
+    steps={
+        "marginals": StepMeaning("how many of your patients have each code, each patient counting 1 in all", RARE),
+        "statistics": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
+    },
+)
+
+LOCALMODEL: Final = MethodFacts(
+    paper="each site's own factorization, side by side",
+    attacks=(Attack("each", "each site's model is shown as it is: a code that a single patient carries is seen"),),
+    steps={"factors": StepMeaning(f"your own model: {FACTORS}", RARE)},
+)

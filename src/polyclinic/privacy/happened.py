@@ -1,0 +1,108 @@
+"""What happened: the lines of the books that a result depends on. A card has no other source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.chain import Charge, Entry
+from polyclinic.privacy.door import event_of
+from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.privacy.release import Release
+from polyclinic.tensors.axis import Axis
+
+__all__ = ["Happened"]
+
+VOCABULARY = "vocabulary"  # step in which codes are chosen from noisy counts
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Everything a card may speak of.
+
+    Attributes
+    ----------
+    method
+        Its name.
+    lines
+        Charges of every site for this run, all its starts and attempts, and for what it builds on.
+    releases
+        How many sums were taken.
+    axes
+        The feature modes.
+    asked
+        What the study asked for: its delta is used, its epsilon is shown beside the true one.
+    lost
+        Sites that were not counted in every exact sum.
+    """
+
+    method: str
+    lines: tuple[Charge, ...]
+    releases: int = 0
+    axes: tuple[Axis, ...] = ()
+    asked: Privacy | None = None
+    lost: tuple[str, ...] = ()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that paid, by name."""
+        return tuple(sorted({c.site for c in self.lines}))
+
+    @property
+    def vocabulary(self) -> bool:
+        """Whether the lines that chose the codes are among them."""
+        return any(c.step == VOCABULARY for c in self.lines)
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        releases: Sequence[Release],
+        *,
+        entries: Iterable[Entry] = (),
+        axes: Sequence[Axis] = (),
+        asked: Privacy | None = None,
+        noise: str = SimulatedNoise.label,
+    ) -> Happened:
+        """From the books' own lines; where they stay at the sites (between hosts), from the sums that were taken.
+
+        Every site books a sum by the same rule, so the releases tell what stands in each book: the door and this
+        function share it (``event_of``). A line is counted once, by its hash.
+        """
+        own = {e.hash: e for e in entries if e.charge is not None}
+        lines = [replace(e.charge, site=e.charge.site or "") for e in own.values() if e.charge is not None]
+        if not any(c.step != VOCABULARY for c in lines):
+            lines += [c for r in releases for c in _expected(method, r, noise)]
+        names = {n for r in releases for n in r.members}
+        exact = [r for r in releases if r.members and not r.step.noise_sd > 0]
+        lost = tuple(sorted({n for n in names if any(n not in r.members for r in exact)}))
+        return cls(method, tuple(lines), len(releases), tuple(axes), asked, lost)
+
+
+def _expected(method: str, r: Release, noise: str) -> list[Charge]:
+    """What a site that took part in every attempt has in its book for one sum."""
+    leak: list[Event] = []
+    if r.leak:
+        leak = [Gaussian(1 / r.leak) if r.leak < float("inf") else Unbounded()]
+    first = Charge(
+        "",
+        method,
+        r.step.round,
+        r.step.name,
+        0,
+        event_of(r.step, leak),
+        r.step.adjacency,
+        r.step.formal and r.step.noise_sd > 0,
+        number=r.number,
+        how=r.step.how,
+        counts=r.step.counts,
+        shapes=r.step.shapes,
+        sensitivity=r.step.sensitivity,
+        sites_per_patient=r.step.sites_per_patient,
+        by=r.by,
+        noise=noise if r.step.noise_sd else "none",
+        share=r.share,
+    )
+    return [first, *(replace(first, attempt=k, event=leak[0]) for k in range(1, r.attempt + 1) if leak)]

@@ -1,0 +1,47 @@
+"""What is known about the similarity methods: paper, attacks with their sizes, steps in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+
+__all__ = ["SEARCH", "UNPSL", "UNPSL_PRIVATE"]
+
+UNPSL: Final = MethodFacts(
+    paper="Wang et al. (UnPSL), consensus form",
+    attacks=(
+        Attack(
+            "each", "messages give the exact local gradient: with fewer patients than features membership is certain"
+        ),
+    ),
+    steps={
+        "pairs": StepMeaning("how many pairs of your patients are alike, and how many differ"),
+        "scale": StepMeaning("how well a few trial metrics separate your pairs"),
+        "slope": StepMeaning("how steep the loss is at the start"),
+        "consensus": StepMeaning(
+            "your own metric: which features make patients alike", "patients of a site with few of them"
+        ),
+    },
+)
+
+UNPSL_PRIVATE: Final = MethodFacts(
+    paper="this program, after UnPSL",
+    formal=True,
+    attacks=(),
+    assumptions=("classes are a public list",),
+    steps={
+        "moments": StepMeaning(
+            "how many patients, their mean and spread, per feature and class, each patient at most 1"
+        ),
+        "gradient": StepMeaning("in which direction the metric should move, each patient at most 1"),
+    },
+)
+
+SEARCH: Final = MethodFacts(
+    paper="search by prototypes (this program)",
+    attacks=(Attack("each", "counts of one hospital are shown by themselves, rounded"),),
+    steps={
+        "search": StepMeaning("rounded numbers of your patients who are like a profile, and of those with the outcome")
+    },
+)
