@@ -14,7 +14,7 @@ import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.halves import Taken
-from polyclinic.federation.protocol import Arrays, Contribution, Method, Setting, Step, Total, seeds
+from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
 from polyclinic.tensors.site import Site
 
 __all__ = ["Half", "Halved", "Ladder", "Then"]
@@ -27,7 +27,7 @@ class Half(Method[Any, Any, Any]):
 
     def __init__(self, method: Part, key: str, *, half: int, halving: int = 0) -> None:
         self.method, self.taken = method, Taken(key, halving, half)
-        self.params = method.params
+        self.params, self.facts = method.params, method.facts  # type: ignore[misc]
         self.name, self.version, self.needs, self.exact = method.name, method.version, method.needs, method.exact  # type: ignore[misc]
         self.Public, self.Private = method.Public, method.Private  # type: ignore[misc]
 
@@ -100,6 +100,7 @@ class Ladder(Method[Any, Any, Any]):
             raise ConfigError("these methods cannot run side by side", faults=faults)
         self.parts, self.disjoint = tuple(parts), disjoint
         self.params, self.needs = parts[0].params, parts[0].needs  # type: ignore[misc]
+        self.facts = MethodFacts.joined([m.facts for m in parts])  # type: ignore[misc]
         if name is not None:
             self.name = name  # type: ignore[misc]
         exact = [m.exact for m in parts]
@@ -234,7 +235,7 @@ class Then(Method[Any, Any, Any]):
     """
 
     def __init__(self, first: Part, second: Callable[[Any, Setting], Part], kinds: tuple[type[Any], type[Any]]) -> None:
-        self.first, self.second = first, second
+        self.first, self.second, self.facts = first, second, first.facts  # type: ignore[misc]
         self.params, self.needs, self.name, self.version = first.params, first.needs, first.name, first.version  # type: ignore[misc]
         self._made: tuple[Any, Part] | None = None
         self.Public = make_dataclass(  # type: ignore[misc]

@@ -88,5 +88,5 @@ DPEM: Final = MethodFacts(
 LOCALMODEL: Final = MethodFacts(
     paper="each site's own factorization, side by side",
     attacks=(Attack("each", "each site's model is shown as it is: a code that a single patient carries is seen"),),
-    steps={"factors": StepMeaning(f"your own model: {FACTORS}", RARE)},
+    steps={"setup": SETUP, "factors": StepMeaning(f"your own model: {FACTORS}", RARE)},
 )

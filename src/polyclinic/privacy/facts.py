@@ -6,7 +6,7 @@ taken for one that was studied: without facts a card says "no attack was studied
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -99,10 +99,28 @@ class MethodFacts:
         >>> MethodFacts(steps={"lloyd-*": StepMeaning("sums of records")}).meaning("lloyd-0-1").what
         'sums of records'
         """
+        if "+" in step:  # several methods side by side in one sum
+            parts = [self.meaning(p) for p in step.split("+")]
+            known = [p for p in parts if p is not None]
+            if len(known) < len(parts):
+                return None
+            return StepMeaning("; ".join(p.what for p in known), "; ".join(p.could_tell for p in known if p.could_tell))
         name = step.rpartition("/")[2]  # "2/sweep": the same step of another start
         found = self.steps.get(step) or self.steps.get(name)
         starred = (m for k, m in self.steps.items() if k.endswith("*") and name.startswith(k[:-1]))
         return found or next(starred, None)
+
+    @classmethod
+    def joined(cls, parts: Sequence[MethodFacts]) -> MethodFacts:
+        """Of several methods that run as one: what is known of any; unstudied if one is."""
+        attacks = [p.attacks for p in parts]
+        return cls(
+            "; ".join(dict.fromkeys(p.paper for p in parts if p.paper)),
+            all(p.formal for p in parts),
+            None if None in attacks else tuple(dict.fromkeys(a for some in attacks for a in some or ())),
+            tuple(dict.fromkeys(a for p in parts for a in p.assumptions)),
+            {k: m for p in reversed(parts) for k, m in p.steps.items()},
+        )
 
     def known(self, *, each: bool, exact: bool) -> tuple[str, ...]:
         """The attacks that apply to how contributions were added and whether noise was; said so where nobody looked.
