@@ -436,7 +436,12 @@ class Fold(Conductor):
                 hint="wait for them and resume; a quorum lets a sum go on without some (a secure one never below "
                 f"{least_threshold(len(self.parties))} of {len(self.parties)})",
             )
-        return results[0], tuple(getattr(sides.get(COORDINATOR), "members", present))
+        members = tuple(getattr(sides.get(COORDINATOR), "members", present))
+        opened = getattr(sides.get(COORDINATOR), "opened", None)
+        if opened is not None:  # every site checks the total that it is shown
+            for name in members:
+                cast(Any, sides[name]).check(opened, members)
+        return results[0], members
 
     def run(self) -> Outcome:
         """All rounds, then what stays at the sites."""

@@ -79,7 +79,7 @@ def test_a_value_off_the_grid_is_refused_at_the_site() -> None:
 
 
 def test_a_grid_that_could_wrap_is_refused() -> None:
-    with pytest.raises(ConfigError, match="62 bits"):
+    with pytest.raises(ConfigError, match="59 bits"):
         FixedPoint.of(Step(1, "s", {"S": (2,)}, bound=1e6, grid=2.0**-60), 3)
 
 
@@ -94,7 +94,7 @@ def test_fixed_point_error_is_below_the_documented_bound() -> None:
     whole = words.view(np.int64)
     worst = max(abs(Fraction(int(whole[i])) / Fraction(code.scale) - exact[i]) for i in range(300))
     assert 0 < float(worst) <= code.error
-    assert code.error / (100 * 1e3) < 100 * 2.2e-19 * 2  # relative to the largest possible sum
+    assert code.error / (100 * 1e3) < 100 * 1.74e-18 * 2  # relative to the largest possible sum
 
 
 @pytest.mark.parametrize("kind", ["advertise", "shares", "masked", "signed", "unmask"])
@@ -117,7 +117,7 @@ def test_below_threshold_the_attempt_is_burnt_and_no_secret_left(add: Make, netw
     for m in office.transcript:
         if m.kind == "masked":
             clear = code.encode(flatten(step, parts[m.sender], m.sender), m.sender)
-            assert not np.any(m.body["vector"] == clear)
+            assert not np.any(m.body["vector"][:-1] == clear)
 
 
 def test_a_masked_vector_is_uniform(add: Make, network: Make) -> None:
@@ -127,7 +127,7 @@ def test_a_masked_vector_is_uniform(add: Make, network: Make) -> None:
     adder = Masked()
     office = add(adder, adder.enrol(roster), step, parts)
     office.run()
-    vectors = [m.body["vector"] for m in office.transcript if m.kind == "masked"]
+    vectors = [m.body["vector"][:-1] for m in office.transcript if m.kind == "masked"]
     assert len(vectors) == 3
     for v in vectors:
         ones = np.unpackbits(v.view(np.uint8)).mean()
@@ -236,7 +236,9 @@ def test_the_coordinator_holds_no_contribution(add: Make, network: Make) -> None
     held = [v for v in gc.get_objects() if isinstance(v, np.ndarray)]
     held += [v for v in vars(coordinator).values() if isinstance(v, np.ndarray)]
     assert not any(
-        h.shape == c.shape and h.dtype == c.dtype and np.array_equal(h, c) and h is not c for c in clear for h in held
+        h.shape in (c.shape, (c.size + 1,)) and h.dtype == c.dtype and np.array_equal(h[: c.size], c) and h is not c
+        for c in clear
+        for h in held
     )
     assert not any(hasattr(coordinator, a) for a in ("mine", "parts", "contributions"))
 

@@ -1,10 +1,11 @@
 """Real numbers as whole numbers mod 2^64, so that sums are exact, in any order, and masks hide perfectly.
 
 Scale. With ``n`` sites and a public limit ``L`` per coordinate (bound times weight bound, plus room for noise), the
-largest power of two with ``n L scale <= 2^62`` is used: no sum can wrap, and scaling itself is exact.
+largest power of two with ``n L scale <= 2^59`` is used: no sum can wrap, scaling itself is exact, and two sums that differ in
+a word differ modulo ``2^61 - 1`` as well, so that the tag of a masked sum sees every change (``sums.tag``).
 
-Error. A coordinate is rounded to ``1 / scale <= n L / 2^61``; so the sum is off by at most ``n / (2 scale)``, that is
-``n^2 L / 2^62`` or, relative to ``n L``, ``n * 2.2e-19``: below float64's own rounding (1.1e-16) up to 500 sites. Where a
+Error. A coordinate is rounded to ``1 / scale <= n L / 2^58``; so the sum is off by at most ``n / (2 scale)``, that is
+``n^2 L / 2^59`` or, relative to ``n L``, ``n * 1.7e-18``: below float64's own rounding (1.1e-16) up to 64 sites. Where a
 coordinate itself has more than 53 significant bits after scaling nothing is lost, it is a whole number already.
 
 Grid. A step whose contributions are whole multiples of ``grid`` uses ``scale = 1 / grid``: sums are exact whole numbers.
@@ -23,8 +24,9 @@ from polyclinic.federation.protocol import Step
 from polyclinic.federation.sums.vector import limits
 from polyclinic.privacy.release import Array
 
-__all__ = ["LIMB", "LIMBS", "FixedPoint", "Words", "join", "split"]
+__all__ = ["BITS", "LIMB", "LIMBS", "FixedPoint", "Words", "join", "split"]
 
+BITS = 59  # of the largest possible sum
 LIMB = 21  # bits; three limbs hold the 63 bits of a whole number
 LIMBS = 3
 
@@ -50,14 +52,14 @@ class FixedPoint:
 
     @classmethod
     def of(cls, step: Step, sites: int) -> FixedPoint:
-        """The scale of a step, refused if the sum could leave 62 bits."""
+        """The scale of a step, refused if the sum could leave 59 bits."""
         value, weight = limits(step)
-        weight_scale = 2.0 ** floor(62 - log2(sites * weight))
+        weight_scale = 2.0 ** floor(BITS - log2(sites * weight))
         if step.grid is None:
-            return cls(2.0 ** floor(62 - log2(sites * value)), weight_scale, None, sites)
-        if not step.grid > 0 or sites * value / step.grid > 2.0**62:
+            return cls(2.0 ** floor(BITS - log2(sites * value)), weight_scale, None, sites)
+        if not step.grid > 0 or sites * value / step.grid > 2.0**BITS:
             raise ConfigError(
-                f"step {step.name!r}: the sum of {sites} sites does not fit 62 bits on its grid",
+                f"step {step.name!r}: the sum of {sites} sites does not fit {BITS} bits on its grid",
                 faults=[f"grid {step.grid!r}, largest coordinate {value!r}"],
                 hint="use a coarser grid or a smaller bound",
             )

@@ -6,9 +6,9 @@ the sites keep for each other. All arithmetic is on whole numbers mod 2^64, so a
 
     advertise   site -> coordinator   two fresh X25519 keys and a commitment to the self-mask seed, signed
     keys        coordinator -> site   everybody's, each with its owner's signature
-    shares      site -> coordinator   Shamir shares of seed and of mask key, sealed for each keeper
+    shares      site -> coordinator   Shamir shares of seed and of mask key, and 32 fresh bytes, sealed for each keeper
     inbox       coordinator -> site   the shares that others sealed for it
-    masked      site -> coordinator   encode(w x, w) + self-mask +/- pairwise masks   (mod 2^64)
+    masked      site -> coordinator   encode(w x, w), tag + self-mask +/- pairwise masks   (mod 2^64; the tag mod 2^61 - 1)
     survivors   coordinator -> site   whose vectors arrived in time
     signed      site -> coordinator   signature under that list; a site signs ONE list per number (``sums.promise``)
     signatures  coordinator -> site   at least ``threshold`` signatures under the same list
@@ -19,6 +19,9 @@ Security. Honest-but-curious sites and a coordinator that may lie about who was 
 required; and a sum over fewer than ``colluders + 2`` sites is never opened (``least_threshold``). Below the threshold the attempt is burnt: no share has left a site, the keys are forgotten, a new attempt draws
 new ones. Keys and seeds live in memory of one attempt and cannot be pickled. A site that sends false shares can spoil the
 sum (the commitments show it, and the attempt is burnt), but not open it.
+
+The total. Whoever took part can check what it is shown afterwards: :meth:`MaskedSite.check` accepts the opened words only with
+the tag that belongs to the sum of what the members sent (``sums.tag``).
 """
 
 from __future__ import annotations
@@ -43,14 +46,16 @@ from polyclinic.federation.protocol import (
     Step,
     Sum,
     SumFacts,
+    Total,
     least_threshold,
 )
 from polyclinic.federation.sums import shamir
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.promise import Promises
+from polyclinic.federation.sums.tag import Tag, add, mask
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 
-__all__ = ["Masked", "MaskedCoordinator", "MaskedSite", "least_threshold", "stream"]
+__all__ = ["Masked", "MaskedCoordinator", "MaskedSite", "least_threshold", "read", "stream"]
 
 
 def stream(key: bytes, size: int) -> Words:
@@ -131,6 +136,14 @@ class Masked(Sum):
         return MaskedSite(envelope, code.encode(flatten(step, mine, me), me), self.least, promises)
 
 
+def read(step: Step, roster: Roster, opened: Words, members: tuple[str, ...], tag: Tag) -> Total:
+    """The total of opened words that pass the tag; a site that was restarted has the tag's key in its :class:`Promise`."""
+    if opened.dtype != np.uint64 or opened.shape != (step.size + 2,):
+        raise MessageRefused(f"a total of {opened.shape} numbers, {step.size + 2} are expected")
+    values = FixedPoint.of(step, len(roster.sites)).decode(tag.check(opened, members))
+    return unflatten(step, values, len(members), 1.0 / (roster.threshold - roster.colluders))
+
+
 def _point(roster: Roster, site: str) -> int:
     return roster.sites.index(site) + 1
 
@@ -148,7 +161,8 @@ class MaskedSite(Party):
         self._least = max(least, self.roster.threshold)
         self._promises = Promises() if promises is None else promises
         self._line_key, self._mask_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self._seed = secrets.token_bytes(32)
+        self._seed, self._part = secrets.token_bytes(32), secrets.token_bytes(32)
+        self._tag: Tag | None = None  # with which I check the total
         self._keys: dict[str, tuple[bytes, bytes]] = {}  # site -> (line key, mask key), public
         self._lines: dict[str, Channel] = {}
         self._kept: dict[str, tuple[bytes, bytes]] = {}  # site -> its shares that I keep (seed, mask key)
@@ -217,7 +231,8 @@ class MaskedSite(Party):
         points = [_point(self.roster, s) for s in members]
         seeds = shamir.split(self._seed, points, self.roster.threshold)
         masks = shamir.split(self._mask_key.private_bytes_raw(), points, self.roster.threshold)
-        sealed = {s: lines[s].seal(a + b, "shares") for s, a, b in zip(members, seeds, masks) if s != self.me}
+        part = self._part
+        sealed = {s: lines[s].seal(a + b + part, "shares") for s, a, b in zip(members, seeds, masks) if s != self.me}
         at = members.index(self.me)
         self._keys, self._lines, self._kept = keys, lines, {self.me: (seeds[at], masks[at])}
         return self._send("shares", {"sealed": sealed})
@@ -226,19 +241,21 @@ class MaskedSite(Party):
         if not self._keys or len(self._kept) > 1:
             raise MessageRefused(f"{self.me!r} expects no shares now")
         members = self._members(sorted([*body["sealed"], self.me]), self._keys)
-        kept = dict(self._kept)
+        kept, parts = dict(self._kept), {self.me: self._part}
         for site in members:
             if site != self.me:
                 both = self._lines[site].open(bytes(body["sealed"][site]), "shares")
-                if len(both) != 2 * shamir.SHARE_BYTES:
+                if len(both) != 2 * shamir.SHARE_BYTES + 32:
                     raise MessageRefused(f"shares from {site!r} have the wrong length")
-                kept[site] = (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :])
-        masked = self._words + stream(self._seed, self._words.size)
+                kept[site] = (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES : -32])
+                parts[site] = both[-32:]
+        tag = Tag.of(parts, self.envelope.context)
+        masked = np.append(self._words, np.uint64(tag.word(self._words, self.me)))
+        masked = add(masked, mask(stream(self._seed, masked.size + 1)))
         for site in members:
             if site != self.me:
-                mask = stream(self._pair(site), masked.size)
-                masked = masked + mask if self.me < site else masked - mask
-        self._kept = kept
+                masked = add(masked, mask(stream(self._pair(site), masked.size + 1)), 1 if self.me < site else -1)
+        self._kept, self._tag = kept, tag
         return self._send("masked", {"vector": masked})
 
     def _pair(self, site: str) -> bytes:
@@ -248,7 +265,8 @@ class MaskedSite(Party):
         if len(self._kept) < 2 or self._list:
             raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
         listed = self._members([str(s) for s in body["sites"]], self._kept)
-        self._promises.sign(self.roster.attempt, tuple(listed))  # on disk before the signature leaves
+        assert self._tag is not None
+        self._promises.sign(self.roster.attempt, tuple(listed), self._tag.key)  # on disk before the signature leaves
         self._list = listed
         return self._send("signed", {"own": self.envelope.sign("survivors", self._list)})
 
@@ -272,6 +290,12 @@ class MaskedSite(Party):
                 "masks": {s: b for s, (_, b) in kept.items() if s not in alive},
             },
         )
+
+    def check(self, opened: Words, members: tuple[str, ...]) -> Total:
+        """The total from the words that were opened, if they are the sum over the list that I signed; refused otherwise."""
+        if self._tag is None or tuple(members) != tuple(self._list):
+            raise MessageRefused(f"{self.me!r} has not signed the list of {len(members)} sites of this total")
+        return read(self.step, self.roster, opened, members, self._tag)
 
     def _on_abort(self, sender: str, body: dict[str, Any]) -> list[Message]:
         self._forget("burnt")
@@ -305,7 +329,8 @@ class MaskedCoordinator(Party):
         self._keys: dict[str, dict[str, Any]] = {}
         self._senders: list[str] = []  # sites whose masks are in each other's vectors
         self._alive: list[str] = []  # survivors: sites whose vectors are in the sum
-        self._sum = np.zeros(self.step.size + 1, np.uint64)
+        self._sum = np.zeros(self.step.size + 2, np.uint64)
+        self.opened = np.zeros(0, np.uint64)  # words and tag of the sum, for the sites to check
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -349,7 +374,7 @@ class MaskedCoordinator(Party):
         vector = body["vector"]
         if not isinstance(vector, np.ndarray) or vector.dtype != np.uint64 or vector.shape != self._sum.shape:
             raise ValueError(f"a vector of {self._sum.size} words of 64 bits is expected")
-        self._sum = self._sum + vector  # added at once, never kept
+        self._sum = add(self._sum, vector)  # added at once, never kept
         return True
 
     def _read_signed(self, sender: str, body: dict[str, Any]) -> bytes:
@@ -413,18 +438,19 @@ class MaskedCoordinator(Party):
                 seed = shamir.rebuild([got[h][site] for h in helpers], lagrange)
                 if _commit(context, site, seed) != self._keys[site]["seed"]:
                     raise ValueError(f"the seed of {site!r} is not what it committed to")
-                total = total - stream(seed, size)
+                total = add(total, mask(stream(seed, size + 1)), -1)
             for lost in sorted(set(self._senders) - set(self._alive)):
                 raw = shamir.rebuild([got[h][lost] for h in helpers], lagrange)
                 key = X25519PrivateKey.from_private_bytes(raw)
                 if key.public_key().public_bytes_raw() != self._keys[lost]["mask"]:
                     raise ValueError(f"the mask key of {lost!r} is not the one it advertised")
                 for site in self._alive:
-                    mask = stream(agree(key, self._keys[site]["mask"], context, "mask", lost, site), size)
-                    total = total - mask if site < lost else total + mask
+                    seed = agree(key, self._keys[site]["mask"], context, "mask", lost, site)
+                    total = add(total, mask(stream(seed, size + 1)), -1 if site < lost else 1)
         except ValueError:
             return self._burn()  # a keeper sent false shares: the sum stays closed
-        values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total)
+        self.opened = total
+        values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])
         self._result = unflatten(self.step, values, len(self._alive), self._share)
         self._sum = np.zeros(0, np.uint64)
         return []

@@ -56,8 +56,12 @@ def flatten(step: Step, mine: Contribution, who: str) -> Array:
         vector = np.concatenate([*parts, np.ones(1)]) * mine.weight
         if not np.isfinite(vector).all():
             faults.append("NaN or infinity")
-        elif (worst := float(np.abs(vector[:-1]).max(initial=0.0))) > value * (1 + 1e-12):
-            faults.append(f"largest weighted entry {worst:.6g} exceeds the public bound {value:.6g}")
+        elif (worst := float(np.abs(vector[:-1]).max(initial=0.0))) > value:
+            if step.noise_sd == 0 and worst > value * (1 + 1e-12):
+                faults.append(f"largest weighted entry {worst:.6g} exceeds the public bound {value:.6g}")
+            # Noise beyond 20 standard deviations: a refusal would tell of the draw, and the clipped number is as private.
+            most = value if step.grid is None else np.floor(value / step.grid) * step.grid
+            np.clip(vector[:-1], -most, most, out=vector[:-1])
         if not 0 <= mine.weight <= weight:
             faults.append(f"weight {mine.weight!r} outside 0..{weight!r}")
     if faults:
