@@ -23,6 +23,10 @@ KEYS = {  # read by the engine between hospitals, which has no model for its key
         "`ring`: codes without a public list may be agreed on in secret; `union`: also by showing them; `public`: neither.",
         '`"ring"`',
     ),
+    "max_codes": (
+        "Longest list of codes, as padded to the next power of two, that is sent or helped on in an alignment by the ring.",
+        "`65536`",
+    ),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
     "max_memory_mb": (
         "Memory that a study's worker may reserve (Linux; threads reserve 8 MB each, so at least 1000).",

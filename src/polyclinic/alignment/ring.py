@@ -1,21 +1,30 @@
 """Agree on codes that no public list knows, without showing them: an ECDH ring on ristretto255.
 
-Every site k has a secret scalar. A code c becomes the tag H(c)^(k_1 k_2 ... k_n): the list of a site travels once round
-the ring, every site raises it to its own secret, and it comes home. Equal codes have equal tags, and no tag can be made,
-or checked against a dictionary, without all the secrets.
+Site k has a secret scalar k_k, for this attempt and mode. A code c becomes the tag ``(k_1 k_2 ... k_n) H(c)``: equal codes have
+equal tags, and no tag can be made, or checked against a dictionary, without all the secrets. ::
+
+    owner o      P = shuffle(b H(c) for its codes, random points up to the padded length), b a one-time scalar    -> next site
+    others j     P = k_j P, in the order of the ring                                           -> next site, the last one -> o
+    owner o      T = k_o (b^-1 P) at the places of its codes: the own secret LAST, at home      -> coordinator, shuffled anew
+    coordinator  the union of all T in a RANDOM order; to each site the places of its tags, and the union's size
 
     hello        site -> both neighbours     a fresh X25519 key, signed
-    list:OWNER   site -> next site           the owner's list, raised by one more secret; order kept, shuffled by the owner; sealed
-    tags         site -> coordinator         the finished tags of the owner's real codes, shuffled anew
-    places       coordinator -> site         for each tag that it sent, its place in the sorted union; and the union's size
+    list:OWNER   site -> next site           sealed
+    tags         site -> coordinator
+    places       coordinator -> site         with a commitment to (size, all tags), the same for everybody
 
-| party | learns |
-|---|---|
-| coordinator | how many codes each site has, and which tags are shared by which sites; no code |
-| site | the places of its own codes, the union's size, and the padded length of the others' lists |
-| coordinator with a colluding site | that site can submit a whole dictionary and learn all: inherent to equal tags for equal codes; lists have a maximum length, and a refusal is logged |
+| party | sees | learns |
+|---|---|---|
+| site on the way | b times some secrets times H(c); b is uniform and used once | the padded length of the list |
+| owner | its own finished tags, their places, the union's size | nothing of the others' codes |
+| coordinator | all finished tags | how many codes each site has, and which tags are shared by which sites; no code |
+| coordinator with a site | that site's list may be a dictionary: its tags against all | every site's codes: inherent to equal tags for equal codes. Lists longer than ``most`` are refused, and logged |
 
-Honest-but-curious sites only. Secrets live in memory of one run and are deleted when the last list has passed.
+Why so. If the owner's secret came first, the site before it on the ring would hold the owner's finished tags and compare them with
+its own: with a dictionary as its list it read 60 of 60 codes. If places were ranks, one site that sends thousands of evenly spread
+points as its tags would read the others' tags from the gaps. Both are tests.
+
+Secrets live in memory of one attempt and are deleted when the own list is home and the last one of the others has passed.
 """
 
 from __future__ import annotations
@@ -31,17 +40,18 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, MessageRefused
-from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, introduce
+from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
 from polyclinic.federation.fold import COORDINATOR, deliver
 from polyclinic.federation.protocol import Message, Roster, Step
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["RingCoordinator", "RingSite", "align_by_ring", "place", "ring", "step_of"]
+__all__ = ["RingCoordinator", "RingSite", "align_by_ring", "padded", "place", "ring", "step_of"]
 
 BYTES: Final = 32
-MOST: Final = 50_000  # codes in one list; more is a dictionary in disguise
+LEAST, MOST = 64, 2**16  # padded lengths of a list; an owner may allow fewer: a long list is a dictionary in disguise
+IDENTITY: Final = bytes(BYTES)  # a valid encoding, and the same whatever it is multiplied by
 Points = NDArray[np.uint8]
 Handlers = Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]
 
@@ -63,16 +73,28 @@ def _raise(points: Points, secret: bytes) -> Points:
     return np.frombuffer(out, np.uint8).reshape(-1, BYTES)
 
 
-def _points(body: Mapping[str, Any], who: str) -> Points:
+def padded(codes: int) -> int:
+    """Length under which a list travels: the next power of two, at least 64.
+
+    >>> padded(3), padded(64), padded(1000)
+    (64, 64, 1024)
+    """
+    return max(LEAST, 1 << (codes - 1).bit_length()) if codes else LEAST
+
+
+def _points(body: Mapping[str, Any], who: str, most: int = MOST) -> Points:
     import rbcl
 
     points = body["points"]
     if not isinstance(points, np.ndarray) or points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
         raise MessageRefused(f"list of {who!r} is not a list of points")
-    if len(points) > MOST:
-        raise MessageRefused(f"list of {who!r} has {len(points):,} codes, more than {MOST:,}")
-    if not all(rbcl.crypto_core_ristretto255_is_valid_point(p.tobytes()) for p in points):
-        raise MessageRefused(f"list of {who!r} holds something that is not a point of the group")
+    if len(points) > most:
+        raise MessageRefused(f"list of {who!r} has {len(points):,} codes, more than {most:,}")
+    raw = [p.tobytes() for p in points]
+    if not all(rbcl.crypto_core_ristretto255_is_valid_point(p) for p in raw) or IDENTITY in raw:
+        raise MessageRefused(f"list of {who!r} holds something that is not a point of the group, or its identity")
+    if len(set(raw)) != len(raw):
+        raise MessageRefused(f"list of {who!r} holds a point twice")
     return points
 
 
@@ -82,22 +104,36 @@ def step_of(mode: str) -> Step:
 
 
 class RingSite(Party):
-    """A hospital: sends its list round, helps the others' lists on, and learns the places of its own codes."""
+    """A hospital: sends its list round, helps the others' lists on, and learns the places of its own codes.
 
-    def __init__(self, envelope: Envelope, mode: str, codes: Sequence[str], *, pad: int = 0) -> None:
+    Parameters
+    ----------
+    pad
+        Length under which the list travels; None: :func:`padded`.
+    most
+        Longest list, as it travels, that this site sends or helps on (the owner's ``max_codes``).
+    """
+
+    def __init__(
+        self, envelope: Envelope, mode: str, codes: Sequence[str], *, pad: int | None = None, most: int = MOST
+    ) -> None:
         import rbcl
 
         super().__init__(envelope)
+        length = max(len(codes), padded(len(codes)) if pad is None else pad)
         if len(set(codes)) != len(codes):
             raise ConfigError(f"site {self.me!r}: a {mode} code is listed twice")
-        if max(len(codes), pad) > MOST:
-            raise ConfigError(f"site {self.me!r}: {max(len(codes), pad):,} {mode} codes, at most {MOST:,} are aligned")
+        if length > most:
+            raise ConfigError(
+                f"site {self.me!r}: {len(codes):,} {mode} codes travel as {length:,}, at most {most:,} are aligned"
+            )
         self._secret: bytes | None = bytes(rbcl.crypto_core_ristretto255_scalar_random())
-        order = list(codes)
-        secrets.SystemRandom().shuffle(order)
-        self._order = order
-        dummies = [bytes(rbcl.crypto_core_ristretto255_random()) for _ in range(max(0, pad - len(order)))]
-        hidden = [_hash(mode, c) for c in order] + dummies
+        self._blind: bytes | None = bytes(rbcl.crypto_core_ristretto255_scalar_random())
+        self._most = most
+        slots: list[str | None] = [*codes, *[None] * (length - len(codes))]  # None: a random point
+        secrets.SystemRandom().shuffle(slots)
+        self._slots = slots
+        hidden = [bytes(rbcl.crypto_core_ristretto255_random()) if c is None else _hash(mode, c) for c in slots]
         self._list = np.frombuffer(b"".join(hidden), np.uint8).reshape(-1, BYTES)
         ring_order = list(self.roster.sites)
         at = ring_order.index(self.me)
@@ -110,6 +146,7 @@ class RingSite(Party):
         self._sent: list[str] = []
         self.places: dict[str, int] = {}
         self.size = 0
+        self.agreement = b""  # the coordinator's commitment to the union: the same at every site
 
     def start(self) -> list[Message]:
         body = {"key": self._key.public_key().public_bytes_raw()}
@@ -136,8 +173,8 @@ class RingSite(Party):
         self._lines[sender] = Channel(key, self.me, sender)
         if len(self._lines) < len(self._neighbours):
             return []
-        assert self._secret is not None
-        mine, self._list = _raise(self._list, self._secret), np.empty((0, BYTES), np.uint8)
+        assert self._blind is not None
+        mine, self._list = _raise(self._list, self._blind), np.empty((0, BYTES), np.uint8)
         out = [self._sealed(self.me, mine)]
         early, self._early = self._early, {}
         for m in early.values():
@@ -153,27 +190,38 @@ class RingSite(Party):
             if sender != self._before:
                 raise MessageRefused(f"list of {owner!r} from {sender!r}, who is not before {self.me!r} on the ring")
             raw = self._lines[sender].open(bytes(body["sealed"]), f"list:{owner}")
-            points = _points({"points": np.frombuffer(raw, np.uint8).reshape(-1, BYTES)}, owner)
-            if owner == self.me:
-                return self._home(points)
+            points = _points({"points": np.frombuffer(raw, np.uint8).reshape(-1, BYTES)}, owner, self._most)
             if self._secret is None:
                 raise MessageRefused(f"list of {owner!r} came after every list had passed")
-            raised = _raise(points, self._secret)
-            self._left -= 1
-            if self._left == 0:
-                self._secret = None  # the last list has passed: the secret is of no more use, and gone
-            return [self._sealed(owner, raised)]
+            out = self._home(points) if owner == self.me else self._helped(owner, points)
+            if self._left == 0 and self._blind is None:
+                self._secret = None  # everything has passed: the secret is of no more use, and gone
+            return out
 
         return take
 
+    def _helped(self, owner: str, points: Points) -> list[Message]:
+        assert self._secret is not None
+        raised = _raise(points, self._secret)
+        self._left -= 1
+        return [self._sealed(owner, raised)]
+
     def _home(self, points: Points) -> list[Message]:
-        """The own list is back with every secret on it: send the tags of the real codes, in a new order."""
-        if len(points) < len(self._order):
-            raise MessageRefused(f"the list of {self.me!r} came home with {len(points)} of {len(self._order)} codes")
-        order = list(range(len(self._order)))
+        """The own list is back with every other secret on it: off the blind, on the own secret; the real codes' tags go out."""
+        import rbcl
+
+        if len(points) != len(self._slots):
+            raise MessageRefused(f"the list of {self.me!r} came home with {len(points)} of {len(self._slots)} points")
+        assert self._secret is not None
+        assert self._blind is not None
+        last = rbcl.crypto_core_ristretto255_scalar_mul(
+            self._secret, rbcl.crypto_core_ristretto255_scalar_invert(self._blind)
+        )
+        order = [i for i, c in enumerate(self._slots) if c is not None]
         secrets.SystemRandom().shuffle(order)
-        self._sent = [self._order[i] for i in order]
-        return [self.envelope.seal(self.roster.coordinator or COORDINATOR, "tags", {"points": points[order]})]
+        tags = _raise(points[order], bytes(last))
+        self._sent, self._blind = [str(self._slots[i]) for i in order], None
+        return [self.envelope.seal(self.roster.coordinator or COORDINATOR, "tags", {"points": tags})]
 
     def _places(self, sender: str, body: dict[str, Any]) -> list[Message]:
         places, size = body["places"], body["size"]
@@ -181,19 +229,22 @@ class RingSite(Party):
             raise MessageRefused(f"places from {sender!r} do not match the {len(self._sent)} tags that were sent")
         if len(places) and (places.min() < 0 or places.max() >= size or len(set(places.tolist())) != len(places)):
             raise MessageRefused(f"places from {sender!r} are not {len(places)} different numbers below {size}")
+        agreement = bytes(body["agreement"])
+        if len(agreement) != 32:
+            raise MessageRefused(f"places from {sender!r} come without a commitment to the union")
         self.places = dict(zip(self._sent, (int(x) for x in places)))
-        self.size = size
+        self.size, self.agreement = size, agreement
         self._result = "done"
         return []
 
     def deadline(self) -> list[Message]:
-        self._secret = None
+        self._secret = self._blind = None
         self._result = "burnt" if self._result == "pending" else self._result
         return []
 
 
 class RingCoordinator(Party):
-    """Sorts tags; never sees a code."""
+    """Gives equal tags equal places, in an order that says nothing; never sees a code."""
 
     def __init__(self, envelope: Envelope) -> None:
         super().__init__(envelope)
@@ -209,13 +260,21 @@ class RingCoordinator(Party):
         self.tags[sender] = _points(body, sender)
         if len(self.tags) < len(self.roster.sites):
             return []
-        union = {t: i for i, t in enumerate(sorted({p.tobytes() for list_ in self.tags.values() for p in list_}))}
+        tags = sorted({p.tobytes() for list_ in self.tags.values() for p in list_})
+        places = list(range(len(tags)))
+        secrets.SystemRandom().shuffle(places)  # a rank would tell where between one's own tags the others' lie
+        union = dict(zip(tags, places))
+        agreement = digest([secrets.token_bytes(32), len(tags), tags])
         self._result = "done"
         return [
             self.envelope.seal(
                 site,
                 "places",
-                {"places": np.array([union[p.tobytes()] for p in self.tags[site]], np.int64), "size": len(union)},
+                {
+                    "places": np.array([union[p.tobytes()] for p in self.tags[site]], np.int64),
+                    "size": len(union),
+                    "agreement": agreement,
+                },
             )
             for site in self.roster.sites
         ]
@@ -229,7 +288,7 @@ def ring(
     codes: Mapping[str, Sequence[str]],
     mode: str,
     *,
-    pad: int = 0,
+    pad: int | None = None,
     identities: Mapping[str, Identity] | None = None,
     tap: Callable[[Message], None] | None = None,
 ) -> tuple[dict[str, dict[str, int]], int]:
@@ -252,7 +311,7 @@ def ring(
     return {n: parties[n].places for n in names}, parties[names[0]].size
 
 
-def align_by_ring(sites: Sequence[Site], *, pad: int = 0) -> Sites:
+def align_by_ring(sites: Sequence[Site], *, pad: int | None = None) -> Sites:
     """Put sites on common codes by the ring, mode by mode; each site keeps the names of its own codes only.
 
     A mode whose codes are public, and the same everywhere, stays as it is.

@@ -198,7 +198,7 @@ def alignment(lab: Lab) -> Result:
         _, size_a, _ = legacy_insecure(codes, rng=seeds(0, "alignment"), allow_insecure=True)
         polynomials = (time.process_time() - begun) / k
         begun = time.process_time()
-        _, size_b = ring({h: [str(c) for c in own] for h, own in codes.items()}, "diagnosis")
+        _, size_b = ring({h: [str(c) for c in own] for h, own in codes.items()}, "diagnosis", pad=0)
         rows.append([k, lab["codes"], polynomials, (time.process_time() - begun) / k, size_a == size_b])
     return Result(
         ["hospitals", "codes each", "polynomials, CPU s a site (insecure)", "ring, CPU s a site", "same union"],

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from polyclinic.alignment.ring import RingCoordinator, RingSite, place, step_of
+from polyclinic.alignment.ring import MOST, RingCoordinator, RingSite, place, step_of
 from polyclinic.alignment.union import to_axes, union
 from polyclinic.engines.flare.admission import Admission, hosted, setting_tree
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_json, write_json
@@ -108,6 +108,7 @@ class SiteAlignment:
         least = max(2, self.order.quorum, policy_of(self.folder.node).min_sites)
         if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < least:
             raise MessageRefused(f"an alignment of {len(sites)} sites, of which the order knows not all, or too few")
+        most = int(self.folder.node.keys.get("max_codes", MOST))
         with self._moved:
             self._attempt, self._tags, self._rings = int(ask["attempt"]), {}, {}
             out: list[Message] = []
@@ -116,7 +117,7 @@ class SiteAlignment:
                 for mode in modes:
                     codes = _axis(site, mode).labels or ()
                     envelope = Envelope(self.me, roster, step_of(mode), self.folder.identity())
-                    self._rings[mode] = RingSite(envelope, mode, codes, pad=1 << max(6, (len(codes) - 1).bit_length()))
+                    self._rings[mode] = RingSite(envelope, mode, codes, most=most)
                     out += self._rings[mode].start()
             early, self._early = [m for m in self._early if m.attempt == self._attempt], deque(maxlen=EARLY)
             for m in early:
