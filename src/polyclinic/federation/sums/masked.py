@@ -81,6 +81,7 @@ class Masked(Sum):
     facts: ClassVar[SumFacts] = SumFacts(
         "masked",
         "total",
+        checked=True,
         saw={"the coordinator": "the sum over sites, {values}", "other sites": "the public model, masked messages"},
     )
 
