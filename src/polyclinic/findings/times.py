@@ -84,7 +84,7 @@ class EfronSums:
 
 def efron_sums(x: Array, time: NDArray[np.int64], event: NDArray[np.bool_], grid: int, beta: Array) -> EfronSums:
     """S0, S1, S2 of everybody at risk and of those who die, at every time of the grid; additive over patients."""
-    eta = np.clip(x @ beta, -30.0, 30.0)
+    eta = np.clip(x @ beta, -8.0, 8.0)
     w = np.exp(eta)
     p = x.shape[1]
     outer = (x[:, :, None] * x[:, None, :]).reshape(len(x), p * p)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError, ProtocolMismatch
+from polyclinic.tensors.people import People
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Site", "Sites", "one_order", "pooled"]
@@ -34,6 +35,8 @@ class Site:
     builds_on
         Lines of the site's book for releases that shaped these data (codes chosen from noisy counts, features scaled by
         means over all sites): what is learned from them costs that, too.
+    people
+        Covariates and times of the patients, for the findings that follow a fit.
 
     Examples
     --------
@@ -47,6 +50,7 @@ class Site:
     labels: NDArray[Any] | None = None
     columns: tuple[str, ...] | None = None
     builds_on: tuple[Any, ...] = ()
+    people: People | None = None
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Site:
         labels: ArrayLike | None = None,
         columns: Sequence[str] | None = None,
         builds_on: Sequence[Any] = (),
+        people: People | None = None,
     ) -> None:
         faults = []
         if not isinstance(name, str) or not name.strip():
@@ -85,6 +90,7 @@ class Site:
             "tensor": tensor.patients if isinstance(tensor, SparseTensor) else None,
             "features": None if xs is None or xs.ndim != 2 else len(xs),
             "labels": None if ys is None else len(ys),
+            "people": None if people is None else len(people),
         }
         known = {k: v for k, v in sizes.items() if v is not None}
         if len(set(known.values())) > 1:
@@ -96,8 +102,8 @@ class Site:
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         kept = called if xs is not None else None
-        keys = ("name", "tensor", "features", "labels", "columns", "builds_on")
-        for key, value in zip(keys, (name, tensor, xs, ys, kept, tuple(builds_on))):
+        keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people")
+        for key, value in zip(keys, (name, tensor, xs, ys, kept, tuple(builds_on), people)):
             object.__setattr__(self, key, value)
 
     @property
@@ -134,6 +140,7 @@ class Site:
             None if self.labels is None else self.labels[index],
             self.columns,
             self.builds_on,
+            None if self.people is None else self.people.take(index),
         )
 
     def arranged(self, columns: Sequence[str] | None) -> Site:
@@ -244,4 +251,7 @@ def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
         np.concatenate([np.asarray(s.labels) for s in ordered]) if has["labels"] else None,
         next((s.columns for s in ordered if s.columns is not None), None) if has["features"] else None,
         [line for s in ordered for line in s.builds_on],
+        People.stack([s.people for s in ordered if s.people is not None])
+        if all(s.people is not None for s in ordered)
+        else None,
     )

@@ -1,0 +1,61 @@
+"""An act: a method that takes a fitted model as given and answers one question by sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.federation.estimator import Configured
+from polyclinic.federation.params import Params
+from polyclinic.federation.protocol import Arrays, Method
+from polyclinic.findings.placed import Placer, half_of
+from polyclinic.tensors.site import Site
+
+__all__ = ["PATIENTS", "Act", "ActParams", "Nothing"]
+
+PATIENTS: Final = 2.0**31  # patients at one site, at most; public
+
+
+class ActParams(Params):
+    """What every act has."""
+
+    model: Any = Field(None, description="The fitted model.")
+    key: str = Field("polyclinic", description="Of the halves; public, fixed before the data are read.")
+    halving: int = Field(0, ge=0, description="Which halving of the patients.")
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An act keeps nothing from one sum to the next."""
+
+
+class Act(Configured, Method[Any, Any, Any]):
+    """Base of the acts: places patients once, keeps no private state."""
+
+    Params: ClassVar[type[Params]] = ActParams
+    Private = Nothing
+    params: Any
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self.placer = Placer.of(self.params.model)
+        self._halves: Any = WeakKeyDictionary()
+
+    def half(self, site: Site) -> NDArray[np.int64]:
+        """(patients,) 0 or 1."""
+        return half_of(site, self.params.key, self._halves, self.params.halving)
+
+    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Nothing:
+        site.counts()
+        return Nothing()
+
+    def close(self, site: Site, private: Nothing, public: Any) -> Arrays:
+        return {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.placer.rank} phenotypes)"
