@@ -146,7 +146,7 @@ def test_no_hospital_number_is_seen_under_masks_not_even_an_intercept(sites: lis
     assert seen
     assert "intercept" not in " ".join(f.name for f in act.Public.__dataclass_fields__.values())
     plain = run(act, sites)
-    shapes = {n for step, _ in plain.releases for n in step.shapes}
+    shapes = {n for r in plain.releases for n in r.step.shapes}
     assert not any(name.startswith("a_") or "intercept" in name for name in shapes)
     means = np.array(
         [float(np.mean(np.frombuffer(b, np.uint64) / 2**64)) for b in seen if len(b) % 8 == 0 and len(b) > 4000]

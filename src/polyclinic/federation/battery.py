@@ -171,8 +171,10 @@ class _Checks:
         assert set(charges) == {len(outcome.releases)}, f"{charges} ledger entries for {len(outcome.releases)} releases"
         first = self.sites[0]
         less = self.run([first.take(np.arange(1, first.patients)), *self.sites[1:]])
-        for a, b in ((x.step, y.step) for x, y in zip(outcome.releases, less.releases)):
-            assert dict(a.shapes) == dict(b.shapes), f"step {a.name!r}: shapes depend on the patients"
+        # by name: how many rounds a method takes may depend on the sums, what a step sends may not
+        before, after = ({x.step.name: dict(x.step.shapes) for x in o.releases} for o in (outcome, less))
+        for name in sorted(before.keys() & after.keys()):
+            assert before[name] == after[name], f"step {name!r}: shapes depend on the patients"
 
     def part5(self) -> None:
         """the ledger composes to the reported epsilon; a policy below it stops the run before the release"""

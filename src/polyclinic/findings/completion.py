@@ -77,7 +77,7 @@ class Completion(Act):
             return Step(1, "marginals", shapes, bound=2.0**10 * PATIENTS, counts=False)
         if public.stage == "gains":
             shapes = {"sums": public.sums.shape, "products": public.products.shape}
-            return Step(2, "gains", shapes, bound=2.0**20 * PATIENTS, counts=False)
+            return Step(2, "gains", shapes, bound=2.0**10 * PATIENTS, counts=False)
         return None
 
     def combine(self, step: Step, public: CompletionPublic, total: Total) -> CompletionPublic:
