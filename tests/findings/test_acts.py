@@ -246,7 +246,7 @@ def test_hidden_codes_are_predicted_where_structure_was_planted_and_not_where_co
     torn = []
     for s in sites:
         t = s.counts()
-        shuffled = np.column_stack([t.coords[:, 0], t.coords[:, 1], rng.permutation(t.coords[:, 2])])
+        shuffled = np.column_stack([t.coords[:, 0], *(rng.permutation(t.coords[:, m]) for m in (1, 2))])
         torn.append(pc.Site(s.name, pc.SparseTensor(shuffled, t.values, t.shape, t.axes)))
     low = []
     for here in (sites, torn):
@@ -254,7 +254,7 @@ def test_hidden_codes_are_predicted_where_structure_was_planted_and_not_where_co
         act = Completion(model=model)
         low.append(act.table(run(act, here).public)[0])
     assert low[0]["low"] > 0.2
-    assert low[1]["nats"] < 0.25 * low[0]["nats"]
+    assert low[1]["nats"] < 0.02
 
 
 @pytest.mark.protocol
