@@ -39,6 +39,9 @@ _WHERE = {
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.federation.battery",
     "follow": "polyclinic.cli.console",
+    "from_frame": "polyclinic.tensors.doors",
+    "from_numpy": "polyclinic.tensors.doors",
+    "from_scipy": "polyclinic.tensors.doors",
     "load": "polyclinic.learned.file",
     "suggest_rank": "polyclinic.phenotypes.rank",
 }

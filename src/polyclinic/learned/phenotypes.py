@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
+
+if TYPE_CHECKING:
+    from polyclinic.learned.adapt import Adapted
 
 __all__ = ["Phenotypes", "patients_of"]
 
@@ -166,6 +169,19 @@ class Phenotypes(Value):
     def score(self, data: SparseTensor | Site | Sequence[Site], y: object = None) -> float:
         """The fit: 1 - ||O - X|| / ||O||, larger is better, 1 is perfect."""
         return self.quality(data)["fit"]
+
+    def adapt(
+        self,
+        site: Site | SparseTensor,
+        *,
+        own: int | Literal["auto"] = "auto",
+        seed: int = 0,
+        min_coverage: float = 0.5,
+    ) -> Adapted:
+        """This hospital beside the network; see :func:`polyclinic.learned.adapt.adapt`."""
+        from polyclinic.learned.adapt import adapt
+
+        return adapt(self, site, own=own, seed=seed, min_coverage=min_coverage)
 
     # ---- people
 

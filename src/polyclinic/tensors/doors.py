@@ -2,23 +2,259 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["which_door"]
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.frame import Column, column_of, columns_of
+from polyclinic.tensors.site import Site, Sites
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["from_frame", "from_numpy", "from_scipy", "which_door"]
+
+Index = NDArray[np.int64]
+Axes = Sequence[Axis | Sequence[str] | str | None]
+
+
+def from_frame(
+    frame: Any,
+    *,
+    patient: str,
+    modes: Sequence[str],
+    count: str | None = None,
+    visit: str | None = None,
+    site: str | None = None,
+    outcome: str | None = None,
+) -> Sites:
+    """Hospitals from a long table: one row says that a patient had these codes together.
+
+    Parameters
+    ----------
+    frame
+        A data frame of any library (pandas, polars, Arrow ...), or a mapping of columns.
+    patient
+        Column with the patient's identifier; it stays in the tensor's axis and never leaves.
+    modes
+        Columns with codes, one per mode, e.g. ``["procedure", "diagnosis"]``.
+    count
+        Column with how often (whole numbers, not negative); default: every row counts once.
+    visit
+        Column that says which rows belong together: a cell is then the number of visits in which all its codes occur,
+        and rows may leave modes empty. Without it, one row is one visit.
+    site
+        Column with the hospital; default: one hospital, called ``"hospital"``.
+    outcome
+        Column with 0, 1 (or False, True), the same in all rows of a patient; empty where unknown.
+
+    Examples
+    --------
+    >>> rows = {"pid": [1, 1, 2], "drug": ["a", "b", "a"], "dx": ["x", "x", "y"], "died": [0, 0, 1]}
+    >>> sites = from_frame(rows, patient="pid", modes=["drug", "dx"], outcome="died")
+    >>> sites[0].tensor.coords.tolist(), sites[0].labels.tolist()
+    ([[0, 0, 0], [0, 1, 0], [1, 0, 1]], [0, 1])
+    """
+    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome) if c is not None)]
+    _named(frame, wanted, modes)
+    if count is not None and visit is not None:
+        raise DataError(
+            "count and visit are both given",
+            hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
+        )
+    who = column_of(frame, patient).keys()
+    codes = [column_of(frame, m).keys() for m in modes]
+    where = None if site is None else column_of(frame, site).keys()
+    faults = [
+        f"{c.name}: {int(c.missing.sum())} of {len(c.missing)} rows are empty"
+        for c in (who, where)
+        if c is not None and c.missing.any()
+    ]
+    times = np.ones(len(who.index)) if count is None else _counts(column_of(frame, count), faults)
+    if faults:
+        raise DataError("the table is not usable", faults=faults, hint="every row needs its patient, site and count")
+    _tell_missing(codes, visit is not None)
+
+    names = ("hospital",) if where is None else where.labels
+    at = np.zeros(len(who.index), np.int64) if where is None else where.index
+    axes = [Axis(m, c.labels) for m, c in zip(modes, codes)]
+    values = None if outcome is None else column_of(frame, outcome)
+    visits = None if visit is None else column_of(frame, visit).keys()
+    if visits is not None and visits.missing.any():
+        raise DataError(f"{visit}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit")
+    made: list[Site] = []
+    wrong: list[str] = []
+    for k, name in enumerate(names):
+        rows = np.flatnonzero(at == k)
+        people, index = np.unique(who.index[rows], return_inverse=True)
+        inside = [c.index[rows] for c in codes]
+        shape = (len(people), *(len(c.labels) for c in codes))
+        if visits is None:
+            whole = np.all([i >= 0 for i in inside], axis=0)
+            coords, cells = np.column_stack([index, *inside])[whole], times[rows][whole]
+        else:
+            coords = _together(index, visits.index[rows], inside)
+            cells = np.ones(len(coords))
+        tensor = SparseTensor(coords, cells, shape, [Axis("patient", tuple(who.labels[i] for i in people)), *axes])
+        labels = None if values is None else _one_each(values, rows, index, len(people), wrong, name)
+        made.append(Site(name, tensor, labels=labels))
+    if wrong:
+        raise DataError(f"{outcome}: patients with several outcomes", faults=wrong[:10], hint="one outcome a patient")
+    return Sites(made)
+
+
+def from_scipy(
+    matrix: Any, columns: Sequence[str] | None = None, *, mode: str = "code", patients: Sequence[str] | None = None
+) -> SparseTensor:
+    """Patients x codes from a sparse matrix of scipy; fit it directly, or as ``Site(name, tensor)``.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_matrix
+    >>> from_scipy(csr_matrix([[0, 2], [1, 0]]), ["a", "b"]).coords.tolist()
+    [[0, 1], [1, 0]]
+    """
+    coo = getattr(matrix, "tocoo", None)
+    if not callable(coo):
+        raise DataError(f"this is a {type(matrix).__name__}, not a sparse matrix of scipy", hint=which_door(matrix))
+    found = coo()
+    if len(found.shape) != 2:
+        raise DataError(f"the matrix has shape {found.shape}, expected (patients, codes)")
+    return SparseTensor(
+        np.column_stack([found.row, found.col]).astype(np.int64),
+        np.asarray(found.data, np.float64),
+        found.shape,
+        [_axis("patient", patients), _axis(mode, columns)],
+    )
+
+
+def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
+    """Patients x codes x ... from a dense array; zeros are left out.
+
+    Examples
+    --------
+    >>> from_numpy([[[0, 2]], [[1, 0]]], axes=["drug", "diagnosis"]).shape
+    (2, 1, 2)
+    """
+    try:
+        dense = np.asarray(array, np.float64)
+    except (TypeError, ValueError):
+        raise DataError("the array does not hold numbers", hint=which_door(array)) from None
+    if not 2 <= dense.ndim <= 8:
+        raise DataError(f"the array has shape {dense.shape}", hint="patients first, then one axis per mode of codes")
+    at = np.nonzero(dense)
+    return SparseTensor(np.column_stack(at), dense[at], dense.shape, axes)
 
 
 def which_door(given: Any) -> str:
     """What to call with something that is neither a tensor nor a site.
 
-    >>> import numpy as np
     >>> which_door(np.ones((2, 3)))
     'call pc.from_numpy(array, axes=[...]) first'
     """
     module = type(given).__module__.split(".")[0]
     if module == "scipy":
         return "call pc.from_scipy(matrix, columns=[...]) first"
-    if hasattr(given, "__dataframe__") or hasattr(given, "__arrow_c_stream__") or module in ("pandas", "polars"):
+    if columns_of(given) is not None:
         return 'call pc.from_frame(frame, patient="...", modes=["...", "..."]) first'
     if module == "numpy":
         return "call pc.from_numpy(array, axes=[...]) first"
     return "make them with pc.from_frame, pc.from_scipy, pc.from_numpy, or pc.SparseTensor"
+
+
+def _axis(name: str, labels: Sequence[str] | None) -> Axis:
+    return Axis(name, None if labels is None else tuple(str(x) for x in labels))
+
+
+def _named(frame: Any, wanted: Sequence[str], modes: Sequence[str]) -> None:
+    has = columns_of(frame)
+    if has is None:
+        raise DataError(f"a {type(frame).__name__} is not a table with named columns", hint=which_door(frame))
+    if isinstance(modes, str) or not modes:
+        raise DataError(f"modes = {modes!r}", hint='a list of columns with codes: modes=["procedure", "diagnosis"]')
+    from difflib import get_close_matches
+
+    faults = [
+        f"no column {c!r}" + "".join(f"; did you mean {x!r}?" for x in get_close_matches(str(c), has, 1))
+        for c in wanted
+        if c not in has
+    ]
+    faults += [f"column {c!r} is used twice" for c in dict.fromkeys(wanted) if wanted.count(c) > 1]
+    if faults:
+        raise DataError("the table does not have what was asked for", faults=faults, hint=f"it has {', '.join(has)}")
+
+
+def _counts(column: Column, faults: list[str]) -> NDArray[np.float64]:
+    found = column.numbers()
+    if found is None:
+        faults.append(f"{column.name}: not numbers")
+        return np.zeros(len(column.values))
+    for what, bad in (
+        ("are empty", np.isnan(found)),
+        ("are negative", found < 0),
+        ("are not whole numbers", np.isfinite(found) & (found != np.rint(found))),
+        ("are infinite", np.isinf(found)),
+    ):
+        if bad.any():
+            first = int(np.argmax(bad))
+            faults.append(f"{column.name}: {int(bad.sum())} {what}, e.g. row {first}: {found[first]:g}")
+    return found
+
+
+def _tell_missing(codes: Sequence[Any], together: bool) -> None:
+    lost = {c.name: int(c.missing.sum()) for c in codes if c.missing.any()}
+    if lost and not together:
+        rows = int(np.any([c.missing for c in codes], axis=0).sum())
+        told = ", ".join(f"{n} {k}" for n, k in lost.items())
+        warnings.warn(
+            f"{rows} of {len(codes[0].index)} rows lack a code ({told}) and say nothing about codes together: left out. "
+            "If rows of one visit belong together, name the column: visit=...",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
+    """(cells, 1 + modes) every combination of codes of one patient's visit, once."""
+    _, stay = np.unique(np.column_stack([people, visits]), axis=0, return_inverse=True)
+    stay = stay.ravel()
+    patient = np.zeros(int(stay.max(initial=-1)) + 1, np.int64)
+    patient[stay] = people
+    unit = np.arange(len(patient))
+    columns: list[Index] = []
+    for code in codes:
+        have = code >= 0
+        pairs = np.unique(np.column_stack([stay[have], code[have]]), axis=0).reshape(-1, 2)
+        number = np.bincount(pairs[:, 0], minlength=len(patient))
+        begins = np.concatenate([[0], np.cumsum(number)])[:-1]
+        each = number[unit]
+        within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+        chosen = np.repeat(begins[unit], each) + within
+        columns = [np.repeat(c, each) for c in columns] + [pairs[chosen, 1]]
+        unit = np.repeat(unit, each)
+    return np.column_stack([patient[unit], *columns])
+
+
+def _one_each(column: Column, rows: Index, index: Index, patients: int, wrong: list[str], site: str) -> NDArray[Any]:
+    """(patients,) outcomes, NaN where unknown; whole numbers where all are known."""
+    found = column.numbers()
+    known = None if found is None else found[~np.isnan(found)]
+    if found is None or known is None or not np.isin(known, (0.0, 1.0)).all():
+        seen = sorted({str(v) for v in column.values[:1000]})[:5]
+        raise DataError(
+            f"{column.name}: an outcome is 0 or 1 (or False, True), and empty where unknown",
+            faults=[f"values: {', '.join(seen)}"],
+        )
+    here = found[rows]
+    low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
+    told = ~np.isnan(here)
+    np.minimum.at(low, index[told], here[told])
+    np.maximum.at(high, index[told], here[told])
+    both = int((low < high).sum())
+    if both:
+        wrong.append(f"site {site!r}: {both} patients have 0 and 1")
+    out = np.where(np.isinf(low), np.nan, low)
+    return out if np.isnan(out).any() else out.astype(np.int64)
