@@ -27,7 +27,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "TRIP": lambda: pc.TRIP(rank=3, rounds=4, warmup=1).fit(TENSORS),
     "TRIP masked": lambda: pc.TRIP(rank=3, rounds=3, aggregation="masked").fit(TENSORS),
     "TRIP starts": lambda: pc.TRIP(rank=3, rounds=3, n_starts=2).fit(TENSORS),
-    "DPFact": lambda: pc.DPFact(rank=3, rounds=3, sparsity={"site0": 0.01}).fit(TENSORS),
+    "DPFact": lambda: pc.DPFact(rank=3, rounds=3, sparsity=0.01).fit(TENSORS),
     "LocalTF": lambda: pc.LocalTF(rank=3, rounds=3).fit(TENSORS),
     "DistributedSGD": lambda: pc.DistributedSGD(rank=3, rounds=3).fit(TENSORS),
     "LocalModel": lambda: pc.LocalModel(rank=3, rounds=5).fit(TENSORS),

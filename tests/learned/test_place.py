@@ -55,19 +55,19 @@ def test_modes_in_another_order_are_found_by_name(fitted: Any) -> None:
 def test_a_tenth_unknown_codes_are_covered_to_the_event() -> None:
     net = pc.align(pc.datasets.icu_network(patients=600, seed=0))
     p = pc.TRIP(rank=6, rounds=20, seed=0).fit(net[1:]).result_
-    new, changed = renamed(shuffled(net[0]), 1, 10)
+    new, changed = renamed(shuffled(net[0]), 2, 10)
     with pytest.raises(ProtocolMismatch, match=r'unseen="drop"') as e:
         p.transform(new)
     assert "diagnosis" in str(e.value)
     assert "'local " in str(e.value)
     a, cover = p.transform(new, unseen="drop", coverage=True)
     t = new.counts()
-    kept = ~np.isin(t.coords[:, 1], changed)
+    kept = ~np.isin(t.coords[:, 2], changed)
     assert cover.read == t.values[kept].sum()
     assert cover.total == t.values.sum()
     assert cover.events == t.values[kept].sum() / t.values.sum()
     assert 0.5 < cover.events < 1.0
-    occurs = np.unique(t.coords[:, 1])
+    occurs = np.unique(t.coords[:, 2])
     assert cover.codes["diagnosis"] == (int((~np.isin(occurs, changed)).sum()), len(occurs))
     assert set(cover.unseen["diagnosis"]) == {f"local {i}" for i in changed if i in occurs}
     by_hand = pc.SparseTensor(t.coords[kept], t.values[kept], t.shape, t.axes)
@@ -96,7 +96,7 @@ def test_what_cannot_be_placed_is_told(fitted: Any) -> None:
     p = fitted("TRIP").result_
     with pytest.raises(ConfigError, match="neither 'error' nor 'drop'"):
         p.transform(example_sites("tensor")[0], unseen="ignore")
-    with pytest.raises(ProtocolMismatch, match="2 feature modes|feature modes"):
+    with pytest.raises(ProtocolMismatch, match="feature modes"):
         p.transform(pc.SparseTensor([[0, 0]], [1.0], (1, 2)))
     with pytest.raises(ProtocolMismatch, match="without names"):
         p.transform(pc.SparseTensor([[0, 0, 0]], [1.0], (1, 3, 3)))

@@ -126,7 +126,7 @@ def test_matrices_and_arrays_are_tensors() -> None:
     for kind in (sparse.csr_matrix, sparse.coo_array, sparse.csc_matrix):
         m = pc.from_scipy(kind(dense[:, 0]), columns=[f"d{i}" for i in range(6)])
         assert m == pc.from_numpy(dense[:, 0], axes=[pc.Axis("code", tuple(f"d{i}" for i in range(6)))])
-    with pytest.raises(DataError, match="expected|shape"):
+    with pytest.raises(DataError, match="shape"):
         pc.from_numpy(np.zeros(3))
     with pytest.raises(DataError, match="from_numpy"):
         pc.from_scipy(dense)
@@ -156,7 +156,7 @@ def test_negative_counts_are_refused_by_dpem_and_told_by_the_others() -> None:
     dense = np.random.default_rng(0).poisson(1.0, (30, 5, 6)).astype(float)
     dense[0, 0, 0], dense[1, 1, 1] = -1.0, 0.5
     sites = [pc.Site("a", pc.from_numpy(dense))]
-    with pytest.raises(DataError, match=r"whole|negative"):
+    with pytest.raises(DataError, match="not positive"):
         pc.DPEM(rank=2, rounds=2).fit(sites)
     with pytest.warns(UserWarning, match="1 of .* cells are negative"):
         pc.CPALS(rank=2, rounds=2).fit(sites)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold, Outcome, Progress
@@ -15,7 +17,7 @@ from polyclinic.federation.params import Params, checked
 from polyclinic.federation.protocol import Method
 from polyclinic.learned.file import Learned
 from polyclinic.learned.origin import Origin
-from polyclinic.tensors.site import Site
+from polyclinic.tensors.doors import Data, as_sites
 
 __all__ = ["Configured", "Estimator"]
 
@@ -48,18 +50,76 @@ class Configured:
                 return getattr(self.params, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A parameter that is assigned is checked like any other; it takes effect at the next fit."""
+        if name in type(self).Params.model_fields:
+            self.set_params(**{name: value})
+        else:
+            object.__setattr__(self, name, value)
+
+    def __dir__(self) -> list[str]:
+        """Parameters and results first in an editor's list; the verbs of the protocol are for engines."""
+        verbs = {"begin", "next", "combine", "open", "contribute", "close", "publish", "remedy", "figures"}
+        shown = {n for n in super().__dir__() if n not in verbs}
+        return sorted(shown | set(type(self).Params.model_fields))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters, by name."""
         return {n: getattr(self.params, n) for n in self.Params.model_fields}
 
-    def set_params(self, **params: Any) -> Any:
+    def set_params(self, **params: Any) -> Self:
         """Change some parameters; checked like new ones."""
         self.params = checked(self.Params, {**self.get_params(), **params}, type(self).__name__)
         return self
 
-    def with_params(self, **params: Any) -> Any:
+    def with_params(self, **params: Any) -> Self:
         """A new, unfitted one with some parameters changed."""
         return type(self)(**{**self.get_params(), **params})
+
+    # ---- scikit-learn's habits
+
+    def __sklearn_clone__(self) -> Self:
+        return type(self)(**self.get_params())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "result_" in self.__dict__
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        tensor = getattr(self, "needs", "tensor") == "tensor"
+        given = InputTags(two_d_array=not tensor, positive_only=bool(getattr(self.params, "nonnegative", False)))
+        return Tags(None, TargetTags(required=False), TransformerTags(preserves_dtype=[]), input_tags=given)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Names of the columns that ``transform`` gives: ``trip0``, ``trip1``, ..."""
+        rank = self._fitted("result_").rank
+        return np.array([f"{type(self).__name__.lower()}{r}" for r in range(rank)], dtype=object)
+
+    def set_output(self, *, transform: Literal["default", "pandas", "polars"] | None = None) -> Self:
+        """What ``transform`` gives: arrays (``"default"``) or data frames, as in scikit-learn."""
+        if transform not in (None, "default", "pandas", "polars"):
+            raise ConfigError(f"set_output: transform = {transform!r} is not one of default, pandas, polars")
+        if transform is not None:
+            self._output = transform
+        return self
+
+    def _framed(self, array: NDArray[Any], rows: Sequence[str] | None = None) -> Any:
+        """The result of a transform as it was asked for."""
+        asked = self.__dict__.get("_output")
+        sklearn = sys.modules.get("sklearn")
+        if asked is None and sklearn is not None:
+            asked = sklearn.get_config()["transform_output"]
+        if asked not in ("pandas", "polars"):
+            return array
+        names = list(self.get_feature_names_out())
+        if asked == "polars":
+            import polars
+
+            return polars.DataFrame(array, schema=[str(n) for n in names])
+        import pandas
+
+        return pandas.DataFrame(array, index=rows, columns=names)
 
     def __repr__(self) -> str:
         changed = {
@@ -123,17 +183,21 @@ class Estimator(Configured, Method[Any, Any, Any]):
 
     lines_: tuple[Any, ...]  # of the books, for what is built on this
 
-    def fit(self, sites: Sequence[Site], *, progress: Callable[[Progress], None] | None = None, **options: Any) -> Any:
+    def fit(
+        self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+    ) -> Self:
         """Learn from the sites; only sums leave them.
 
         Parameters
         ----------
         sites
-            The hospitals, in any order.
+            The hospitals, in any order; or the patients of one.
+        y
+            Ignored; pipelines pass it.
         progress
             Called with every :class:`~polyclinic.federation.fold.Progress` event.
         """
-        self.publish(Fold(self, sites, progress=progress, **options).run())
+        self.publish(Fold(self, as_sites(sites, self.needs), progress=progress, **options).run())
         return self
 
     def publish(self, outcome: Outcome) -> None:

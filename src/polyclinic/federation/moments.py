@@ -383,9 +383,16 @@ class _FromMoments(Estimator):
         directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")
         return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, named)
 
-    def fit_transform(self, sites: Sequence[Site], **options: Any) -> Any:
-        """Fit, then transform the same sites."""
-        return self.fit(sites, **options).transform(sites)
+    def fit_transform(self, sites: Any, y: object = None, **options: Any) -> Any:
+        """Fit, then transform the same sites (or the same matrix)."""
+        return self.fit(sites, y, **options).transform(sites)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Standardised features keep their names; directions are ``pca0``, ``pca1``, ..."""
+        columns = self._fitted("result_").columns
+        if self.keeps and columns is not None:
+            return np.array(columns, dtype=object)
+        return super().get_feature_names_out(input_features)
 
     def transform(self, data: Sequence[Site] | ArrayLike) -> Any:
         """New features: for sites, a list of sites (each keeps its own rows); for a matrix, a matrix."""
@@ -403,7 +410,9 @@ class _FromMoments(Estimator):
                 )
                 for s, x, c in zip(here, made, kept)
             ]
-        return self._apply(np.asarray(data, float))
+        whole = Site("patients", features=data).arranged(self.__dict__.get("feature_names_in_"))  # type: ignore[arg-type]
+        rows = getattr(data, "index", None)
+        return self._framed(self._apply(whole.matrix()), None if rows is None or callable(rows) else rows)
 
     def _apply(self, X: Array) -> Array:
         raise NotImplementedError

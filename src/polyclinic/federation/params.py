@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,7 +39,12 @@ def checked(model: type[Params], values: dict[str, Any], what: str) -> Any:
             inside = isinstance(values.get(first), dict | BaseModel) and f["input"] is not values.get(first)
             where = ".".join(str(x) for x in f["loc"]) if inside else first
             value = "" if f["type"] in ("missing", "extra_forbidden") else f" (got {f['input']!r})"
-            known = f"; known: {', '.join(sorted(model.model_fields))}" if f["type"] == "extra_forbidden" else ""
+            known = ""
+            if f["type"] == "extra_forbidden":
+                close = get_close_matches(first, model.model_fields, 1)
+                known = (
+                    f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(model.model_fields))}"
+                )
             faults.setdefault((where, value + known), []).append(f["msg"])
         told = [f"{where}: {' or '.join(dict.fromkeys(msgs))}{more}" for (where, more), msgs in faults.items()]
         raise ConfigError(f"{what}: wrong parameters", faults=told) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.learned.origin import Origin
+from polyclinic.tensors.doors import as_sites
 from polyclinic.tensors.site import Site
 
 __all__ = ["FittedMixture"]
@@ -49,10 +50,13 @@ class FittedMixture(Estimator):
     params: Any
     mixture_: Mixture
     result_: Groups
+    log_likelihood_: Any  # a number, or None where it was not paid for; so are the criteria made from it
+    bic_: Any
+    aic_: Any
 
     def fit(
-        self, sites: Data, y: Any = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
-    ) -> Any:
+        self, sites: Any, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+    ) -> Self:
         """Learn from sites, or from one matrix (patients, d).
 
         Parameters
@@ -64,9 +68,7 @@ class FittedMixture(Estimator):
         progress
             Called with every progress event.
         """
-        several = _sites(sites)
-        if several is None:
-            several = [Site("local", features=sites)]  # type: ignore[arg-type]
+        several = as_sites(sites, "features")
         faults = []
         for site in several:
             try:
@@ -80,9 +82,9 @@ class FittedMixture(Estimator):
         return super().fit(several, progress=progress, **options)
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags("density_estimator", TargetTags(required=False))
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "density_estimator"
+        return tags
 
     def _publish(self, outcome: Outcome) -> None:
         public = outcome.public
@@ -109,7 +111,16 @@ class FittedMixture(Estimator):
 
     def transform(self, X: Data) -> Any:
         """(patients, k) probability of each group; the same as :meth:`predict_proba`."""
-        return self.predict_proba(X)
+        found = self.predict_proba(X)
+        return found if isinstance(found, dict) else self._framed(found)
+
+    def fit_transform(self, X: Data, y: object = None, **options: Any) -> Any:
+        """Fit, then the probabilities of the same patients."""
+        return self.fit(X, y, **options).transform(X)
+
+    def quality(self, X: Data) -> dict[str, float]:
+        """``log_likelihood`` per patient, ``bic``, ``aic``."""
+        return {"log_likelihood": self.score(X), "bic": self.bic(X), "aic": self.aic(X)}
 
     def _mixture(self) -> Mixture:
         m: Mixture = self._fitted("mixture_")

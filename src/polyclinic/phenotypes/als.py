@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,10 +81,11 @@ class CPALS(Central):
     def fit(
         self,
         data: Data,
+        y: object = None,
         *,
         start: Sequence[Matrix] | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> CPALS:
+    ) -> Self:
         """Learn phenotypes from the union of the sites (or one site, or one tensor).
 
         Parameters

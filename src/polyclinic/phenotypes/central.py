@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from polyclinic.federation.fold import Progress, setting_of
 from polyclinic.federation.traffic import Traffic
 from polyclinic.phenotypes.factorization import Factorization, WeightedParams
 from polyclinic.privacy.card import central_card
+from polyclinic.tensors.doors import Data, as_sites, warn_of_odd_counts
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
@@ -22,7 +23,6 @@ from polyclinic.tensors.weighting import log_sizes, saturation_of, weighted
 __all__ = ["Central", "Data"]
 
 Matrix = NDArray[np.float64]
-Data: TypeAlias = "SparseTensor | Site | Sequence[Site]"
 
 
 class Central(Factorization):
@@ -54,8 +54,11 @@ class Central(Factorization):
                 hint="use a federated method (pc.DPEM for a formal guarantee), or privacy=None",
             )
         if isinstance(data, SparseTensor):
-            return self._weigh(data), [("pooled", data.patients)]
-        sites = [data] if isinstance(data, Site) else list(data)
+            sites = [Site("pooled", data)]
+        else:
+            sites = as_sites(data)
+        if self.params.nonnegative:
+            warn_of_odd_counts([s.tensor for s in sites if s.tensor is not None])
         setting_of(self, sites)  # type: ignore[arg-type]  # same checks, same errors as a federated run
         union = pooled(sites).counts() if len(sites) > 1 else sites[0].counts()
         return self._weigh(union), [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Configured, Estimator
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.federation.params import Params
 from polyclinic.learned.coverage import Coverage
 from polyclinic.learned.origin import Origin
@@ -19,6 +20,7 @@ from polyclinic.learned.placing import LeastSquares, Placing
 from polyclinic.learned.value import Unseen
 from polyclinic.tensors import cp
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.doors import Data, as_sites, warn_of_odd_counts
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
@@ -155,7 +157,24 @@ class Factorization(Configured):
 
         See :meth:`polyclinic.learned.phenotypes.Phenotypes.transform`.
         """
-        return self._value().transform(data, unseen=unseen, coverage=coverage, min_coverage=min_coverage)  # type: ignore[call-overload, no-any-return]
+        placed, cover = self._value().transform(data, unseen=unseen, coverage=True, min_coverage=min_coverage)
+        tensor = data.counts() if isinstance(data, Site) else data
+        out: Array = self._framed(placed, tensor.axes[0].labels)
+        return (out, cover) if coverage else out
+
+    def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Any) -> Array:
+        """Learn from one hospital's patients, and place them: (patients, R)."""
+        if not isinstance(data, SparseTensor | Site):
+            several = isinstance(data, Sequence) and len(data) and all(isinstance(s, Site) for s in data)
+            if several:
+                raise ConfigError(
+                    "a federation is fitted, never passed on: its patients stay at their hospitals, so there is no one "
+                    "matrix of memberships for a Pipeline's next step",
+                    hint="m.fit(sites), then m.memberships_ at each site; outcomes across hospitals: pc.evaluate(m, sites)",
+                )
+            as_sites(data)  # says which door to take
+        fitted: Self = self.fit(data, y, **options)  # type: ignore[attr-defined]
+        return fitted.transform(data)
 
     def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """Reconstruction with memberships solved anew: ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells,
@@ -183,8 +202,24 @@ class FederatedFactorization(Factorization, Estimator):
     (figures); its ``close`` gives ``{"memberships": ...}``.
     """
 
-    def fit(self, sites: Sequence[Site], **options: Any) -> Any:
-        """Learn phenotypes from the sites; best of ``n_starts`` by the last known objective."""
+    def fit(
+        self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+    ) -> Self:
+        """Learn phenotypes from the sites; best of ``n_starts`` by the last known objective.
+
+        Parameters
+        ----------
+        sites
+            The hospitals, in any order; or one tensor: the patients of one hospital.
+        y
+            Ignored; pipelines pass it.
+        progress
+            Called with every progress event.
+        """
+        sites = as_sites(sites)
+        options |= {"progress": progress}
+        if self.params.nonnegative:
+            warn_of_odd_counts([s.tensor for s in sites if s.tensor is not None])
         if self.params.n_starts == 1:
             return super().fit(sites, **options)
         best: Any = None

@@ -122,8 +122,9 @@ class LocalModel(FederatedFactorization):
             seed=p.seed,
             nonnegative=p.nonnegative,
             zeros=p.zeros,
-            weighting="none",
-        ).fit(weighted(tensor, public.saturation))
+            weighting="none" if public.saturation is None else "saturating",
+            saturation=public.saturation,
+        ).fit(tensor)
         arrays = {f"mode{n}": f for n, f in enumerate(alone.factors_, start=1)}
         return AlonePrivate(True), Contribution(arrays, float(tensor.nnz))
 

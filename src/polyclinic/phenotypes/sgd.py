@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,10 +72,11 @@ class CPSGD(Central):
     def fit(
         self,
         data: Data,
+        y: object = None,
         *,
         start: Sequence[Matrix] | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> CPSGD:
+    ) -> Self:
         """Learn phenotypes from the union of the sites (or one site, or one tensor); see :meth:`CPALS.fit`."""
         tensor, parts = self._pool(data)
         p = self.params

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,9 +15,10 @@ from polyclinic.tensors.frame import Column, column_of, columns_of
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["from_frame", "from_numpy", "from_scipy", "which_door"]
+__all__ = ["Data", "as_sites", "from_frame", "from_numpy", "from_scipy", "warn_of_odd_counts", "which_door"]
 
 Index = NDArray[np.int64]
+Data: TypeAlias = SparseTensor | Site | Sequence[Site]
 Axes = Sequence[Axis | Sequence[str] | str | None]
 
 
@@ -147,6 +148,45 @@ def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
         raise DataError(f"the array has shape {dense.shape}", hint="patients first, then one axis per mode of codes")
     at = np.nonzero(dense)
     return SparseTensor(np.column_stack(at), dense[at], dense.shape, axes)
+
+
+def as_sites(data: Any, needs: Literal["tensor", "features"] = "tensor") -> list[Site]:
+    """What ``fit`` was given, as a list of hospitals: they themselves, or one hospital's patients.
+
+    >>> as_sites(from_numpy([[1, 0], [0, 2]]))
+    [<Site local: 2 patients, 2 nonzeros>]
+    """
+    if isinstance(data, Site):
+        return [data]
+    if isinstance(data, SparseTensor):
+        return [Site("local", data)]
+    listed = list(data) if isinstance(data, list | tuple) else None
+    if listed is not None and all(isinstance(s, Site) for s in listed):
+        return listed
+    if needs == "features" and not (listed and any(isinstance(s, Site | SparseTensor) for s in listed)):
+        return [Site("local", features=data)]
+    stranger = next((s for s in listed or [data] if not isinstance(s, Site)), data)
+    raise DataError(
+        f"sites must be a list of pc.Site, or one hospital's patients; this is a {type(stranger).__name__}",
+        hint='[pc.Site("north", tensor), ...]' if isinstance(stranger, SparseTensor) else which_door(stranger),
+    )
+
+
+def warn_of_odd_counts(tensors: Sequence[SparseTensor]) -> None:
+    """A non-negative model explains counts; other numbers are taken, and told (CONCORD 25)."""
+    cells = sum(t.nnz for t in tensors)
+    negative = sum(int((t.values < 0).sum()) for t in tensors)
+    broken = sum(int((t.values != np.rint(t.values)).sum()) for t in tensors)
+    told = [
+        f"{n} of {cells} cells are {what}" for n, what in ((negative, "negative"), (broken, "not whole numbers")) if n
+    ]
+    if told:
+        warnings.warn(
+            f"{', '.join(told)}: a non-negative model cannot explain what is below zero, and reads the rest as amounts. "
+            "nonnegative=False explains any number",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def which_door(given: Any) -> str:

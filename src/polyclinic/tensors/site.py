@@ -70,7 +70,9 @@ class Site:
         if tensor is None and features is None:
             faults.append("neither tensor nor features given")
         if tensor is not None and not isinstance(tensor, SparseTensor):
-            faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor")
+            from polyclinic.tensors.doors import which_door
+
+            faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor: {which_door(tensor)}")
         xs = None
         if features is not None:
             try:

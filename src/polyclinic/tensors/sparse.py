@@ -223,6 +223,30 @@ class SparseTensor:
 
     # ---- parts of it
 
+    def __len__(self) -> int:
+        return self.patients
+
+    def __getitem__(self, rows: Any) -> SparseTensor:
+        """Some patients: a slice, positions, or a mask; so a tensor can be an X of scikit-learn.
+
+        >>> SparseTensor([[0, 1], [2, 0]], [1.0, 2.0], (3, 2))[1:].coords.tolist()
+        [[1, 0]]
+        """
+        if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:
+            rows = rows[0]
+        if isinstance(rows, tuple):
+            raise IndexError("a tensor is indexed by patients only; recode() changes a mode's codes")
+        if isinstance(rows, slice):
+            return self.take(np.arange(self.patients)[rows])
+        if isinstance(rows, int | np.integer):
+            raise IndexError(f"tensor[{rows}] is one patient; tensor[[{rows}]] is a tensor with one")
+        index = np.asarray(rows)
+        if index.dtype == bool and index.shape != (self.patients,):
+            raise IndexError(f"a mask of {index.shape} for {self.patients} patients")
+        if index.dtype.kind == "i":
+            index = np.where(index < 0, index + self.patients, index)
+        return self.take(index)
+
     def take(self, patients: ArrayLike) -> SparseTensor:
         """The given patients, in the given order, renumbered 0, 1, 2 ...
 
