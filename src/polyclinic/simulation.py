@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from polyclinic.alignment import align, align_by_ring
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
+from polyclinic.evaluation.attrition import attrition
 from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
@@ -51,10 +53,11 @@ def gathered(study: Study) -> Gathered:
     aligned = align_by_ring(found) if secret else align(found)
     asked = study.sites
     if asked is None or (asked.small is None and not asked.split):
-        return Gathered(Sites(aligned), 1)  # each site's own policy decides
+        return Gathered(Sites(aligned), 1, steps=found.steps)  # each site's own policy decides
     nodes = study.nodes()
     least = asked.min_patients or max([policy_of(n).min_patients for n in nodes], default=SMALL)
-    return gather(aligned, least, asked.small or "merge", same_people=asked.split and len(nodes) <= 1)
+    made = gather(aligned, least, asked.small or "merge", same_people=asked.split and len(nodes) <= 1)
+    return replace(made, steps=found.steps)
 
 
 def _generated(study: Study) -> Sites:
@@ -108,6 +111,8 @@ def run_study(
         if progress is not None:
             progress(event)
 
+    if who.steps:
+        folder.write_json(folder.path / "attrition.json", attrition(who.steps))
     if isinstance(method, Method):
         model = _federated(study, method, found, folder, resume, threads, follow)
     else:
@@ -235,11 +240,22 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
     flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
     flags |= {f"held{n}": f for n, f in enumerate(found.held, start=1)}
     folder.write_arrays(folder.path / "presence.npz", flags)
-    asked = None if study.labels is None else study.labels.words()
+    asked = _outcome_of(study) if any(s.labels is not None for s in sites) or study.labels is not None else None
     outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked)
     if outcome is not None:
         folder.write_json(folder.path / "association.json", outcome.to_json())
     return found
+
+
+def _outcome_of(study: Study) -> str:
+    """What a study's outcome is, in words: as asked for, else what its source gives."""
+    if study.labels is not None and study.labels.outcome != "label":
+        return study.labels.words()
+    if study.data is not None:
+        return "outcome of the generated patients"
+    given = study.inline()
+    columns = {n.source.label for n in ((given,) if given is not None else study.nodes())}
+    return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"
 
 
 def _versions() -> dict[str, Any]:

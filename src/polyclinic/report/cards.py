@@ -64,6 +64,7 @@ class PhenotypeCard:
     effect: dict[str, Any] | None = None
     too_few: bool = False  # it describes single patients, so its codes are not shown
     kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
+    least: str = ""  # that mode
     named: bool = True  # the name speaks of at least half of the phenotype in each mode
     reason: Literal["", "carriers", "few", "held", "noise"] = ""  # why it has no name
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
@@ -147,6 +148,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
                 effects.get(r),
                 too_few,
                 float(kept[r].min()),
+                run.axes[int(kept[r].argmin())].name,
                 not reason,
                 reason,
                 tuple(shares),

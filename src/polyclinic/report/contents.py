@@ -40,6 +40,8 @@ class RunContents:
         under a formal guarantee, where nobody paid for them.
     owner
         The site whose owner alone may read this view (:func:`polyclinic.report.local.local_view`); None: for sharing.
+    attrition
+        Which rows of the sources were left out, step by step.
     comparison, audit, review
         Other models, the privacy audit and clinicians' judgement, where they were made.
     """
@@ -58,6 +60,7 @@ class RunContents:
     neighbours: Mapping[str, Any] = field(default_factory=dict)
     ledgers: Mapping[str, Path] = field(default_factory=dict)
     held: tuple[Array, ...] = ()
+    attrition: Mapping[str, Any] = field(default_factory=dict)
     owner: str | None = None
 
     @classmethod
@@ -90,6 +93,7 @@ class RunContents:
             {} if formal else _optional(run.path / "neighbours.json"),
             ledgers,
             tuple(few[f"held{n}"] for n in range(1, len(few) + 1) if f"held{n}" in few),
+            {} if formal else _optional(run.path / "attrition.json"),
         )
 
     @property

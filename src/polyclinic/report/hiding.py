@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 
 __all__ = ["Hiding", "hiding"]
+
+
+CCS: Final = "'ccs' or 'rubric'"
+GROUPS: Final = "a CSV of groups, such as ingredients or classes"
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ def _helps(run: RunContents, unnamed: Sequence[PhenotypeCard]) -> list[str]:
             "so that no few patients make a phenotype"
         )
     if any(c.reason == "held" for c in unnamed):
-        out.append("[tensor] count = 'presence', or a cap, so that repeated rows weigh less")
+        out.append("[tensor] count = 'presence', so that a patient's repeated visits weigh as one")
     grouped = study.get("codes") or {}
     loose = [m for m in (study.get("tensor") or {}).get("modes", ()) if m not in grouped]
-    if loose:
-        out.append(f"coarser codes: [codes.{loose[0]}] to = 'ccs', 'rubric' or a CSV of groups")
+    for mode in loose:
+        icd = any(word in mode for word in ("diag", "condition", "procedure"))
+        out.append(f"coarser codes: [codes.{mode}] to = {CCS if icd else GROUPS}")
     rank = len(run.arrays["weights"])
     out.append(f"fewer phenotypes (rank is {rank}), more patients, or more sites")
     out.append("the owner of a site sees all of its own: polyclinic report RUN --local SITE")

@@ -31,7 +31,7 @@ NAMES: Final = (
         "privacy",
         "ledger",
     ),
-    *("spending", "parameters", "small_sites", "versions"),
+    *("spending", "parameters", "attrition", "small_sites", "versions"),
 )
 
 MERIT = ("objective", "rmse_full", "rmse_observed", "fit", "log_likelihood", "primal", "dual", "noise_sd")
@@ -53,6 +53,7 @@ def tables(
         "privacy": Table(["what", "text"], run.card.rows()),
         **_ledger(spent),
         "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
+        "attrition": _attrition(run),
         "small_sites": _small_sites(run),
         "versions": Table(["what", "version or fingerprint"], _manifest(run)),
     }
@@ -169,6 +170,18 @@ def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, 
         "roc": Table(["false positive rate", "true positive rate"], a["roc"]),
         "calibration": Table(["predicted risk", "observed share", "low", "high"], a["calibration"]),
     }
+
+
+def _attrition(run: RunContents) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for source, steps in run.attrition.items():
+        for s in steps:
+            rows.append((source, s["step"], s["rows_in"], s["rows_out"], None, None))
+            rows += [
+                (source, s["step"], None, None, why, "fewer than 11" if n is None else n)
+                for why, n in s["dropped"].items()
+            ]
+    return Table(["source", "step", "rows in", "rows out", "left out because", "rows left out"], rows)
 
 
 def _small_sites(run: RunContents) -> Table:

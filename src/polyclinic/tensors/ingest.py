@@ -89,20 +89,24 @@ def read_sites(study: Study) -> Sites:
     if not nodes:
         raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
     found: list[Site] = []
+    steps: dict[str, list[dict[str, Any]]] = {}
     for node in nodes:
         with session(node.home) as (con, scratch):
             split = study.sites is not None and study.sites.split
             if _is_matrix(study):
                 found += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
             elif split:
-                found += _split(con, scratch, node, study)
+                sites, steps[node.name] = _split(con, scratch, node, study)
+                found += sites
             else:
-                found.append(_make(con, scratch, node, study).site)
+                made = _make(con, scratch, node, study)
+                found.append(made.site)
+                steps[node.name] = made.manifest["steps"]
     if _is_matrix(study):
         return Sites(one_order(found))
     # Under [privacy] a floor counted from the data would itself have to be paid for.
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
-    return floor([_distinct(s) for s in found], minimum)
+    return Sites(floor([_distinct(s) for s in found], minimum), steps=steps)
 
 
 def _is_matrix(study: Study) -> bool:
@@ -162,8 +166,9 @@ def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[Eve
     return table, choose_codes(con, table.scan(), study), labels
 
 
-def _split(con: Connection, scratch: Path, node: Node, study: Study) -> list[Site]:
-    _, vocabulary, _ = _read(con, scratch, node, study)
+def _split(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[list[Site], list[dict[str, Any]]]:
+    """One site for every value of the site column, and what was left out on the way to all of them."""
+    table, vocabulary, _ = _read(con, scratch, node, study)
     # One vocabulary for all sites, so that they are aligned from the start.
     whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))
     names = vocabulary.sites
@@ -178,7 +183,7 @@ def _split(con: Connection, scratch: Path, node: Node, study: Study) -> list[Sit
                 raise
             continue  # a unit without a single co-occurrence takes no part
         out.append(Site(name, tensor, None, _aligned(con, tensor)))
-    return out
+    return out, [s.to_json() for s in (*table.steps, vocabulary.step)]
 
 
 def _distinct(site: Site) -> Site:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,13 +223,21 @@ def one_order(sites: Sequence[Site]) -> list[Site]:
 
 
 class Sites(list[Site]):
-    """A list of sites that knows the truth it was generated from, where it was generated (``truth``)."""
+    """A list of sites that knows the truth it was generated from, where it was generated (``truth``), and which rows
+    were left out on the way, where it was read from records (``steps``: source -> its row accounting)."""
 
     truth: Any
+    steps: Mapping[str, Sequence[Mapping[str, Any]]]
 
-    def __init__(self, sites: Iterable[Site] = (), truth: Any = None) -> None:
+    def __init__(
+        self,
+        sites: Iterable[Site] = (),
+        truth: Any = None,
+        steps: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    ) -> None:
         super().__init__(sites)
         self.truth = truth
+        self.steps = steps or {}
 
 
 def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:

@@ -31,6 +31,8 @@ class Gathered:
         Sites that take no part.
     left_out
         How many patients they have.
+    steps
+        Source -> which rows were left out on the way here.
     """
 
     sites: Sites
@@ -38,6 +40,7 @@ class Gathered:
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     left_out: int = 0
+    steps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a small number of patients is not among them."""
