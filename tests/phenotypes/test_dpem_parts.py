@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,12 +73,22 @@ def test_a_plan_needs_no_data_and_without_a_planning_size_is_fixed() -> None:
     assert plan_for(Privacy(1.0), (200, 300), planning_size=2000, noisy_sites=100).rank == 0
 
 
-def test_the_prior_cools_to_what_was_asked_for_and_stays_there() -> None:
-    from polyclinic.phenotypes.dpem import _prior
+def test_the_memory_is_the_discounted_mean_of_the_releases_and_knows_its_noise() -> None:
+    from polyclinic.phenotypes.dpem import MEMORY, DPEMPublic, _remembered
+    from polyclinic.phenotypes.plan import Plan
 
-    flat = np.full(4, 0.25)
-    strength = [float(_prior(flat, t, 0.05)[0]) for t in range(1, 9)]
-    assert strength[0] == pytest.approx(1.0)
-    assert strength[4:] == pytest.approx([0.05] * 4)
-    assert strength == sorted(strength, reverse=True)
-    assert [float(_prior(flat, t, 2.0)[0]) for t in (1, 8)] == pytest.approx([2.0, 2.0])
+    public = DPEMPublic("statistics", 1, Plan(1, 3), (), (), np.ones(1))
+    rng = np.random.default_rng(0)
+    sds, truth = (3.0, 2.0, 1.0), np.arange(4000.0)[:, None]
+    releases = [truth + sd * rng.standard_normal(truth.shape) for sd in sds]
+    for released, sd in zip(releases, sds):
+        mean, noise, precision = _remembered(public, released, sd)
+        public = replace(public, released=mean, noise_sd=noise, precision=precision)
+    weights = np.array([MEMORY ** (2 - t) / sd**2 for t, sd in enumerate(sds)])
+    weights /= weights.sum()
+    np.testing.assert_allclose(public.released, sum(w * r for w, r in zip(weights, releases)), rtol=1e-12)
+    assert public.noise_sd == pytest.approx(np.sqrt(np.square(weights * sds).sum()))
+    assert public.released is not None
+    assert np.std(public.released - truth) == pytest.approx(public.noise_sd, rel=0.05)
+    assert public.noise_sd < sds[-1]
+    assert _remembered(public, releases[0], 0.0)[1:] == (0.0, 0.0)  # without noise: the last sums alone

@@ -39,10 +39,10 @@ Factors = tuple[Array, ...]
 BOUND: Final = 2.0**31  # patients at one site, at most; public
 FLOOR: Final = 0.02  # share of the marginals in every column: no code is ever impossible
 FREE_FLOOR: Final = 1e-3  # the same without noise
-LOOSE, COOLING = 1.0, 5  # prior counts per phenotype in the first round, rounds until they are down to `smoothing`
-STEPS, LAST_STEPS = 8, 50  # EM steps that place a patient: within a round, at the end
+MEMORY: Final = 0.7  # a release counts for so much less with every later one, beside its precision (docs: privacy.md)
+STEPS, LAST_STEPS = 16, 50  # EM steps that place a patient: within a round, at the end
 PIECES: Final = 0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.3 to 0.7, others below 0.1)
-REGROUP: Final = (2, 4)  # after these rounds pieces are joined and heavy phenotypes split
+REGROUP: Final = (2, 4)  # after these rounds, if asked, pieces are joined and heavy phenotypes split
 RENEWED: Final = 4  # at least a quarter of the columns is given to halves of heavy ones
 
 
@@ -60,7 +60,7 @@ class DPEMParams(FactorParams):
     smoothing: float = Field(
         0.05, gt=0, le=100, description="Prior counts per phenotype of a patient; 1 where patients have few events."
     )
-    regroup: bool = Field(True, description="After rounds 2 and 4 join pieces and split heavy phenotypes (no cost).")
+    regroup: bool = Field(False, description="After rounds 2 and 4 join pieces and split heavy phenotypes (no cost).")
     prune: bool = Field(True, description="Drop phenotypes that the noise explains, join those found in pieces.")
     fdr: float = Field(0.01, gt=0, lt=1, description="False-discovery rate of the codes that are shown.")
 
@@ -86,8 +86,9 @@ class DPEMPublic:
     factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
     marginals: Factors  # (I_n,) per mode: the background
     mixture: Array  # (R,) or (R + 1,): how much of all events each phenotype explains, background last
-    released: Array | None = None  # (codes, R or R + 1) noisy sums of the last round
+    released: Array | None = None  # (codes, R or R + 1) running mean of the noisy sums
     noise_sd: float = 0.0  # of `released`
+    precision: float = 0.0  # discounted sum of 1 / variance of the releases in that mean; 0 = it begins anew
     shown: tuple[NDArray[np.bool_], ...] = ()
     energy: Array | None = None
     objective: float | None = None
@@ -172,10 +173,11 @@ class DPEM(FederatedFactorization):
     def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
         if step.name == "marginals":
             return _with_marginals(public, total.arrays["sums"][:, 0], total.noise_sd)
-        sums, sd = total.arrays["sums"], total.noise_sd
+        sums, sd, precision = _remembered(public, total.arrays["sums"], total.noise_sd)
         factors, mixture, _ = self._learn(public, sums, sd)
         objective = None if public.plan.multipliers else -float(total.arrays["objective"][0])
         now = replace(public, factors=factors, mixture=mixture, released=sums, noise_sd=sd, objective=objective)
+        now = replace(now, precision=precision)
         if step.round >= public.plan.rounds or self._settled(public, now):
             return self._finish(now)
         if self.params.regroup and step.round in REGROUP and public.plan.rounds - step.round >= 2:
@@ -185,7 +187,7 @@ class DPEM(FederatedFactorization):
     def _settled(self, before: DPEMPublic, now: DPEMPublic) -> bool:
         """Without privacy: the objective no longer moves. With privacy the number of rounds is fixed: it is the price."""
         tol = self.params.tol
-        if not tol or now.objective is None or before.objective is None or now.round <= COOLING:
+        if not tol or now.objective is None or before.objective is None:
             return False
         return abs(before.objective - now.objective) <= tol * abs(before.objective)
 
@@ -215,7 +217,7 @@ class DPEM(FederatedFactorization):
         ]
         new, left = split(factors, joint[kept], rank, seeds(self.params.seed, "regroup", public.round))
         mixture = np.concatenate([left, public.mixture[rank:]])
-        return replace(public, factors=new, mixture=mixture / mixture.sum())
+        return replace(public, factors=new, mixture=mixture / mixture.sum(), precision=0.0)
 
     def _finish(self, public: DPEMPublic) -> DPEMPublic:
         """Prune by released values, and mark the codes that may be shown."""
@@ -270,7 +272,7 @@ class DPEM(FederatedFactorization):
         if step.name == "marginals":
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)
         else:
-            w, prior = self._stacked(public), _prior(public.mixture, step.round, self.params.smoothing)
+            w, prior = self._stacked(public), _prior(public.mixture, self.params.smoothing)
         whole, likelihood = em_kernels.unit_statistics(site.counts(), w, prior, steps=STEPS)
         # Whole numbers below 2^53 times a power of two: exact in float64.
         arrays: dict[str, Array] = {"sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)}
@@ -293,7 +295,7 @@ class DPEM(FederatedFactorization):
 
     def _place(self, tensor: SparseTensor, public: DPEMPublic) -> Array:
         """(patients, R or R + 1) expected number of events of every phenotype."""
-        prior, none = _prior(public.mixture, COOLING, self.params.smoothing), np.zeros(0)
+        prior, none = _prior(public.mixture, self.params.smoothing), np.zeros(0)
         return Events(self._stacked(public), prior, none, none.astype(np.int64), LAST_STEPS).expected(tensor)
 
     def _publish(self, outcome: Outcome) -> None:
@@ -309,7 +311,7 @@ class DPEM(FederatedFactorization):
 
     def _placing(self) -> Events:
         public = self.public_
-        prior = _prior(public.mixture, COOLING, self.params.smoothing)
+        prior = _prior(public.mixture, self.params.smoothing)
         return Events(self._stacked(public), prior, self._scale, self.order_, LAST_STEPS)
 
 
@@ -341,15 +343,23 @@ def _by_mode(sums: Array, like: Sequence[Array]) -> list[Array]:
     return np.split(sums, np.cumsum([len(m) for m in like])[:-1])
 
 
-def _prior(mixture: Array, round: int, smoothing: float) -> Array:
-    """Prior counts of a patient's memberships, cooled from ``LOOSE`` to ``smoothing`` over the first rounds.
+def _remembered(public: DPEMPublic, sums: Array, sd: float) -> tuple[Array, float, float]:
+    """Mean of the releases so far, its noise, its precision: weights MEMORY^age / variance.
 
-    A weak prior locks patients with few events onto the random start of some phenotype within one round: the cause of
-    the second law's weakness in PRIVACY 5. (24,000 patients, 150 x 400, 5 events each, three seeds, likeness at epsilon
-    2 and 8: weak from the start and not regrouped 0.80 and 0.82, cooled 0.84 and 0.82, ``smoothing=1`` 0.90 and 0.91.)
-    It is no better default: of diabetes-130 0.86 is kept with 0.05 and 0.61 with 1 (epsilon 1, two splits).
+    An M-step moves the phenotypes little once they are found, so earlier releases speak of nearly the same sums: they are
+    paid for and lower the noise. Without noise the last sums are all there is to know.
     """
-    loose = max(LOOSE, smoothing)
-    cooled = loose * (smoothing / loose) ** (min(round - 1, COOLING - 1) / (COOLING - 1))
-    out: Array = np.maximum(cooled * len(mixture) * mixture, 1e-9)
+    if sd <= 0:
+        return sums, sd, 0.0
+    new, old = 1.0 / sd**2, MEMORY * public.precision
+    if public.released is None or old == 0.0:
+        return sums, sd, new
+    precision = old + new
+    mean = (old * public.released + new * sums) / precision
+    return mean, float(np.hypot(old * public.noise_sd, new * sd) / precision), precision
+
+
+def _prior(mixture: Array, smoothing: float) -> Array:
+    """Prior counts of a patient's memberships: ``smoothing`` per phenotype, shared out by how common each is."""
+    out: Array = np.maximum(smoothing * len(mixture) * mixture, 1e-9)
     return out
