@@ -83,7 +83,7 @@ class World:
         """An ask of the coordinator, signed, and its answer."""
         value.setdefault("id", str(next(self.serial)))
         for _ in range(60):
-            answer = wire.decode(self.desks[site].answer(seal_ask(self.key, order.id, site, value)))
+            answer = wire.decode(self.desks[site].answer(seal_ask(self.key, order.digest, site, value)))
             if answer["state"] != "working":
                 break
         return answer

@@ -101,7 +101,7 @@ def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(worl
     path = world.study("union", TRIP.format(2, "plain"), data=DATA.format("union", ""))
     order = world.order(path)
     world.open(order)
-    with pytest.raises(PeerLost, match="in the clear"):
+    with pytest.raises(PeerLost, match="declined"):
         world.lead(order).run()
     for verb in ("status", "review"):  # the owner's commands say that something was refused, and why
         with pytest.raises(SystemExit) as stop:
@@ -173,7 +173,8 @@ def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world):
     desk._kept.file.write_bytes(b"x")
     answer = desk._guarded(desk._align, {"what": "align", "phase": "start", "attempt": 1, "sites": ["north", "east"]})
     assert answer["state"] == "bad"
-    assert "its codes stay" in answer["reasons"][0]
+    assert answer["why"] == "malformed"
+    assert "its codes stay" in read_events(world.sites["north"].events)[-1]["what"]
 
 
 def test_alignment_is_refused_with_privacy(world):

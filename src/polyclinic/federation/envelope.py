@@ -1,8 +1,10 @@
 """Letters between sites: signed with keys that everybody pinned before, sealed so that only the addressee can read.
 
 Only primitives of ``cryptography`` are used: Ed25519 signatures, X25519 key agreement, HKDF-SHA256, ChaCha20-Poly1305.
-Every signature and every seal covers the *context*, a digest of the roster (who, threshold, attempt, pinned keys) and of
-the step (round, name, shapes, bounds). A letter of another round, step, attempt or roster therefore never opens.
+Every signature and every seal covers the *context*, a digest of the roster (who, threshold, attempt, pinned keys), of the
+step (round, name, shapes, bounds) and of the chain of sums before it (``federation.certificate``: the order, and every total
+and public state since). A letter of another round, step, attempt or roster, or of a party that holds another public state,
+therefore never opens.
 
 What the envelope does not do: it does not hide who talks to whom, nor how much; the transport's TLS does that.
 """
@@ -191,7 +193,8 @@ class Envelope:
         self.me, self.roster, self.step, self.identity = me, roster, step, identity
         self.context = digest(
             [
-                "polyclinic sum 1",
+                "polyclinic sum 2",
+                roster.chain,
                 list(roster.sites),
                 roster.coordinator,
                 sorted([list(e) for e in roster.edges]),

@@ -16,6 +16,7 @@ import numpy as np
 
 from polyclinic.errors import ConfigError, DataError, Divergence, MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
+from polyclinic.federation.certificate import Link, Opened, grow, state_digest, within
 from polyclinic.federation.protocol import (
     Arrays,
     Contribution,
@@ -41,7 +42,18 @@ from polyclinic.privacy.grid import on_grid
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
 
-__all__ = ["Conductor", "Fold", "Outcome", "Progress", "SiteParty", "deliver", "roster_for", "run", "setting_of"]
+__all__ = [
+    "Conductor",
+    "Fold",
+    "Folding",
+    "Outcome",
+    "Progress",
+    "SiteParty",
+    "deliver",
+    "roster_for",
+    "run",
+    "setting_of",
+]
 
 COORDINATOR = "coordinator"
 Figures = Mapping[str, Any]
@@ -230,10 +242,114 @@ def deliver(
             waited = True
 
 
-class Conductor:
-    """The public half of a run: the public state, its history, what was released. Every engine has one.
+class Folding:
+    """The fold itself: the public state, the number of the next sum and its step, and the chain of sums that led there.
 
-    It stands at the coordinator; under a sum without a coordinator every site has its own, and all are bit-equal.
+    Every site has one and believes no other: step, number and public state are derived here, from the order and the totals.
+
+    Parameters
+    ----------
+    method, setting
+        What is computed, of what; from the order and the site's own data.
+    share
+        Part of the noise variance that each site adds; of the order, the same in all attempts.
+    chain
+        :func:`polyclinic.federation.certificate.root`; empty in one process, where nobody has to be convinced.
+    """
+
+    def __init__(self, method: Method[Any, Any, Any], setting: Setting, share: float, chain: bytes = b"") -> None:
+        self.method, self.setting, self.share = method, setting, share
+        self.public: Any = None
+        self.number = 0
+        self.chain, self.before = chain, b""  # now, and before the last sum: what others have voted for
+
+    def begin(self) -> None:
+        """The public start."""
+        self.public = wire.canonical(self.method.begin(self.setting, seeds(self.method.params.seed, "begin")))
+
+    def step(self) -> Step | None:
+        """The next sum to take; None when the method is finished."""
+        if self.public is None:
+            self.begin()
+        return self._known(self.method.next(self.public))
+
+    def _known(self, step: Step | None) -> Step | None:
+        """The ONE place where a step learns at how many sites a patient may be, and the grid of its noise."""
+        if step is None:
+            return None
+        privacy = self.method.params.privacy
+        if privacy is not None:
+            step = replace(step, sites_per_patient=max(step.sites_per_patient, privacy.max_sites_per_patient))
+        return on_grid(step, self.share)
+
+    def fold(self, step: Step, total: Total) -> Any:
+        """The public state after a sum; not taken yet."""
+        return wire.canonical(self.method.combine(step, self.public, total))
+
+    def take(self, public: Any, link: Link | None = None) -> None:
+        """Go on to the next sum."""
+        self.public, self.number = public, self.number + 1
+        if link is not None:
+            self.chain, self.before = grow(self.chain, link), self.chain
+
+    def follow(self, opened: Opened, step: Step, agreed: Any = None) -> bool:
+        """Fold a total that another party relayed, already checked against ``step``; False if the bits are not the sender's.
+
+        ``agreed`` are then the sender's bits (a packed state): taken over where they are this party's own within the method's
+        slack and lead to the same next step, and refused otherwise.
+        """
+        if (
+            opened.public is not None
+        ):  # only the coordinator saw the parts; what it made of them must at least be a state
+            mine = wire.canonical(wire.unpack(self.method.Public, opened.public))
+            if not alike(wire.pack(self.public), wire.pack(mine)):
+                raise MessageRefused(f"sum {opened.number}: a public state of other shapes than before")
+        else:
+            mine = self.fold(step, opened.total)
+        digest = state_digest(mine)
+        if digest != opened.state:
+            if agreed is None:
+                return False
+            theirs = wire.canonical(wire.unpack(self.method.Public, agreed))
+            same = within(wire.pack(mine), wire.pack(theirs), self.method.slack)
+            if not same or self.method.next(theirs) != self.method.next(mine) or state_digest(theirs) != opened.state:
+                raise ProtocolMismatch(
+                    f"sum {opened.number}: the public state that was sent does not follow from the total"
+                )
+            mine, digest = theirs, opened.state
+        self.take(mine, opened.link(step, digest))
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Everything public that is needed to go on later."""
+        return {"public": wire.pack(self.public), "number": self.number, "chain": self.chain, "before": self.before}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.public = wire.unpack(self.method.Public, state["public"])
+        self.number, self.chain, self.before = int(state["number"]), bytes(state["chain"]), bytes(state["before"])
+
+
+def alike(mine: Any, theirs: Any) -> bool:
+    """Whether a packed state has the tree, the types and the shapes of another, and no NaN where there was none."""
+    if isinstance(mine, np.ndarray):
+        same = isinstance(theirs, np.ndarray) and theirs.dtype == mine.dtype and theirs.shape == mine.shape
+        return same and (mine.dtype.kind != "f" or bool(np.isfinite(theirs).all()) or not np.isfinite(mine).all())
+    if isinstance(mine, Mapping):
+        return (
+            isinstance(theirs, Mapping)
+            and set(mine) == set(theirs)
+            and all(alike(v, theirs[k]) for k, v in mine.items())
+        )
+    if isinstance(mine, list | tuple):
+        return isinstance(theirs, list | tuple) and len(mine) == len(theirs) and all(map(alike, mine, theirs))
+    return type(mine) is type(theirs)
+
+
+class Conductor(Folding):
+    """A fold with its history, its traffic and what was released: the coordinator's, and that of one process.
+
+    Under a sum without a coordinator every site has its own, and all are bit-equal.
     """
 
     def __init__(
@@ -243,9 +359,10 @@ class Conductor:
         adder: Sum,
         roster: Roster,
         progress: Callable[[Progress], None] | None = None,
+        chain: bytes = b"",
     ) -> None:
-        self.method, self.setting, self.adder, self.roster, self.progress = method, setting, adder, roster, progress
-        self.public: Any = None
+        super().__init__(method, setting, adder.share(roster), chain)
+        self.adder, self.roster, self.progress = adder, roster, progress
         self.history: list[dict[str, Any]] = []
         self.traffic = Traffic()
         self.releases: list[Release] = []
@@ -255,34 +372,43 @@ class Conductor:
 
     def begin(self) -> None:
         """The public start."""
-        self.public = wire.canonical(self.method.begin(self.setting, seeds(self.method.params.seed, "begin")))
+        super().begin()
         self._tell("begin", 0, {})
 
     def step(self) -> Step | None:
         """The next sum to take; None when the method is finished."""
-        if self.public is None:
-            self.begin()
-        step = self.method.next(self.public)
+        step = super().step()
         if step is None:
             self._tell("end", self.traffic.rounds, {})
-            return None
-        # The ONE place where a step learns at how many sites a patient may be, and the grid of its noise.
-        privacy = self.method.params.privacy
-        if privacy is not None:
-            step = replace(step, sites_per_patient=max(step.sites_per_patient, privacy.max_sites_per_patient))
-        return on_grid(step, self.adder.share(self.roster))
+        return step
 
-    def commit(self, step: Step, total: Total, members: Iterable[str] = ()) -> None:
-        """A sum was taken: the next public state, and the round's figures if it was its last."""
-        self.public = wire.canonical(self.method.combine(step, self.public, total))
+    def commit(
+        self,
+        step: Step,
+        total: Total,
+        members: Iterable[str] = (),
+        entered: Mapping[str, tuple[int, int]] | None = None,
+    ) -> Opened | None:
+        """A sum was taken: the next public state, and the round's figures if it was its last.
+
+        ``entered``: whose contributions, where others are to follow; what they need for it is returned.
+        """
+        public, opened = self.fold(step, total), None
+        if entered is not None:
+            mine = None if step.how == "sum" else wire.pack(public)
+            attempt = max(a for _, a in entered.values())
+            opened = Opened(self.number, attempt, entered, total, state_digest(public), mine)
+            self.take(public, opened.link(step, opened.state))
+        else:
+            self.take(public)
         leak = gaussian_mu(self.adder.leak(self.roster, step))
         self.releases.append(
             Release(
                 len(self.releases),
                 step,
-                self.adder.share(self.roster),
+                self.share,
                 self.roster.attempt,
-                tuple(sorted(members)),
+                tuple(sorted(entered or members)),
                 self.adder.facts,
                 float("inf") if leak is None else leak,
             )
@@ -292,6 +418,7 @@ class Conductor:
         after = self.method.next(self.public)
         if step.round and (after is None or after.round != step.round):
             self._close_round(step.round)
+        return opened
 
     def down(self, step: Step) -> bytes:
         """What every site is sent before a sum, where there is a coordinator to send it."""
@@ -321,8 +448,8 @@ class Conductor:
     def state(self) -> dict[str, Any]:
         """Everything public that is needed to go on later."""
         return {
+            **super().state(),
             "protocol": self.protocol,
-            "public": wire.pack(self.public),
             "history": self.history,
             "traffic": self.traffic.state(),
             "releases": [wire.pack(r) for r in self.releases],
@@ -333,7 +460,8 @@ class Conductor:
         """Go on from :meth:`state`; the result is the same as without the interruption."""
         if state["protocol"] != self.protocol:
             raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
-        self.public = wire.unpack(self.method.Public, state["public"])
+        counted = {"number": len(state["releases"]), "chain": self.chain, "before": b""}
+        super().restore({**counted, **state})  # a checkpoint of an earlier version has no chain
         self.history = [dict(h) for h in state["history"]]
         self.traffic = Traffic.restore(dict(state["traffic"]))
         self.releases = [wire.unpack(Release, r) for r in state["releases"]]

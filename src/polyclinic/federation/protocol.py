@@ -72,6 +72,8 @@ class Method(ABC, Generic[P, Pub, Pri]):
     """Relative tolerance to which several sites give the model of one site with all patients; None: they do not."""
     facts: ClassVar[MethodFacts] = MethodFacts()
     """What is known about it, for cards and reviews; without facts they say that no attack was studied."""
+    slack: ClassVar[float] = 2.0**-30
+    """By how much one ``combine`` may differ between unlike processors, relative to an array's largest entry."""
     Params: ClassVar[type[Params]]
     Public: ClassVar[type[Any]]
     Private: ClassVar[type[Any]]
@@ -127,6 +129,7 @@ class Roster:
     colluders: int = 1  # sites assumed to pool what they know; the curious insider is one, so never 0 in a secure sum
     attempt: int = 0
     keys: Mapping[str, bytes] = field(default_factory=dict)  # long-term verification keys (Ed25519, raw), pinned
+    chain: bytes = b""  # the order and every sum before this one, as the party that makes the roster folded them
 
 
 def least_threshold(sites: int, colluders: int = 1, among: int = 2) -> int:

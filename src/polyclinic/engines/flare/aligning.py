@@ -96,7 +96,7 @@ class SiteAlignment:
         if phase == "start":
             return self._start(ask, site, modes), None
         if int(ask["attempt"]) != self._attempt:
-            return {"state": "lost", "reasons": ["this site was restarted during the alignment"]}, None
+            return {"state": "lost"}, None
         if phase == "tags":
             return self._wait(site, modes, protocol), None
         if phase == "places":
@@ -136,7 +136,7 @@ class SiteAlignment:
             while len(self._tags) < len(modes):
                 left = end - time.monotonic()
                 if left <= 0:
-                    return {"state": "lost", "reasons": ["not every list came home in time"]}
+                    return {"state": "lost"}
                 self._moved.wait(left)
             return {"state": "done", "mail": [wire.encode_message(self._tags[m], protocol) for m in modes]}
 

@@ -1,10 +1,13 @@
 """A hospital's half of a study between hosts: answers the coordinator, talks to neighbours, keeps its own checkpoint.
 
-No engine is imported here: bytes in, bytes out. Every ask of the coordinator is signed; every ask has an id, so that a
+No engine is imported here: bytes in, bytes out. The coordinator is believed in nothing but who is there: it relays the totals
+of the sums, and this site folds them for itself. Which sum comes next, its number and its step, and the public state are
+derived here from the order; an ask that does not fit them gets no contribution. Every ask is signed and has an id, so that a
 duplicate gets the same answer and a late one is recognised. Before an answer leaves, the state that it rests on is on disk:
 
+    fold        the public state, number and chain
     committed   the private state up to the last sum that this site's contribution entered
-    prepared    the private state if the present sum commits; the next ask says whether it did
+    prepared    the private state if the present sum commits; the opened total says whether it did
 """
 
 from __future__ import annotations
@@ -16,20 +19,22 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
+from dataclasses import replace
 from typing import Any, Final
 
+from polyclinic import __version__
 from polyclinic.engines.flare.admission import Admission, admit
 from polyclinic.engines.flare.aligning import SiteAlignment
-from polyclinic.engines.flare.folders import FULL, SiteFolder, append_event
+from polyclinic.engines.flare.folders import SiteFolder, append_event
 from polyclinic.engines.flare.kept import Kept, Key
 from polyclinic.engines.flare.letter import open_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
-from polyclinic.engines.flare.thin import Hashes, Unknown, thick
 from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
-from polyclinic.federation import wire
+from polyclinic.federation import certificate, wire
 from polyclinic.federation.envelope import digest
-from polyclinic.federation.fold import Conductor, SiteParty
+from polyclinic.federation.fold import Conductor, Folding, SiteParty
 from polyclinic.federation.protocol import Exchange, Message, Method, Setting, Step, Total
+from polyclinic.federation.refusals import Why, why_of
 from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.privacy.owner import policy_of
 from polyclinic.privacy.release import Contribution
@@ -66,10 +71,12 @@ class Desk:
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
         self._state: str = "loading"
-        self._reasons: list[str] = []
+        self._reasons: list[str] = []  # the owner's to read
+        self._why: Why | None = None  # all that the coordinator hears of them
         self._admission: Admission | None = None
         self._parties: dict[str, SiteParty] = {}  # by node
-        self._conductor: Conductor | None = None  # only where there is no coordinator's
+        self._fold: Folding | None = None  # this site's own; a Conductor where there is no coordinator's
+        self._begun: list[str] = []  # nodes of the sites that began
         self._committed: Key | None = None
         self._prepared: tuple[Key, dict[str, Any]] | None = None
         self._prepared_public: dict[str, Any] | None = None
@@ -80,8 +87,6 @@ class Desk:
         self._step: Step | None = None
         self._early: deque[Message] = deque(maxlen=EARLY)
         self._life = secrets.token_hex(8)  # tells this process from the one before: asks that it took are lost with it
-        self._hashes = Hashes()
-        self._public: dict[str, Any] = {}  # large arrays of the last public state, by hash
         self._codes = SiteAlignment(order, folder, self._dispatch)
         self.dropped = 0
         self._load = self._pool.submit(self._open)
@@ -100,9 +105,7 @@ class Desk:
             self._blame(e)
         except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
             append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
-            full = isinstance(e, OSError) and e.errno in FULL
-            why = "the site cannot write to its disk" if full else "the site failed; its own log says why"
-            self._become("refused", [why])
+            self._become("refused", [f"{type(e).__name__}: {e}"], self._word(e))
 
     def _sit(self, made: Admission) -> None:
         self._parties = {n: SiteParty(made.method, s, made.adder, made.doors[n]) for n, s in made.sites.items()}
@@ -120,12 +123,23 @@ class Desk:
     def _waiting(self, reasons: list[str]) -> None:
         self._become("waiting", reasons)
 
-    def _become(self, state: str, reasons: list[str] | None = None) -> None:
+    def _become(self, state: str, reasons: list[str] | None = None, why: Why | None = None) -> None:
         with self._lock:
-            self._state, self._reasons = state, list(reasons or [])
+            self._state, self._reasons, self._why = state, list(reasons or []), why
+
+    def _word(self, e: BaseException) -> Why:
+        if self.order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
+            return "version"
+        if self.order.keys.get(self.me) != self.folder.identity().public.hex():
+            return "roster"
+        return why_of(e)
+
+    def _standing(self) -> dict[str, Any]:
+        """State and, of a refusal, its word; nothing else about it leaves."""
+        return {"state": self._state, **({} if self._why is None else {"why": self._why})}
 
     def _blame(self, e: PolyclinicError) -> None:
-        """Note an error in our log; the coordinator reads it only where it may leave the site."""
+        """Note an error in our log, in full; the coordinator hears a word."""
         refused = isinstance(e, PolicyRefusal | MessageRefused | ProtocolMismatch)
         append_event(
             self.folder.events,
@@ -135,7 +149,7 @@ class Desk:
             what=e.what,
             reasons=list(e.faults),
         )
-        self._become("refused", [e.what, *e.faults] if e.shareable else [f"{e.code}: the site's own log says why"])
+        self._become("refused", [e.what, *e.faults], self._word(e))
 
     # ---- asks of the coordinator
 
@@ -146,17 +160,17 @@ class Desk:
             return wire.encode(self._answer(ask))
         except PolyclinicError as e:
             append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
-            return wire.encode({"state": "bad", "reasons": [e.what]})
+            return wire.encode({"state": "bad", "why": why_of(e)})
         except Exception as e:
             append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
-            return wire.encode({"state": "bad", "reasons": [type(e).__name__]})
+            return wire.encode({"state": "bad", "why": why_of(e)})
 
     def _answer(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         what = ask["what"]
         if what == "hello":
             return self._hello(full=bool(ask.get("full")))
         if self._state != "ready":
-            return {"state": self._state, "reasons": self._reasons}
+            return self._standing()
         id = str(ask["id"])
         with self._lock:
             task = self._tasks.get(id)
@@ -180,27 +194,34 @@ class Desk:
             with one_thread():
                 return act(ask)
         except (MessageRefused, ProtocolMismatch) as e:
-            append_event(self.folder.events, event="message refused", study=self.order.id, what=e.what)
-            return {"state": "bad", "reasons": [e.what, *e.faults]}
+            append_event(
+                self.folder.events, event="message refused", study=self.order.id, what=e.what, reasons=e.faults
+            )
+            return {"state": "bad", "why": why_of(e)}
         except PolyclinicError as e:
             if isinstance(e.__cause__, OSError):  # the ledger
                 return self._unwritten(e.__cause__)
             self._blame(e)
-            return {"state": self._state, "reasons": self._reasons}
+            return self._standing()
         except OSError as e:
             return self._unwritten(e)
+        except Exception as e:  # of arithmetic, say: that it depends on data must not show
+            append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
+            self._become("refused", [f"{type(e).__name__}: {e}"], "declined")
+            return self._standing()
 
     def _unwritten(self, e: OSError) -> dict[str, Any]:
         """A full disk: nothing was released, because charge and state come first; the site can be asked again."""
         append_event(self.folder.events, event="failed", study=self.order.id, error=f"{e.strerror}")
-        return {"state": "bad", "reasons": [f"the site cannot write to its disk ({e.strerror})"]}
+        return {"state": "bad", "why": "disk"}
 
     def _hello(self, *, full: bool) -> dict[str, Any]:
         with self._lock:
-            out: dict[str, Any] = {"state": self._state, "reasons": self._reasons}
+            out = self._standing()
             out["life"] = self._life
             out["committed"] = list(self._committed or ())
             out["prepared"] = list(self._prepared[0]) if self._prepared else []
+            out["number"] = 0 if self._fold is None else self._fold.number
             out["total"] = self._prepared_public is not None  # the sum is known here, and on disk
             if full and self._state == "ready":
                 assert self._admission is not None
@@ -208,26 +229,100 @@ class Desk:
                 out["noise"] = next(iter(self._admission.doors.values())).noise.label
         return out
 
+    # ---- the fold: what this site derives for itself
+
     def _begin(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         """Where there is no coordinator's public state: make this site's own, from what is public."""
-        assert self._admission is not None
-        if self._conductor is None:
-            self._make_conductor(ask["setting"])
-            assert self._conductor is not None
-            self._conductor.begin()
-            self._save()
+        self._start_fold(ask["begin"])
         return {"state": "done"}
 
-    def _make_conductor(self, tree: Mapping[str, Any]) -> None:
+    @property
+    def _peers(self) -> bool:
+        """Whether every node adds for itself."""
+        return self.order.aggregation in ("subspace", "cycle")
+
+    def _start_fold(self, names: Any, *, keep: bool = True) -> Folding:
+        """The fold from its start; who begins is said once, and is the same ever after."""
         made = self._admission
         assert made is not None
-        setting = setting_from(tree)
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise MessageRefused("who begins is not a list of names")
+        nodes = tuple(names)
+        if self._fold is not None:
+            if list(nodes) != self._begun:
+                raise ProtocolMismatch(f"study {self.order.id!r} began with other sites")
+            return self._fold
+        hosts = {host(n) for n in nodes}
+        if nodes != self.order.nodes(hosts) or not hosts <= set(self.order.sites) or len(hosts) < self.order.least:
+            raise MessageRefused(
+                f"a study that begins with {len(nodes)} nodes, of which the order knows not all, or too few"
+            )
         mine = made.setting
-        if list(setting.shape) != mine["shape"] or [a.digest() for a in setting.axes] != mine["digests"]:
-            raise ProtocolMismatch(f"site {self.me!r}: the announced setting is not this site's")
-        roster = self.order.roster(setting.sites, 0)
-        self._conductor = Conductor(made.method, setting, made.adder, roster)
-        self._setting_tree = dict(tree)
+        axes = () if self._method.needs == "features" else next(iter(made.sites.values())).counts().axes[1:]
+        setting = Setting(tuple(mine["shape"]), tuple(axes), nodes)
+        chain = certificate.root(self.order.digest, mine["shape"], mine["digests"], mine.get("alignment"), nodes)
+        roster = self.order.roster(nodes, 0)
+        fold = (
+            Conductor(self._method, setting, made.adder, roster, chain=chain)
+            if self._peers
+            else Folding(self._method, setting, made.adder.share(roster), chain)
+        )
+        fold.begin()
+        self._fold, self._begun = fold, list(nodes)
+        if keep:
+            self._save()
+        return fold
+
+    def _follow(self, ask: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Fold the totals that were taken since; an answer where this site needs more for it, None when it is there."""
+        fold, changed = self._start_fold(ask.get("begin")), False
+        agreed = dict(ask.get("agreed") or {})
+        try:
+            for tree in ask.get("opened") or ():
+                opened = certificate.Opened.read(tree)
+                if opened.number < fold.number:
+                    continue
+                step = fold.step()
+                if opened.number > fold.number or step is None:
+                    return {"state": "behind", "number": fold.number}
+                opened.check(step, self.order.sites, self.order.least, self.order.per_site)
+                mine = opened.entered.get(self.me)
+                if mine is not None and (self._prepared is None or self._prepared[0] != mine):
+                    raise ProtocolMismatch(f"sum {opened.number} counts a contribution that this site did not make")
+                if not fold.follow(opened, step, agreed.get(str(opened.number))):
+                    return {"state": "differs", "number": fold.number}
+                changed = True
+                if mine is not None:
+                    self._commit()
+        finally:
+            if changed:
+                self._save()
+        return None
+
+    def _commit(self) -> None:
+        """The prepared private state is the state."""
+        assert self._prepared is not None
+        self._committed, states = self._prepared
+        for node, party in self._parties.items():
+            party.private = states[node]
+        self._prepared = None
+
+    def _check_votes(self, fold: Folding, votes: Any) -> None:
+        """Enough sites were, one sum ago, where this site was: the coordinator tells everybody the same story."""
+        if not fold.number or self.order.staleness is not None:
+            return
+        if not isinstance(votes, Mapping):
+            raise MessageRefused("votes are not a map")
+        keys = {s: bytes.fromhex(self.order.keys[s]) for s in self.order.sites}
+        found = certificate.count_votes(votes, keys, self.order.digest, fold.number - 1, fold.before)
+        if found < self.order.least:
+            raise ProtocolMismatch(
+                f"sum {fold.number}: {found} sites voted for the sums before it, {self.order.least} are needed"
+            )
+
+    def _vote(self) -> bytes:
+        assert self._fold is not None
+        return certificate.ballot(self.folder.identity(), self.order.digest, self._fold.number, self._fold.chain)
 
     # ---- one sum
 
@@ -238,8 +333,8 @@ class Desk:
 
     def _sum(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         assert self._admission is not None
-        if self._kept.closed.exists():
-            raise MessageRefused(f"study {self.order.id!r} is closed at {self.me!r}: nothing is released any more")
+        if self._kept.closed.exists():  # nothing is released any more
+            return {"state": "bad", "why": "closed"}
         key: Key = (int(ask["number"]), int(ask["attempt"]))
         sites = tuple(str(s) for s in ask["sites"])
         least = self.order.least
@@ -249,31 +344,36 @@ class Desk:
             least = max(least, policy_of(self.folder.node).min_sites)
         if self.me not in sites or not set(sites) <= set(self.order.sites) or len(set(sites)) < least:
             raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
-        self._settle(ask)
-        roster = self.order.roster(sites, key[1])
-        if self._conductor is not None:
-            self._conductor.roster = roster
-            step = self._conductor.step()
-            public = self._conductor.public
-            if step is None and len(self._conductor.releases) == key[0]:
-                return {"state": "ended"}
-            if step is None or len(self._conductor.releases) != key[0]:
-                raise ProtocolMismatch(
-                    f"site {self.me!r} is at sum {len(self._conductor.releases)}, asked for {key[0]}"
-                )
-        else:
-            step = wire.unpack(Step, ask["step"])
-            try:
-                tree = thick(ask["public"], self._public)
-            except Unknown:
-                return {"state": "unknown"}
-            self._public = self._hashes.of(tree)
-            public = wire.unpack(self._method.Public, tree)
-        if not self._kept.file.exists():
-            self._save()  # from here on a crash can be told from a first start
+        if self._peers:
+            self._settle(ask)
+        elif (more := self._follow(ask)) is not None:
+            return more
+        fold = self._fold
+        if fold is None:
+            raise MessageRefused(f"site {self.me!r} was not told who begins")
+        if key[0] != fold.number:
+            return {"state": "behind", "number": fold.number}
+        if not self._peers:
+            self._check_votes(fold, ask.get("votes") or {})
+        step = fold.step()
+        if step is None:
+            return {"state": "ended"}
+        if (
+            self._admission.adder.reveals == "total"
+            and not step.noise_sd
+            and set(sites) != {host(n) for n in self._begun}
+        ):
+            raise MessageRefused(
+                f"an exact secure sum over {len(sites)} of the {len({host(n) for n in self._begun})} sites that began: whoever "
+                "is left out of one sum could be computed from it and the one before"
+            )
+        roster = replace(self.order.roster(sites, key[1], paid=bool(step.noise_sd)), chain=fold.chain)
+        public = fold.public
+        if isinstance(fold, Conductor):
+            fold.roster = roster
         if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
-        mine: dict[str, Contribution] = {n: p.contribute(step, public, roster) for n, p in self._parties.items()}
+        mine: dict[str, Contribution] = {n: p.contribute(step, public, roster, key[0]) for n, p in self._parties.items()}
         one = self._promised(key[0]) if self._admission.adder.reveals == "total" else None
         sides = {n: self._admission.adder.side(n, roster, step, x, promises=one) for n, x in mine.items()}
         states = {n: p._next for n, p in self._parties.items()}
@@ -290,7 +390,8 @@ class Desk:
             out = [m for side in sides.values() for m in side.start()]
             for m in early:
                 out += self._receive(m)
-        return {"state": "done", "mail": self._dispatch(out)}
+        vote = {} if self._peers else {"vote": self._vote()}
+        return {"state": "done", "mail": self._dispatch(out), **vote}
 
     def _enter(self, key: Key, members: str) -> None:
         """A secure sum is entered once per attempt, and the record of it is on disk before anything leaves.
@@ -350,14 +451,14 @@ class Desk:
                     self._count("sent", sum(map(len, letters)))
         for to, letters in sorted(batches.items()):
             if to != COORDINATOR:
-                self.post(to, wire.encode({"study": self.order.id, "letters": letters}))
+                self.post(to, wire.encode({"order": self.order.digest, "letters": letters}))
         with self._moved:
             self._moved.notify_all()
         return batches.get(COORDINATOR, [])
 
     def _count(self, way: str, size: int) -> None:
-        if self._conductor is not None and self._step is not None:
-            getattr(self._conductor.traffic, way)(self.me, self._step.round, size)
+        if isinstance(self._fold, Conductor) and self._step is not None:
+            getattr(self._fold.traffic, way)(self.me, self._step.round, size)
 
     @property
     def _protocol(self) -> str:
@@ -367,7 +468,7 @@ class Desk:
         """A batch of letters from a neighbour; never raises. Letters that come before their sum opens are kept."""
         try:
             value = wire.decode(data)
-            if value["study"] != self.order.id or self._admission is None:
+            if value["order"] != self.order.digest or self._admission is None:
                 return
             letters = [wire.decode_message(bytes(x), self._protocol) for x in value["letters"]]
             for m in letters:
@@ -389,7 +490,7 @@ class Desk:
 
     def _mail(self, ask: Mapping[str, Any]) -> dict[str, Any]:
         if not self._sides or self._key != (int(ask["number"]), int(ask["attempt"])):
-            return {"state": "lost", "reasons": ["this site was restarted during the sum; its keys are gone"]}
+            return {"state": "lost"}  # this site was restarted during the sum; its keys are gone
         out: list[Message] = []
         for raw in ask["letters"]:
             out += self._receive(wire.decode_message(bytes(raw), self._protocol))
@@ -409,11 +510,9 @@ class Desk:
         commit = tuple(ask.get("commit") or ())
         with self._lock:
             if self._prepared is not None and self._prepared[0] == commit:
-                self._committed, states = self._prepared
-                for node, party in self._parties.items():
-                    party.private = states[node]
-                if self._conductor is not None and self._prepared_public is not None:
-                    self._conductor.restore(self._prepared_public)
+                self._commit()
+                if self._fold is not None and self._prepared_public is not None:
+                    self._fold.restore(self._prepared_public)
             self._prepared, self._prepared_public, self._sides = None, None, {}
         return {"state": "done"}
 
@@ -434,14 +533,15 @@ class Desk:
             if not isinstance(result, Total) or not all(isinstance(r, Total) for r in results):
                 return {"state": "burnt"}
             if self._prepared_public is None:
-                assert self._conductor is not None
+                fold = self._fold
+                assert isinstance(fold, Conductor)
                 assert self._step is not None
-                before = self._conductor.state()
+                before = fold.state()
                 if self._step.counts:
-                    self._conductor.traffic.payload(self.me, Conductor.payload(self._step))
-                self._conductor.commit(self._step, result)
-                self._prepared_public = self._conductor.state()
-                self._conductor.restore(before)
+                    fold.traffic.payload(self.me, Conductor.payload(self._step))
+                fold.commit(self._step, result)
+                self._prepared_public = fold.state()
+                fold.restore(before)
                 self._save()
         return {"state": "done", "round": self._step.round if self._step is not None else 0}
 
@@ -452,14 +552,19 @@ class Desk:
         if self._kept.closed.exists():  # asked again after a crash
             out = dict(self._kept.read(self._kept.closed))
         else:
-            self._settle({**ask, "what": "commit"})
-            out = {"state": "done"}
-            if self._conductor is not None:
-                public = self._conductor.public
-                out["result"] = self._conductor.state()
-            else:
-                public = wire.unpack(self._method.Public, ask["public"])
-            closed = {n: p.close(public) for n, p in self._parties.items()}
+            if self._peers:
+                self._settle({**ask, "what": "commit"})
+            elif (more := self._follow(ask)) is not None:
+                return more
+            fold = self._fold
+            if fold is None or fold.step() is not None:
+                raise MessageRefused(f"study {self.order.id!r} is not at its end")
+            if not self._peers:
+                self._check_votes(fold, ask.get("votes") or {})
+            out = {"state": "done", "vote": self._vote()}
+            if self._peers:
+                out["result"] = fold.state()
+            closed = {n: p.close(fold.public) for n, p in self._parties.items()}
             kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
             self._kept.end(kept, out)
             append_event(self.folder.events, event="finished", study=self.order.id)
@@ -475,11 +580,10 @@ class Desk:
             "prepared": list(self._prepared[0]) if self._prepared else None,
             "entered": [[k[0], k[1], v] for k, v in self._entered.items()],
             "signed": [[k, p.attempt, list(p.members), p.key] for k, v in self._signed.items() for p in v],
-            "conductor": None,
+            "fold": None,
         }
-        if self._conductor is not None:
-            state = self._conductor.state()
-            value["conductor"] = {"setting": self._setting_tree, "now": state, "next": self._prepared_public}
+        if self._fold is not None:
+            value["fold"] = {"begun": self._begun, "now": self._fold.state(), "next": self._prepared_public}
         self._kept.write(self._kept.file, value)
 
     def _restore(self) -> None:
@@ -502,11 +606,9 @@ class Desk:
         self._entered = {(a, b): v for a, b, v in value["entered"]}
         for number, attempt, members, secret in value.get("signed", ()):
             self._signed[number] = (*self._signed.get(number, ()), Promise(attempt, tuple(members), secret))
-        if value["conductor"] is not None:
-            self._make_conductor(value["conductor"]["setting"])
-            assert self._conductor is not None
-            self._conductor.restore(value["conductor"]["now"])
-            self._prepared_public = value["conductor"]["next"]
+        if value.get("fold") is not None:
+            self._start_fold(value["fold"]["begun"], keep=False).restore(value["fold"]["now"])
+            self._prepared_public = value["fold"]["next"]
         append_event(self.folder.events, event="restored", study=self.order.id, committed=value["committed"])
 
 

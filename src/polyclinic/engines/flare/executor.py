@@ -18,6 +18,7 @@ from polyclinic.engines.flare.folders import SiteFolder, append_event
 from polyclinic.engines.flare.order import read_order
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation import wire
+from polyclinic.federation.refusals import Why, why_of
 
 __all__ = ["ASK", "NODE", "PUT", "StudyExecutor"]
 
@@ -38,7 +39,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
         super().__init__()
         self._order = order
         self._desk: Desk | None = None
-        self._refusal: list[str] = []
+        self._refusal: Why = "malformed"
         self._engine: Any = None
         self.register_event_handler(EventType.START_RUN, self._start)
 
@@ -49,7 +50,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
             order = read_order(self._order, bytes.fromhex(folder.read_invite()["coordinator"]))
             self._desk = Desk(order, folder, self._post)
         except PolyclinicError as e:
-            self._refusal = [e.what, *e.faults]
+            self._refusal = why_of(e)
             job = str(fl_ctx.get_job_id())
             append_event(
                 folder.events, event="refused", study=f"job {job}", code=e.code, what=e.what, reasons=list(e.faults)
@@ -60,7 +61,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
     def _on_ask(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         reply = make_reply(ReturnCode.OK)
         if self._desk is None:
-            reply["blob"] = wire.encode({"state": "refused", "reasons": self._refusal})
+            reply["blob"] = wire.encode({"state": "refused", "why": self._refusal})
         else:
             blob = request.get("blob")
             reply["blob"] = self._desk.answer(blob if isinstance(blob, bytes) else b"")

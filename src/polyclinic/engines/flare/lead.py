@@ -23,10 +23,11 @@ from polyclinic.engines.flare.letter import seal_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order
 from polyclinic.engines.flare.pulse import SLOWEST, Pulse
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
-from polyclinic.federation import wire
+from polyclinic.federation import certificate, wire
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Conductor, Outcome, Progress
 from polyclinic.federation.protocol import Method
+from polyclinic.federation.refusals import told
 from polyclinic.federation.sums import by_name
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
@@ -78,6 +79,7 @@ class Lead:
         self.attempt = 0
         self._saved: tuple[int, int] | None = None  # number and attempt that are on disk
         self.commits: dict[str, list[int]] = {}  # site -> the last sum that its contribution entered, and its attempt
+        self.votes: dict[str, bytes] = {}  # sites' signatures under the chain before the last sum
         self.conductor: Conductor | None = None
         self._setting: dict[str, Any] = {}
         self._noise: set[str] = set()  # kinds of noise at the sites; one that is not private is enough for the card
@@ -95,7 +97,7 @@ class Lead:
 
     def _once(self, site: str, value: Mapping[str, Any], timeout: float) -> dict[str, Any] | None:
         """One ask and its answer, or None if none came or it cannot be read."""
-        data = seal_ask(self.identity, self.order.id, site, value)
+        data = seal_ask(self.identity, self.order.digest, site, value)
         if value["what"] == "hello":
             raw = self._send(site, data, timeout)
         else:
@@ -262,10 +264,13 @@ class Lead:
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.commits = {s: list(k) for s, k in state["commits"].items()}
             self._noise |= set(state["noise"])
+            self.votes = dict(state.get("votes", {}))
         setting = setting_from(self._setting)
-        self.conductor = Conductor(
-            self.method, setting, self.adder, self.order.roster(setting.sites, 0), self._progress
-        )
+        digests = [a.digest() for a in setting.axes]
+        names = self._setting.get("alignment")
+        chain = certificate.root(self.order.digest, setting.shape, digests, names, setting.sites)
+        roster = self.order.roster(setting.sites, 0)
+        self.conductor = Conductor(self.method, setting, self.adder, roster, self._progress, chain)
         if state is not None:
             self.conductor.restore(state["conductor"])
             if self.secure:
@@ -284,6 +289,7 @@ class Lead:
             "attempt": self.attempt,
             "commits": self.commits,
             "noise": sorted(self._noise),
+            "votes": self.votes,
             "conductor": self.conductor.state(),
         }
         with atomic(self.folder / "state.ckpt") as temporary:
@@ -295,34 +301,38 @@ class Lead:
     def _protocol(self) -> str:
         return f"{self.method.name}/{self.method.version}"
 
-    def _all(
-        self, sites: tuple[str, ...], value: Mapping[str, Any], *, commit: bool = False
-    ) -> dict[str, dict[str, Any]]:
+    def _all(self, sites: tuple[str, ...], value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Ask all sites the same; a site that works is asked again until the deadline."""
+        return dict(zip(sites, self._pool.map(lambda s: self._until(s, lambda: value), sites)))
 
-        def one(site: str) -> dict[str, Any]:
-            ask = {**value, "id": self._next_id(), **({"commit": self.commits.get(site)} if commit else {})}
-            end = time.monotonic() + self.order.deadline
-            answer: dict[str, Any] | None = None
-            while time.monotonic() < end and not self.stopped():
-                answer = self._answered(site, ask, ANSWER)
-                if answer is not None and answer["state"] != "working":
-                    break
-                if answer is None and self.pulse.state(site) == "lost":
-                    break
-            if answer is not None and answer["state"] == "refused":
-                self.refused[site] = [str(r) for r in answer.get("reasons", [])]
-            if answer is not None and answer["state"] not in ("done", "ended", "working"):
-                append_event(self.events, event=answer["state"], site=site, reasons=answer.get("reasons", []))
-            return answer or {"state": "none"}
+    def _until(self, site: str, value: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Ask one site until it has an answer, or the deadline has passed."""
+        ask = {**value(), "id": self._next_id()}
+        end = time.monotonic() + self.order.deadline
+        answer: dict[str, Any] | None = None
+        while time.monotonic() < end and not self.stopped():
+            answer = self._answered(site, ask, ANSWER)
+            if answer is not None and self._needs_more(site, answer):
+                ask = {**value(), "id": self._next_id()}
+            elif answer is not None and answer["state"] != "working":
+                break
+            if answer is None and self.pulse.state(site) == "lost":
+                break
+        if answer is not None and answer["state"] == "refused":
+            self.refused[site] = told(answer)
+        if answer is not None and answer["state"] not in ("done", "ended", "working"):
+            append_event(self.events, event=answer["state"], site=site, reasons=told(answer))
+        return answer or {"state": "none"}
 
-        return dict(zip(sites, self._pool.map(one, sites)))
+    def _needs_more(self, site: str, answer: Mapping[str, Any]) -> bool:
+        """Whether a site lacks something of the public state that this lead can still send."""
+        return False
 
     # ---- the end
 
     def _finish(self, more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         sites = tuple(s for s in self.order.sites if s not in self.refused and self.pulse.state(s) == "ready")
-        return self._all(sites, {"what": "close", **more}, commit=True)
+        return self._all(sites, {"what": "close", **more})
 
     def _outcome(self) -> Outcome:
         c = self.conductor

@@ -17,14 +17,14 @@ from polyclinic.federation.envelope import Identity, digest
 __all__ = ["open_ask", "seal_ask"]
 
 
-def _digest(study: str, to: str, body: bytes) -> bytes:
-    return digest(["polyclinic ask 1", study, to, hashlib.sha256(body).digest()])
+def _digest(order: str, to: str, body: bytes) -> bytes:
+    return digest(["polyclinic/ask/2", order, to, hashlib.sha256(body).digest()])
 
 
-def seal_ask(identity: Identity, study: str, to: str, value: Mapping[str, Any]) -> bytes:
-    """Bytes of an ask: 64 of signature, then the wire format."""
+def seal_ask(identity: Identity, order: str, to: str, value: Mapping[str, Any]) -> bytes:
+    """Bytes of an ask: 64 of signature, then the wire format. ``order``: the digest of the order that it belongs to."""
     body = wire.encode(value)
-    return identity.sign(_digest(study, to, body)) + body
+    return identity.sign(_digest(order, to, body)) + body
 
 
 def open_ask(data: bytes, order: Order, me: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def open_ask(data: bytes, order: Order, me: str) -> dict[str, Any]:
         raise MessageRefused(f"an ask of {len(data):,} bytes exceeds the limit of {wire.LIMIT:,}")
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(order.keys[COORDINATOR]))
-        key.verify(data[:64], _digest(order.id, me, data[64:]))
+        key.verify(data[:64], _digest(order.digest, me, data[64:]))
     except (InvalidSignature, ValueError, KeyError):
         raise MessageRefused("an ask that the coordinator did not sign for this site and study") from None
     value = wire.decode(data[64:])

@@ -129,8 +129,12 @@ class Order:
         hosts = sorted({host(s) for s in sites})
         return tuple(f"{s}.{i:02d}" for s in hosts for i in range(self.per_site)) if self.per_site > 1 else tuple(hosts)
 
-    def roster(self, sites: Iterable[str], attempt: int) -> Roster:
-        """The pinned roster of one attempt; ``sites`` may leave out who refused. A hosted node has its host's key."""
+    def roster(self, sites: Iterable[str], attempt: int, *, paid: bool = True) -> Roster:
+        """The pinned roster of one attempt; ``sites`` may leave out who refused. A hosted node has its host's key.
+
+        A secure sum without noise (``paid`` false) needs everybody: with one site fewer than the sum before, that site's
+        contribution is the difference of the two, nearly; so it waits for a site that is lost.
+        """
         star = self.aggregation not in ("subspace", "cycle")
         nodes = self.nodes(sites)
         here = set(nodes)
@@ -140,7 +144,7 @@ class Order:
             nodes,
             COORDINATOR if star else None,
             edges,
-            threshold=self.least if star else len(nodes),
+            threshold=self.least if star and (paid or not self.secure) else len(nodes),
             attempt=attempt,
             keys={n: bytes.fromhex(self.keys[host(n)]) for n in names},
         )

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
+from polyclinic.federation.refusals import told
+
 __all__ = ["SLOWEST", "Pulse"]
 
 EVERY: Final = 1.0  # seconds between signs of life
@@ -104,7 +106,7 @@ class Pulse:
                 now = self.state(site)
                 if now != self._told.get(site):
                     self._told[site] = now
-                    self._changed(site, now, [str(r) for r in self.last(site).get("reasons", [])])
+                    self._changed(site, now, told(self.last(site)))
 
     def _one(self, site: str) -> None:
         try:

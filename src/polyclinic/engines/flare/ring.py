@@ -33,7 +33,7 @@ class RingLead(Lead):
         sites = tuple(sorted({host(n) for n in setting_from(self._setting).sites}))
         c = self.conductor
         assert c is not None
-        self._all(sites, {"what": "begin", "setting": self._setting})
+        self._all(sites, {"what": "begin", "begin": self._setting["sites"]})
         self._catch_up(sites)
         c.begin()  # the coordinator's own copy stays at the start: it sees no sum
         failed, shown = 0, self._last_round()
@@ -42,7 +42,7 @@ class RingLead(Lead):
             self._wait_for(sites)
             self._save()
             common = {"number": self.number, "attempt": self.attempt, "sites": list(sites)}
-            answers = self._all(sites, {**common, "what": "step"}, commit=True)
+            answers = self._each(sites, {**common, "what": "step"})
             ended = [a for a in answers.values() if a["state"] == "ended"]
             if len(ended) == len(sites):
                 break
@@ -59,8 +59,16 @@ class RingLead(Lead):
             self.attempt, failed = self.attempt + 1, failed + 1
             if failed >= ATTEMPTS:
                 raise SumBurnt(f"sum {self.number}: {ATTEMPTS} attempts were burnt")
-        results = self._finish({})
+        results = self._each(sites, {"what": "close"})
         return self._merge(results)
+
+    def _each(self, sites: tuple[str, ...], value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Ask all sites, each with the last sum that it may commit."""
+
+        def one(site: str) -> dict[str, Any]:
+            return self._until(site, lambda: {**value, "commit": self.commits.get(site)})
+
+        return dict(zip(sites, self._pool.map(one, sites)))
 
     def _wait_for(self, sites: tuple[str, ...]) -> None:
         """Every site is needed where there is no coordinator."""

@@ -6,30 +6,34 @@ import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from typing import Any
 
-from polyclinic.engines.flare.folders import append_event
+from polyclinic.engines.flare.folders import append_event, write_json
 from polyclinic.engines.flare.lead import ANSWER, ATTEMPTS, Lead
 from polyclinic.engines.flare.order import COORDINATOR, host
-from polyclinic.engines.flare.thin import Hashes, thin
-from polyclinic.errors import MessageRefused, ProtocolMismatch, SumBurnt
+from polyclinic.engines.flare.totals import Totals
+from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch, SumBurnt
 from polyclinic.federation import wire
+from polyclinic.federation.certificate import count_votes
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Exchange, Roster, Step, Total
+from polyclinic.federation.refusals import told
 from polyclinic.federation.sums.plain import Plain, contribution_of
 
 __all__ = ["StarLead"]
 
 
 class StarLead(Lead):
-    """Sends the public state to every site, carries their letters to the coordinator's side of the sum, combines."""
+    """Relays the totals to every site, which folds them for itself, and carries the sites' letters to the coordinator's side."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._air: dict[Future[Any], tuple[str, dict[str, Any], Step, str]] = {}  # asynchronous: asks under way
-        self._asked: dict[str, set[str]] = {}  # and the large arrays that they named
-        self._hashes = Hashes()
-        self._there: dict[str, set[str]] = {}  # large arrays of the public state that a site has, by hash
+        self._at: dict[str, int] = {}  # sums that a site has folded
+        self._other: set[str] = set()  # sites whose last bits differ from ours: another processor
+        self._ballots: dict[str, bytes] = {}  # votes that came with the contributions to this sum
+        self.totals = Totals(self.folder / "totals")
 
     def _sums(self) -> Outcome:
         c = self.conductor
@@ -38,25 +42,92 @@ class StarLead(Lead):
             self._check_stop()
             late = self.order.staleness is not None and step.counts
             total, entered = self._take_as_they_come(step) if late else self._take(step)
-            c.commit(step, total, entered)
+            opened = c.commit(step, total, entered={s: (n, a) for s, (n, a) in entered.items()})
+            assert opened is not None
+            self.totals.put(opened, c.public)
             for site, key in entered.items():
                 self.commits[site] = key
                 if step.counts:
                     c.traffic.payload(site, c.payload(step))
             self.number, self.attempt = self.number + 1, 0
+            self.votes, self._ballots = self._ballots, {}
             self._save()
-        self._finish({"public": wire.pack(c.public)})
+            known = [self._at.get(s, 0) for s in self.order.sites if s not in self.refused]
+            self.totals.prune(min(known, default=0))
+        self._close()
         return self._outcome()
+
+    def _public(self, site: str) -> dict[str, Any]:
+        """What a site needs to be where we are: who began, the totals that it has not folded, and the others' votes."""
+        at = self._at.get(site, int(self.pulse.last(site).get("number", 0)))
+        opened = self.totals.since(at, self.number)
+        out: dict[str, Any] = {"begin": self._setting["sites"], "opened": opened, "votes": self.votes}
+        if site in self._other:
+            states = {str(o["number"]): self._state_after(int(o["number"])) for o in opened}
+            out["agreed"] = {k: v for k, v in states.items() if v is not None}
+        return out
+
+    def _state_after(self, number: int) -> Any | None:
+        assert self.conductor is not None
+        return wire.pack(self.conductor.public) if number == self.number - 1 else self.totals.state(number)
+
+    def _needs_more(self, site: str, answer: Mapping[str, Any]) -> bool:
+        """A site that is behind gets the totals from there on; one whose bits differ, ours, to compare with its own."""
+        if answer["state"] not in ("behind", "differs"):
+            return False
+        number = int(answer["number"])
+        if number > self.number:
+            raise PeerLost(
+                f"study {self.order.id!r}: {site!r} has folded {number} sums and this run {self.number}",
+                hint="the run folder is older than the sites': put the newer one back",
+            )
+        again = answer["state"] == "differs" and site in self._other and self._at.get(site) == number
+        self._at[site] = number
+        if answer["state"] == "differs":
+            self._other.add(site)
+            self.totals.states = True
+            append_event(self.events, event="differs", site=site, number=number)
+        return not again
+
+    def _close(self) -> None:
+        """Every site that is there folds the last total, keeps what stays, and votes for the end of the chain."""
+        c = self.conductor
+        assert c is not None
+        sites = tuple(s for s in self.order.sites if s not in self.refused and self.pulse.state(s) == "ready")
+
+        def one(site: str) -> dict[str, Any]:
+            return self._until(site, lambda: {"what": "close", **self._public(site)})
+
+        answers = dict(zip(sites, self._pool.map(one, sites)))
+        votes = {s: bytes(a["vote"]) for s, a in answers.items() if isinstance(a.get("vote"), bytes)}
+        keys = {s: bytes.fromhex(self.order.keys[s]) for s in self.order.sites}
+        good = {
+            s: v.hex() for s, v in votes.items() if count_votes({s: v}, keys, self.order.digest, c.number, c.chain) == 1
+        }
+        write_json(
+            self.folder / "certificate.json",
+            {
+                "order": self.order.digest,
+                "sums": c.number,
+                "chain": c.chain.hex(),
+                "votes": good,
+                "needed": self.order.least,
+            },
+        )
+        append_event(
+            self.events, event="certified" if len(good) >= self.order.least else "uncertified", sites=sorted(good)
+        )
+        self.totals.end()
 
     def _take(self, step: Step) -> tuple[Total, dict[str, list[int]]]:
         """One sum, in as many attempts as it needs."""
         for _ in range(ATTEMPTS):
-            sites = self._roster_now()
+            sites = self._roster_now(step)
             if self._saved != (self.number, self.attempt):
                 self._save()  # the attempt is on disk before the first message: a crash never reuses it
-            roster = self.order.roster(sites, self.attempt)
             assert self.conductor is not None
-            self.conductor.roster = roster
+            roster = self.order.roster(sites, self.attempt, paid=bool(step.noise_sd))
+            roster = self.conductor.roster = replace(roster, chain=self.conductor.chain)
             side = self.adder.side(COORDINATOR, roster, step, None)
             attempt = self.attempt
             self._exchange(step, roster, side)
@@ -79,7 +150,6 @@ class StarLead(Lead):
         assert c is not None
         assert isinstance(self.adder, Plain)
         roster = self.order.roster(self.order.sites, 0)
-        arrays = self._hashes.of(tree := wire.pack(c.public))
         parts: dict[str, Any] = {}
         entered: dict[str, list[int]] = {}
         rest: dict[str, float] = {}  # a site that cannot do its part is asked again in a second, not at once
@@ -100,9 +170,7 @@ class StarLead(Lead):
                         "round": step.round,
                         "id": self._next_id(),
                     }
-                    ask |= {"sites": list(roster.sites), "step": wire.pack(step), "commit": self.commits.get(site)}
-                    ask["public"] = thin(tree, arrays, self._there.pop(site, set()))
-                    self._asked[site] = set(arrays)
+                    ask |= {"sites": list(roster.sites), **self._public(site)}
                     self._fly(site, ask, step)
             done, _ = wait(list(self._air), timeout=0.05, return_when=FIRST_COMPLETED) if self._air else ((), ())
             if not self._air:
@@ -113,13 +181,15 @@ class StarLead(Lead):
                 state = "none" if answer is None else answer["state"]
                 if state == "working":
                     self._fly(site, ask, asked)
+                elif answer is not None and self._needs_more(site, answer):
+                    continue  # it is asked anew, with what it lacks
                 elif state == "refused" and answer is not None:
-                    self._changed(site, "refused", [str(r) for r in answer.get("reasons", [])])
+                    self._changed(site, "refused", told(answer))
                 elif state == "bad" and answer is not None:
-                    self._trouble[site] = [str(r) for r in answer.get("reasons", [])]
+                    self._trouble[site] = told(answer)
                     rest[site] = time.monotonic() + 1.0
                 elif state == "done" and answer is not None:
-                    self._there[site] = self._asked[site]
+                    self._at[site] = int(ask["number"])
                     if self.number - int(ask["number"]) > bound:
                         append_event(self.events, event="stale", site=site, number=ask["number"], now=self.number)
                         continue
@@ -142,9 +212,13 @@ class StarLead(Lead):
     def _fly(self, site: str, ask: dict[str, Any], step: Step) -> None:
         self._air[self._pool.submit(self._once, site, ask, ANSWER)] = (site, ask, step, self.pulse.life(site))
 
-    def _roster_now(self) -> tuple[str, ...]:
-        """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum."""
+    def _roster_now(self, step: Step) -> tuple[str, ...]:
+        """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum.
+
+        A secure sum without noise is taken over all who began, or not at all: it waits for whoever is lost.
+        """
         begin = time.monotonic()
+        all_ = {host(n) for n in self._setting["sites"]} if self.secure and not step.noise_sd else set()
         while True:
             self._check_stop()
             ready = tuple(s for s in self._ready() if self._fits(s))
@@ -158,6 +232,16 @@ class StarLead(Lead):
                     if s in ready or (s in self._checked and s not in self.refused and self.pulse.state(s) == "lost")
                 )
             )
+            if all_:
+                if all_ <= set(ready):
+                    return tuple(sorted(all_))
+                if all_ & set(self.refused) or time.monotonic() - begin > self.order.deadline:
+                    gone = ", ".join(repr(s) for s in sorted(all_ - set(ready)))
+                    raise self._lost(
+                        f"round {step.round}: an exact secure sum waits for everybody who began, and for {gone}"
+                    )
+                time.sleep(0.05)
+                continue
             recent = [s for s in self.order.sites if s not in self.refused and self.pulse.state(s) in ("loading",)]
             if len(ready) >= self._least and not (recent and time.monotonic() - begin < self.order.deadline):
                 return wanted
@@ -169,15 +253,11 @@ class StarLead(Lead):
 
     def _exchange(self, step: Step, roster: Roster, side: Exchange) -> None:
         """Carry letters between the sites and the coordinator's side until it has a result."""
-        c = self.conductor
-        assert c is not None
         common = {"number": self.number, "attempt": roster.attempt, "round": step.round}
-        arrays = self._hashes.of(tree := wire.pack(c.public))
-        first = {**common, "what": "step", "sites": list(roster.sites), "step": wire.pack(step)}
+        first = {**common, "what": "step", "sites": list(roster.sites)}
 
         def opening(site: str) -> dict[str, Any]:
-            public = thin(tree, arrays, self._there.pop(site, set()))  # until it answers, nobody knows what it has
-            return {**first, "public": public, "id": self._next_id(), "commit": self.commits.get(site)}
+            return {**first, **self._public(site), "id": self._next_id()}
 
         queue: dict[str, list[dict[str, Any]]] = {s: [opening(s)] for s in roster.sites}
         gone: set[str] = set()  # out of this attempt: refused, or lost its keys
@@ -202,7 +282,9 @@ class StarLead(Lead):
                     self.pulse.heard(site, answer if state in ("loading", "waiting") else None)
                 if state == "done" and answer is not None:
                     self._trouble.pop(site, None)
-                    self._there[site] = set(arrays)
+                    self._at[site] = self.number
+                    if isinstance(answer.get("vote"), bytes):
+                        self._ballots[site] = answer["vote"]
                     try:
                         if self._deliver(site, side, queue, answer.get("mail", []), common):
                             phase = time.monotonic()
@@ -215,11 +297,11 @@ class StarLead(Lead):
                             gone.add(site)
                 elif state in ("working", "none", "loading", "waiting"):
                     queue[site].insert(0, ask)
-                elif state == "unknown":  # it was restarted: the whole public state
+                elif answer is not None and self._needs_more(site, answer):
                     queue[site].insert(0, opening(site))
                 else:
                     gone.add(site)
-                    reasons = [str(r) for r in (answer or {}).get("reasons", [])]
+                    reasons = told(answer or {})
                     self._trouble[site] = reasons
                     append_event(self.events, event=state, site=site, number=self.number, reasons=reasons)
                     if state == "refused":

@@ -1,0 +1,232 @@
+"""The chain of sums: what a party must have seen, step by step, to be where it is; and the votes that certify it.
+
+Every party that folds (each site; the coordinator where it sees totals) grows a chain of digests::
+
+    chain_0     = H("polyclinic/chain/2", order, setting, sites that begin)
+    chain_{k+1} = H(chain_k, link_k),   link_k = (number, attempt, members, total, step, state)
+
+where ``step`` is the step that THIS party derived and ``state`` the public state after it. The chain is part of the context of
+every letter, so two parties that differ in anything public cannot read each other's first letter; and it is what a site
+signs with its contribution (its *vote*). A site goes on only if enough sites voted for the chain that it has itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from polyclinic.errors import MessageRefused
+from polyclinic.federation import wire
+from polyclinic.federation.envelope import Identity, digest
+from polyclinic.federation.protocol import Step, Total
+
+__all__ = ["Link", "Opened", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
+
+LIMIT: Final = 2**40  # a state that is hashed is not a message
+
+
+@dataclass(frozen=True)
+class Link:
+    """One sum that was taken; about 200 bytes."""
+
+    number: int
+    attempt: int
+    members: tuple[str, ...]
+    total: bytes
+    step: bytes
+    state: bytes
+
+
+def root(order: str, shape: Sequence[int], axes: Sequence[str], names: str | None, sites: Sequence[str]) -> bytes:
+    """The chain before the first sum: the order's digest and everything public that the sites brought with them."""
+    return digest(["polyclinic/chain/2", order, list(shape), list(axes), names, list(sites)])
+
+
+def grow(chain: bytes, link: Link) -> bytes:
+    """The chain after one more sum."""
+    body = [link.number, link.attempt, list(link.members), link.total, link.step, link.state]
+    return digest(["polyclinic/link/2", chain, body])
+
+
+def state_digest(state: Any) -> bytes:
+    """SHA-256 of a public state, bit for bit."""
+    return hashlib.sha256(wire.encode(wire.pack(state), limit=LIMIT)).digest()
+
+
+def step_digest(step: Step) -> bytes:
+    """SHA-256 of a step."""
+    return hashlib.sha256(wire.encode(wire.pack(step))).digest()
+
+
+# ---- votes
+
+
+def _vote(order: str, number: int, chain: bytes) -> bytes:
+    return digest(["polyclinic/vote/2", order, number, chain])
+
+
+def ballot(identity: Identity, order: str, number: int, chain: bytes) -> bytes:
+    """A site's signature under its chain before sum ``number``."""
+    return identity.sign(_vote(order, number, chain))
+
+
+def count_votes(votes: Mapping[str, bytes], keys: Mapping[str, bytes], order: str, number: int, chain: bytes) -> int:
+    """How many of the pinned sites signed exactly this chain; a wrong, doubled or strange vote counts for nothing."""
+    text, found = _vote(order, number, chain), set()
+    for site, signature in votes.items():
+        try:
+            Ed25519PublicKey.from_public_bytes(keys[site]).verify(bytes(signature), text)
+            found.add(keys[site])
+        except (InvalidSignature, KeyError, ValueError, TypeError):
+            continue
+    return len(found)
+
+
+# ---- a total as it travels
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The total of one sum, as the coordinator relays it to the sites, who fold it themselves.
+
+    Parameters
+    ----------
+    number, attempt
+        Which sum.
+    entered
+        Site -> number and attempt of its contribution; older than ``number`` only in an asynchronous study.
+    total
+        The total itself; of a step that gathers, without the parts.
+    state
+        Digest of the sender's public state after it.
+    public
+        That state itself, where a site cannot compute it: after a step that gathers. None otherwise.
+    """
+
+    number: int
+    attempt: int
+    entered: Mapping[str, tuple[int, int]]
+    total: Total
+    state: bytes
+    public: Any = None
+
+    def pack(self) -> dict[str, Any]:
+        """As it travels, and as it is kept."""
+        return {
+            "number": self.number,
+            "attempt": self.attempt,
+            "entered": {s: list(k) for s, k in self.entered.items()},
+            "arrays": dict(self.total.arrays),
+            "weight": float(self.total.weight),
+            "members": int(self.total.members),
+            "noise_sd": float(self.total.noise_sd),
+            "state": self.state,
+            "public": self.public,
+        }
+
+    @classmethod
+    def read(cls, tree: Any) -> Opened:
+        """Inverse of :meth:`pack`; refuses everything else. Whether it fits the step is :meth:`check`'s to say."""
+        try:
+            if set(tree) != set(_FIELDS) or any(not isinstance(tree[k], t) for k, t in _FIELDS.items()):
+                raise MessageRefused("an opened sum has the wrong fields")
+            entered = {str(s): (int(n), int(a)) for s, (n, a) in tree["entered"].items()}
+            arrays = dict(tree["arrays"])
+            if not all(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arrays.values()):
+                raise MessageRefused("an opened sum holds something else than numbers")
+            total = Total(arrays, float(tree["weight"]), tree["members"], float(tree["noise_sd"]))
+        except (TypeError, ValueError, AttributeError) as e:
+            raise MessageRefused(f"not an opened sum ({type(e).__name__})") from None
+        return cls(tree["number"], tree["attempt"], entered, total, tree["state"], tree["public"])
+
+    def check(self, step: Step, sites: Sequence[str], least: int, nodes: int = 1) -> None:
+        """Refuse a total that the step cannot have: shapes, bounds, and who is in it."""
+        faults = []
+        t, n = self.total, len(self.entered)
+        if not set(self.entered) <= set(sites) or not least <= n <= len(sites) or t.members != n * nodes:
+            faults.append(f"{n} sites entered, {t.members} are counted, at least {least} are needed")
+        if {k: a.shape for k, a in t.arrays.items()} != {k: tuple(s) for k, s in step.shapes.items()}:
+            faults.append("its arrays have other names or shapes than those of the step")
+        largest = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
+        if not all(np.isfinite(a).all() and float(np.abs(a).max(initial=0.0)) <= largest for a in t.arrays.values()):
+            faults.append("it holds numbers that the sites together cannot have sent")
+        if not 0 <= t.weight <= 1.01 * t.members * step.weight_bound or not 0 <= t.noise_sd < np.inf:
+            faults.append("its weight or its noise is not possible")
+        if (self.public is not None) != (step.how == "gather"):
+            faults.append("a public state comes with a step that gathers, and only then")
+        if faults:
+            raise MessageRefused(f"the opened sum {self.number} is not one of step {step.name!r}", faults=faults)
+
+    def link(self, step: Step, state: bytes) -> Link:
+        """What this sum adds to the chain of a party that derived ``step`` and has ``state`` after it."""
+        value = [self.total.weight, self.total.members, self.total.noise_sd, dict(self.total.arrays)]
+        ages = [[s, *k] for s, k in sorted(self.entered.items())]
+        return Link(
+            self.number,
+            self.attempt,
+            tuple(sorted(self.entered)),
+            digest(["polyclinic/total/2", ages, value]),
+            step_digest(step),
+            state,
+        )
+
+
+_FIELDS: Final[dict[str, Any]] = {
+    "number": int,
+    "attempt": int,
+    "entered": dict,
+    "arrays": dict,
+    "weight": float,
+    "members": int,
+    "noise_sd": float,
+    "state": bytes,
+    "public": (dict, type(None)),
+}
+
+
+# ---- agreed bits between unlike processors
+
+
+def within(mine: Any, theirs: Any, slack: float) -> bool:
+    """Whether two packed states are the same but for the last bits of their float arrays and numbers.
+
+    Recomputing is not bit-equal between processors. A party takes over another's bits only where the trees, types, shapes and
+    all whole numbers, texts and truth values are equal, and floats differ by at most ``slack`` of the array's largest entry.
+
+    >>> a = {"f": np.array([1.0, 2.0]), "n": 3}
+    >>> within(a, {"f": np.array([1.0, 2.0 + 1e-12]), "n": 3}, 2.0**-30), within(a, {**a, "n": 4}, 2.0**-30)
+    (True, False)
+    """
+    if isinstance(mine, np.ndarray):
+        if not isinstance(theirs, np.ndarray) or theirs.dtype != mine.dtype or theirs.shape != mine.shape:
+            return False
+        if mine.dtype.kind != "f":
+            return bool(np.array_equal(mine, theirs))
+        if not (np.isfinite(mine) == np.isfinite(theirs)).all():
+            return False
+        good = np.isfinite(mine)
+        far = np.abs(mine[good] - theirs[good]).max(initial=0.0)
+        same = np.array_equal(mine[~good], theirs[~good], equal_nan=True)
+        return bool(same and far <= slack * np.abs(mine[good]).max(initial=0.0))
+    if isinstance(mine, Mapping):
+        return (
+            isinstance(theirs, Mapping)
+            and set(mine) == set(theirs)
+            and all(within(v, theirs[k], slack) for k, v in mine.items())
+        )
+    if isinstance(mine, list | tuple):
+        return (
+            isinstance(theirs, list | tuple)
+            and len(mine) == len(theirs)
+            and all(within(a, b, slack) for a, b in zip(mine, theirs))
+        )
+    if isinstance(mine, float | np.floating) and isinstance(theirs, float | np.floating):
+        a, b = float(mine), float(theirs)
+        return a == b or (a != a and b != b) or abs(a - b) <= slack * abs(a)
+    return type(mine) is type(theirs) and bool(mine == theirs)
