@@ -1,0 +1,278 @@
+"""A coordinator's key in the wrong hands: what it cannot have, because each site derives step, number, state and noise itself.
+
+Rows 13, 14, 17, 19 and 20 of the list of attacks, each with mutations that the first scripts did not contain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile_world import World
+
+from polyclinic.engines.flare.folders import read_events
+from polyclinic.engines.flare.order import COORDINATOR
+from polyclinic.federation import certificate, wire
+from polyclinic.federation.protocol import Total
+from polyclinic.federation.sums import by_name
+from polyclinic.privacy.owner import ledger_of
+
+DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "{}"'
+SUMALS = 'name = "sumals"\nrank = 3\nrounds = 5\naggregation = "masked"'
+PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
+
+
+class Evil:
+    """A coordinator that asks what it likes, correctly signed."""
+
+    def __init__(self, world: World, order) -> None:
+        self.world, self.order = world, order
+        world.open(order)
+        self.desk = next(iter(world.desks.values()))
+
+    @property
+    def protocol(self) -> str:
+        return self.desk._protocol
+
+    def step(self, site: str, *, number: int = 0, attempt: int = 0, sites=None, **more):
+        asked = {"begin": list(self.order.sites), "opened": [], "votes": {}, **more}
+        names = list(sites or self.order.sites)
+        return self.world.ask(self.order, site, what="step", number=number, attempt=attempt, sites=names, **asked)
+
+    def letter(self, answer):
+        return wire.decode_message(bytes(answer["mail"][0]), self.protocol)
+
+    def masked(self, sites, *, number: int = 0, attempt: int = 0, paid: bool = True, **more):
+        """A masked sum over ``sites``; the Total, or who refused and how."""
+        fold = self.desk._fold
+        roster = self.order.roster(sites, attempt, paid=paid)
+        side, queue = None, []
+        for site in sites:
+            answer = self.step(site, number=number, attempt=attempt, sites=sites, **more)
+            if answer["state"] != "done":
+                return site, answer
+            if side is None:
+                fold = self.world.desks[site]._fold
+                adder = by_name("masked", identities={COORDINATOR: self.world.key})
+                side = adder.side(COORDINATOR, replace(roster, chain=fold.chain), fold.step(), None)
+            queue += [m for raw in answer["mail"] for m in side.receive(wire.decode_message(bytes(raw), self.protocol))]
+        while queue:
+            m = queue.pop(0)
+            letters = [wire.encode_message(m, self.protocol)]
+            answer = self.world.ask(
+                self.order, m.to, what="mail", letters=letters, number=number, attempt=attempt, round=0
+            )
+            if answer["state"] != "done" or (not answer["mail"] and side.result() == "pending" and not queue):
+                return m.to, answer
+            queue += [x for raw in answer["mail"] for x in side.receive(wire.decode_message(bytes(raw), self.protocol))]
+        return side.result()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("lying"), policy="max_epsilon_total = 1.0")
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("four"), ("east", "north", "south", "west"))
+
+
+def _charges(world, site: str, order=None) -> list:
+    charges = ledger_of(world.sites[site].node).charges()
+    return [c for c in charges if order is None or c.study == order.study["study"]["name"]]
+
+
+# ---- 13: the step is the site's own
+
+
+def test_steps_and_states_that_are_sent_change_nothing(world):
+    evil = Evil(world, world.order("steps", DPEM.format("plain"), tail=PRIVACY))
+    fold_step = None
+    for change in (
+        {"sensitivity": 1e-9, "multiplier": 1000.0},
+        {"grid": 2.0**-14},
+        {"bound": 0.0},
+        {"sensitivity": None},
+    ):
+        honest = evil.step("east")
+        step = world.desks["east"]._fold.step()
+        fold_step = fold_step or step
+        lie = evil.step(
+            "east", step=wire.pack(replace(step, **change)), public=wire.pack(world.desks["east"]._fold.public)
+        )
+        assert lie["mail"] == honest["mail"]  # the stored bytes of the one release
+    charge = _charges(world, "east", evil.order)
+    assert len(charge) == 1
+    assert charge[0].details["sd_total"] == pytest.approx(fold_step.noise_sd)
+    party = world.desks["east"]._parties["east"]
+    _, mine = party.method.contribute(fold_step, party.site, party.private, world.desks["east"]._fold.public, None)
+    error = evil.letter(honest).body["arrays"]["sums"] - mine.arrays["sums"]
+    assert np.sqrt(np.mean(error**2)) > 0.5 * fold_step.noise_sd
+
+
+# ---- 14: one sum of a number
+
+
+def test_no_second_sum_of_an_exact_step(four):
+    evil = Evil(four, four.order("als", SUMALS, head="deadline = 30\nquorum = 3\n"))
+    everybody, fewer = tuple(evil.order.sites), tuple(evil.order.sites)[:3]
+    assert isinstance(evil.masked(everybody, paid=False), Total)
+    for number, attempt, sites in ((1, 0, fewer), (0, 1, fewer), (0, 2, fewer), (99, 0, everybody), (-1, 0, fewer)):
+        refused = evil.masked(sites, number=number, attempt=attempt, paid=False)
+        assert isinstance(refused, tuple), (number, attempt)
+        assert refused[1]["state"] in ("bad", "behind")
+    for n in ("east", "north", "south"):  # the same list may be opened again: it is the same sum
+        assert four.desks[n]._fold.number == 0
+
+
+def test_no_second_list_of_a_paid_sum_and_its_noise_is_drawn_once(four):
+    order = four.order("dp", DPEM.format("masked"), head="deadline = 30\nquorum = 3\n", tail=PRIVACY)
+    evil = Evil(four, order)
+    everybody = tuple(order.sites)
+    first = evil.masked(everybody)
+    assert isinstance(first, Total)
+    for sites, number, attempt in ((everybody[:3], 0, 1), (everybody[1:], 0, 2), (everybody[:3], 1, 0)):
+        refused = evil.masked(sites, number=number, attempt=attempt)
+        assert not isinstance(refused, Total), (sites, number, attempt)
+    again = evil.masked(everybody, attempt=7)
+    assert isinstance(again, Total)
+    assert all(np.array_equal(first.arrays[k], again.arrays[k]) for k in first.arrays)  # the same noise, for nothing
+    assert {len(_charges(four, n, order)) for n in order.sites} == {1}
+
+
+# ---- 17: nothing that was sent reaches a kernel
+
+
+def _opened(world, site: str, **changes):
+    fold = world.desks[site]._fold
+    step = fold.step()
+    total = Total({k: np.zeros(s) for k, s in step.shapes.items()}, 3.0, 3, step.noise_sd)
+    opened = certificate.Opened(0, 0, {}, total, b"\0" * 32)
+    return {**opened.pack(), "entered": {s: [0, 0] for s in world.sites}, **changes}
+
+
+def test_totals_of_other_shapes_never_reach_a_kernel(world):
+    evil = Evil(world, world.order("shapes", DPEM.format("plain"), tail=PRIVACY))
+    for site in world.sites:
+        assert evil.step(site)["state"] == "done"
+    good = _opened(world, "east")
+    name, shape = next((k, a.shape) for k, a in good["arrays"].items())
+    wrong = [
+        {"arrays": {name: np.zeros((1, 3000))}},
+        {"arrays": {name: np.zeros(0)}},
+        {"arrays": {}},
+        {"arrays": {**good["arrays"], "more": np.zeros(3)}},
+        {"arrays": {name: np.full(shape, np.nan)}},
+        {"arrays": {name: np.full(shape, 1e300)}},
+        {"arrays": {name: np.zeros(shape, np.float32)}},
+        {"arrays": {name: "text"}},
+        {"weight": -1.0},
+        {"weight": float("inf")},
+        {"members": 2},
+        {"members": 10**9},
+        {"entered": {"east": [0, 0]}},
+        {"entered": {"east": [0, 0], "north": [0, 0], "nobody": [0, 0]}},
+        {"entered": {"east": [5, 0], "north": [0, 0], "south": [0, 0]}},
+        {"entered": []},
+        {"number": "0"},
+        {"state": "short"},
+        {"public": wire.pack(world.desks["east"]._fold.public)},
+    ]
+    before = world.desks["east"]._fold.state()
+    for change in wrong:
+        answer = evil.step("east", number=1, opened=[{**good, **change}])
+        assert answer["state"] == "bad", change
+        assert wire.encode(world.desks["east"]._fold.state()) == wire.encode(before)
+    assert evil.step("east", number=1, opened=[{k: v for k, v in good.items() if k != "members"}])["state"] == "bad"
+    assert evil.step("east", number=1, opened=5)["state"] in ("bad", "refused")
+
+
+def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world):
+    evil = Evil(world, world.order("states", DPEM.format("plain"), tail=PRIVACY))
+    for site in world.sites:
+        assert evil.step(site)["state"] == "done"
+    good = _opened(world, "east")
+    assert evil.step("east", number=1, opened=[good]) == {"state": "differs", "number": 0}
+    fold = world.desks["east"]._fold
+    party = world.desks["east"]._parties["east"]
+    mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))
+    lies = [
+        replace(mine, marginals=(np.ones(1), np.ones(1))),
+        replace(mine, marginals=tuple(m * 1.001 for m in mine.marginals)),
+        replace(mine, round=7),
+    ]
+    for lie in lies:
+        sent = {**good, "state": certificate.state_digest(lie)}
+        answer = evil.step("east", number=1, opened=[sent], agreed={"0": wire.pack(lie)})
+        assert answer == {"state": "bad", "why": "disagrees"}
+        assert fold.number == 0
+    assert party.private is not None
+
+
+def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world):
+    """Sum 1 is taken only where the quorum signed the chain before it."""
+    order = world.order("votes", DPEM.format("plain"), tail=PRIVACY)
+    evil = Evil(world, order)
+    votes = {s: evil.step(s)["vote"] for s in order.sites}
+    fold = world.desks["east"]._fold
+    good = _opened(world, "east")
+    mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))
+    good["state"] = certificate.state_digest(mine)
+    one = votes["north"]
+    for bad in (
+        {},
+        {"east": votes["east"], "north": one},
+        dict.fromkeys(order.sites, one),
+        {**votes, "south": bytes(64)},
+        {"east": votes["east"], "north": one, "nobody": votes["south"]},
+        {s: v[:-1] for s, v in votes.items()},
+    ):
+        answer = evil.step("east", number=1, opened=[good], votes=bad)
+        assert answer == {"state": "bad", "why": "disagrees"}
+    assert len(_charges(world, "east", order)) == 1
+    assert evil.step("east", number=1, opened=[good], votes=votes)["state"] == "done"
+    assert len(_charges(world, "east", order)) == 2
+
+
+# ---- 19: a charge is one release, also after a restart
+
+
+def test_restarts_and_other_numbers_give_no_fresh_noise(world):
+    order = world.order("noise", DPEM.format("plain"), tail=PRIVACY)
+    evil = Evil(world, order)
+    seen = set()
+    for k in range(12):
+        if k % 3 == 2:
+            world.open(order, only=("east",))  # a second job of the same signed order
+        for number in (0, 2, 9):
+            answer = evil.step("east", number=number, attempt=k % 2)
+            if answer["state"] == "done":
+                seen.add(evil.letter(answer).body["arrays"]["sums"].tobytes())
+    assert len(seen) == 1
+    assert len(_charges(world, "east", order)) == 1
+
+
+# ---- 20: refusals are words
+
+
+def test_no_refusal_quotes_anything(world, monkeypatch):
+    order = world.order("words", DPEM.format("plain"), tail=PRIVACY)
+    evil = Evil(world, order)
+    party = world.desks["east"]._parties["east"]
+    secret = "0.123456789"
+
+    def broken(*args):
+        raise ZeroDivisionError(f"the exact value is {secret}")
+
+    monkeypatch.setattr(party.method, "contribute", broken)
+    answers = [evil.step("east"), evil.step("east", number=3), world.ask(order, "east", what="nonsense")]
+    answers.append(world.ask(order, "east", what="hello", full=True))
+    assert answers[0] == {"state": "refused", "why": "declined"}
+    for answer in answers:
+        assert secret not in str(answer)
+        assert "reasons" not in answer
+    assert any(secret in str(e) for e in read_events(Path(world.sites["east"].events)))  # the owner reads it
+    assert not _charges(world, "east", order)

@@ -1,0 +1,17 @@
+"""The hostile world lies with the attacks; between the halves signs of life come faster than over a network."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "attacks"))
+
+
+@pytest.fixture(autouse=True)
+def fast_pulse(monkeypatch):
+    from polyclinic.engines.flare import lead, pulse
+
+    monkeypatch.setattr(pulse, "EVERY", 0.1)
+    monkeypatch.setattr(lead, "GRACE", 3.0)
