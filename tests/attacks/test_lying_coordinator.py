@@ -106,7 +106,7 @@ def test_steps_and_states_that_are_sent_change_nothing(world):
         assert lie["mail"] == honest["mail"]  # the stored bytes of the one release
     charge = _charges(world, "east", evil.order)
     assert len(charge) == 1
-    assert charge[0].details["sd_total"] == pytest.approx(fold_step.noise_sd)
+    assert charge[0].sd >= fold_step.noise_sd > 1
     party = world.desks["east"]._parties["east"]
     _, mine = party.method.contribute(fold_step, party.site, party.private, world.desks["east"]._fold.public, None)
     error = evil.letter(honest).body["arrays"]["sums"] - mine.arrays["sums"]

@@ -373,7 +373,9 @@ class Desk:
             fold.roster = roster
         if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
-        mine: dict[str, Contribution] = {n: p.contribute(step, public, roster, key[0]) for n, p in self._parties.items()}
+        mine: dict[str, Contribution] = {
+            n: p.contribute(step, public, roster, key[0]) for n, p in self._parties.items()
+        }
         one = self._promised(key[0]) if self._admission.adder.reveals == "total" else None
         sides = {n: self._admission.adder.side(n, roster, step, x, promises=one) for n, x in mine.items()}
         states = {n: p._next for n, p in self._parties.items()}

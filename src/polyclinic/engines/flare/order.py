@@ -150,13 +150,14 @@ class Order:
         )
 
     @property
+    def secure(self) -> bool:
+        """Whether the way to add shows the total only."""
+        return facts_of(self.aggregation).reveals == "total"
+
+    @property
     def least(self) -> int:
         """Sites that every sum needs: the quorum, and in a secure sum never below what hides a site, whatever was ordered."""
-        return (
-            max(self.quorum, least_threshold(len(self.sites)))
-            if facts_of(self.aggregation).reveals == "total"
-            else self.quorum
-        )
+        return max(self.quorum, least_threshold(len(self.sites))) if self.secure else self.quorum
 
     def parsed(self, folder: Path) -> Study:
         """The study, with its files laid out in ``folder`` under their digests; there is no other file that it could name."""
