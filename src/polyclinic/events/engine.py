@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 else:
     Connection = object
 
-__all__ = ["MEMORY", "Connection", "identifier", "literal", "reading", "session", "statement"]
+__all__ = ["COUNTING", "MEMORY", "Connection", "identifier", "literal", "reading", "session", "statement"]
 
-MEMORY: Final = "2GB"  # what DuckDB may hold before it spills; the process stays well under 4 GB
+MEMORY: Final = "1500MB"  # what DuckDB may hold while it parses a source, before it spills
+COUNTING: Final = "400MB"  # afterwards: integers need little, and patients are counted in slices
 IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$ -]{0,62}")
 
 

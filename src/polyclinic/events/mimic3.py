@@ -23,5 +23,6 @@ MIMIC3 = Tabular(
     events=("diagnoses_icd", "procedures_icd", "prescriptions", "labevents"),
     visits=("admissions", "hadm_id"),
     unique={"d_icd_diagnoses": "icd9_code", "d_icd_procedures": "icd9_code", "d_labitems": "itemid"},
+    typed=True,
 )
 open_source = MIMIC3.open

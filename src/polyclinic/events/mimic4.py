@@ -23,5 +23,6 @@ MIMIC4 = Tabular(
     events=("diagnoses_icd", "procedures_icd", "prescriptions", "labevents"),
     visits=("admissions", "hadm_id"),
     unique={"d_labitems": "itemid"},
+    typed=True,
 )
 open_source = MIMIC4.open

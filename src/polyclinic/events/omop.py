@@ -15,11 +15,11 @@ __all__ = ["open_source"]
 OMOP = Tabular(
     "omop",
     tables=(
-        Table("person", "person_id", "care_site_id"),
+        Table("person", "person_id", "care_site_id year_of_birth"),
         Table(
             "visit_occurrence",
             "visit_occurrence_id person_id visit_start_date visit_end_date",
-            "visit_start_datetime visit_end_datetime care_site_id",
+            "visit_start_datetime visit_end_datetime care_site_id visit_concept_id",
         ),
         Table(
             "condition_occurrence",
@@ -46,12 +46,29 @@ OMOP = Tabular(
             optional=True,
         ),
         Table("death", "person_id death_date", optional=True),
+        Table(
+            "observation_period",
+            "person_id observation_period_start_date observation_period_end_date",
+            optional=True,
+        ),
+        Table("cohort", "cohort_definition_id subject_id cohort_start_date", "cohort_end_date", optional=True),
+        Table("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
         Table("concept", "concept_id concept_name vocabulary_id concept_code"),
         Table("cdm_source", "cdm_version", optional=True),
     ),
     events=("condition_occurrence", "procedure_occurrence", "drug_exposure", "measurement"),
     visits=("visit_occurrence", "visit_occurrence_id"),
     unique={"person": "person_id", "concept": "concept_id", "death": "person_id"},
+    typed=True,
+)
+BIRTHS = "SELECT person_id AS patient_id, year_of_birth AS year FROM person"
+OBSERVED = (
+    "SELECT person_id AS patient_id, observation_period_start_date AS starts, observation_period_end_date AS ends "
+    "FROM observation_period"
+)
+COHORT = (
+    "SELECT CAST(cohort_definition_id AS BIGINT) AS definition, CAST(subject_id AS VARCHAR) AS patient_id, "
+    "cohort_start_date AS starts, cohort_end_date AS ends FROM cohort"
 )
 
 
@@ -63,4 +80,10 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
     if node.source.codes == "source":
         opened = replace(opened, events=statement("omop_source"))
-    return replace(opened, inputs=inputs)
+    return replace(
+        opened,
+        inputs=inputs,
+        births=BIRTHS,
+        observed=OBSERVED if "observation_period" in opened.inputs else None,
+        cohort=COHORT if "cohort" in opened.inputs else None,
+    )

@@ -39,6 +39,14 @@ class Opened:
         Name -> what it was read from.
     labels
         Query: ``patient_id, label`` where the source brings labels of patients; None otherwise.
+    typed
+        Whether ``visits`` has the column ``type``.
+    births
+        Query: ``patient_id, year`` of birth.
+    observed
+        Query: ``patient_id, starts, ends`` of observation periods.
+    cohort
+        Query: ``definition, patient_id, starts, ends`` of the site's cohorts.
     """
 
     events: str
@@ -47,6 +55,10 @@ class Opened:
     cheap: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)
     labels: str | None = None
+    typed: bool = False
+    births: str | None = None
+    observed: str | None = None
+    cohort: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,8 @@ class Tabular:
         Table and column that identify a visit; any boolean column of that table can be an outcome.
     unique
         Table -> column that must not repeat, the visit's own aside.
+    typed
+        Whether the visits have a type.
     """
 
     name: str
@@ -72,6 +86,7 @@ class Tabular:
     events: tuple[str, ...]
     visits: tuple[str, str]
     unique: Mapping[str, str] = field(default_factory=dict)
+    typed: bool = False
 
     def open(self, con: Connection, node: Node, outcome: str | None) -> Opened:
         """Open the tables; ``outcome`` names a further column of the visit table."""
@@ -95,6 +110,7 @@ class Tabular:
             rows={t: f"SELECT count(*) FROM {identifier(t)}" for t in self.events},
             visits=visits,
             inputs=origins,
+            typed=self.typed,
         )
 
     def _check_unique(self, con: Connection, node: Node) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import DataError
 from polyclinic.events.accounting import Step
 from polyclinic.events.engine import Connection, literal, reading
+from polyclinic.events.protocol import Attrition, opt_out, restrict, restricts
 from polyclinic.events.source import COLUMNS, SYSTEMS, Opened, open_source
-from polyclinic.study import Node
+from polyclinic.study import Node, Study
 
 __all__ = ["EventTable", "read_events"]
 
@@ -28,6 +29,11 @@ SELECT origin,
        {unread} AS unread, {odd} AS odd
 FROM ({query})
 """
+COUNTED: Final = (
+    "SELECT origin, dropped, count(*), count(*) FILTER (unread), count(*) FILTER (time IS NULL), "
+    "count(*) FILTER (visit_id IS NULL), count(*) FILTER (odd) FROM canonical GROUP BY ALL"
+)
+WITHOUT: Final = "SELECT * FROM ({}) WHERE CAST(patient_id AS VARCHAR) NOT IN (SELECT patient_id FROM optout WHERE patient_id IS NOT NULL)"
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,9 @@ class EventTable:
     rows
         Events in the file.
     notes
-        Kind of remark -> number: events without time, without visit, times that could not be read.
+        Kind of remark -> number: events without time, without visit.
+    attrition
+        Patients and rows left after each step of the protocol; empty where there is none.
     """
 
     path: Path
@@ -53,15 +61,27 @@ class EventTable:
     inputs: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     notes: Mapping[str, int] = field(default_factory=dict)
+    attrition: tuple[Attrition, ...] = ()
 
     def scan(self) -> str:
         """The table as a relation of the engine."""
         return f"read_parquet({literal(str(self.path))})"
 
 
-def read_events(con: Connection, node: Node, path: Path, *, outcome: str | None = None) -> tuple[EventTable, Opened]:
-    """Read a node's source into the event file ``path``; every row is used or dropped for a named reason."""
-    opened = open_source(con, node, outcome)
+def read_events(con: Connection, node: Node, path: Path, study: Study | None = None) -> tuple[EventTable, Opened]:
+    """Read a node's source into the event file ``path``; every row is used or dropped for a named reason.
+
+    A study's protocol ([cohort], [time], [visits]) and the owner's [exclude] take out what is not asked for, or not allowed.
+    """
+    opened = open_source(con, node, study.labels.outcome if study and study.labels else None)
+    digests = opt_out(con, node)
+    limited = restricts(node, study)
+    if node.exclude is not None:  # labels and visits of who opted out are not looked at either
+        opened = replace(
+            opened,
+            visits=opened.visits and WITHOUT.format(opened.visits),
+            labels=opened.labels and WITHOUT.format(opened.labels),
+        )
     what = f"site {node.name!r}, source {node.source.kind!r}"
     with reading(what):
         columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
@@ -72,11 +92,8 @@ def read_events(con: Connection, node: Node, path: Path, *, outcome: str | None 
         odd = "(value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL)" if columns["value"] == "VARCHAR" else "false"
         query = CANONICAL.format(time=time, unread=unread, odd=odd, query=opened.events)
         # Parquet can be scanned again at little cost; anything else is parsed once and kept in the scratch file.
-        con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap else 'TABLE'} canonical AS {query}")
-        counted = con.execute(
-            "SELECT origin, dropped, count(*), count(*) FILTER (unread), count(*) FILTER (time IS NULL), "
-            "count(*) FILTER (visit_id IS NULL), count(*) FILTER (odd) FROM canonical GROUP BY ALL"
-        ).fetchall()
+        con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap and not limited else 'TABLE'} canonical AS {query}")
+        counted = con.execute(COUNTED).fetchall()
         there = {origin: _one(con, sql) for origin, sql in opened.rows.items()}
     steps = tuple(
         Step(
@@ -95,6 +112,12 @@ def read_events(con: Connection, node: Node, path: Path, *, outcome: str | None 
             faults=faults,
             hint="correct the source; texts that mean 'no value' go in missing = [...]",
         )
+    more: tuple[Step, ...] = ()
+    attrition: tuple[Attrition, ...] = ()
+    if limited:
+        more, attrition = restrict(con, node, study, opened)
+        rows = attrition[-1].rows
+        counted = con.execute(COUNTED).fetchall()
     used = [r for r in counted if r[1] is None]
     notes = {
         "events without time": sum(r[4] for r in used),
@@ -105,9 +128,9 @@ def read_events(con: Connection, node: Node, path: Path, *, outcome: str | None 
             f"COPY (SELECT {', '.join(COLUMNS)} FROM canonical WHERE dropped IS NULL) "
             f"TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy)"
         )
-        if not opened.cheap:
+        if limited or not opened.cheap:
             con.execute("DROP TABLE canonical")
-    return EventTable(path, steps, opened.inputs, rows, notes), opened
+    return EventTable(path, (*steps, *more), {**opened.inputs, **digests}, rows, notes, attrition), opened
 
 
 def _faults(con: Connection, node: Node, counted: list[Any], rows: int, steps: tuple[Step, ...]) -> list[str]:

@@ -41,6 +41,18 @@ class Policy(BaseModel):
     review: Literal["none", "first", "each"] = Field(
         "none", description="Which releases wait for the owner's approval."
     )
+    cohorts: tuple[str, ...] = Field(
+        (), description="SQL files of cohorts that may run here; a study names one by its digest."
+    )
+    max_dropped: float = Field(
+        0.5, ge=0, le=1, description="check fails where a larger share of a table's rows cannot be used."
+    )
+    max_unmapped: float = Field(
+        0.5, ge=0, le=1, description="check fails where a larger share of a mode's rows has no group."
+    )
+    max_one_patient: float = Field(
+        0.2, ge=0, le=1, description="check fails where one patient has a larger share of the events (of 100 and more)."
+    )
     allow_gather: bool = Field(False, description="May a contribution be shown by itself, not only in a sum?")
     allow_unproven: bool | None = Field(
         None,

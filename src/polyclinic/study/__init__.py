@@ -3,6 +3,7 @@
 This is the only room that reads TOML.
 """
 
+from polyclinic.study.cohort import CohortRule, ExcludeRule, TimeRule, VisitRule, bin_label
 from polyclinic.study.node import Node, secret
 from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, Method, PrivacyAsked, TensorRule, hours
 from polyclinic.study.source import Source, SourceKind
@@ -10,6 +11,8 @@ from polyclinic.study.study import Generated, Study
 
 __all__ = [
     "CodeRule",
+    "CohortRule",
+    "ExcludeRule",
     "FeatureRule",
     "Generated",
     "LabelRule",
@@ -20,6 +23,9 @@ __all__ = [
     "SourceKind",
     "Study",
     "TensorRule",
+    "TimeRule",
+    "VisitRule",
+    "bin_label",
     "hours",
     "secret",
 ]

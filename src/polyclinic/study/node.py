@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
+from polyclinic.study.cohort import ExcludeRule
 from polyclinic.study.source import Source
 from polyclinic.study.toml import NAME, Section, TomlFile
 
@@ -39,6 +40,7 @@ class Node(TomlFile):
 
     site: SiteIdentity
     source: Source
+    exclude: ExcludeRule | None = None
     policy: dict[str, Any] = Field(default_factory=dict)
     ledger: dict[str, Any] = Field(default_factory=dict)
     keys: dict[str, Any] = Field(default_factory=dict)

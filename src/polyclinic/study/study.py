@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from polyclinic.errors import ConfigError
+from polyclinic.study.cohort import CohortRule, TimeRule, VisitRule
 from polyclinic.study.node import Node
 from polyclinic.study.rules import CodeRule, FeatureRule, Identity, LabelRule, Method, PrivacyAsked, TensorRule
 from polyclinic.study.source import Source
@@ -74,6 +75,9 @@ class Study(TomlFile):
     tensor: TensorRule | None = None
     features: FeatureRule | None = None
     codes: dict[str, CodeRule] = Field(default_factory=dict)
+    cohort: CohortRule | None = None
+    time: TimeRule | None = None
+    visits: VisitRule | None = None
     labels: LabelRule | None = None
     method: Method | None = None
     privacy: PrivacyAsked | None = None
@@ -115,6 +119,11 @@ class Study(TomlFile):
         modes = tensor.get("modes")
         if isinstance(modes, list | tuple):
             faults += [f"codes.{k} is not one of tensor.modes" for k in section("codes") if k not in modes]
+            bins = bool(section("time").get("bins"))
+            if ("time" in modes) != bins:
+                faults.append("time.bins and the mode 'time' in tensor.modes belong together")
+            elif bins and tensor.get("window", "visit") not in ("visit", "day"):
+                faults.append("tensor.window: with the mode 'time' it is 'visit' or 'day'")
         return faults
 
     @property

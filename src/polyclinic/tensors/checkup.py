@@ -63,8 +63,7 @@ def check_node(node: Node, study: Study | None = None, *, min_patients: int = 1)
                 out.findings.append(f"matrix of {matrix.values.shape[0]:,} patients x {matrix.values.shape[1]} columns")
                 _enough(len(matrix.patients), min_patients, out)
                 return out
-            outcome = study.labels.outcome if study and study.labels else None
-            table, opened = read_events(con, node, scratch / "events.parquet", outcome=outcome)
+            table, opened = read_events(con, node, scratch / "events.parquet", study)
             _events(con, table, out)
             try:
                 labels = read_labels(con, opened, study.labels if study else None, node.source.label)

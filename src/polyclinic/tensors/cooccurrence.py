@@ -29,9 +29,9 @@ from polyclinic.tensors.vocabulary import Coverage, Vocabulary, choose_codes
 
 __all__ = ["Coverage", "Vocabulary", "choose_codes", "count_together", "repeats"]
 
-SLICE: Final = 3_000_000  # combinations of codes laid out at a time
+SLICE: Final = 1_000_000  # combinations of codes laid out at a time
 PACKED: Final = 2**62  # combinations of a slice's patients and codes that one number can name
-Cells = tuple[NDArray[Any], list[NDArray[Any]], NDArray[np.float64]]  # p, codes of every mode, values
+Cells = list[NDArray[Any]]  # p, codes of every mode, values
 
 
 def count_together(
@@ -49,6 +49,8 @@ def count_together(
         entering, used = _units(con, rule, len(sizes), None if site is None else vocabulary.sites.index(site))
         parts = [_reduced(*part, sizes, rule) for part in _slices(con, rule, len(sizes))]
         con.execute("DROP TABLE unit")
+        if site is None:
+            con.execute("DROP TABLE fact")
     dropped = {lonely(rule): entering - used} if entering > used else {}
     step = Step("count together" if site is None else f"count together at {site}", entering, used, dropped)
     if not parts:
@@ -184,18 +186,32 @@ def _reduced(columns: dict[str, Any], whole: bool, sizes: Sequence[int], rule: T
         values = np.diff(np.append(first, length)).astype(np.float64)
     else:
         values = value if whole else np.add.reduceat(value, first) if len(first) else value
-    return people.astype(np.int32), codes, values if rule.cap is None else np.minimum(values, rule.cap)
+    if rule.cap is not None:
+        values = np.minimum(values, rule.cap)
+    short = values.astype(np.float32)  # half the memory until the tensor is laid out, where nothing is lost by it
+    return [people.astype(np.int32), *codes, short if np.array_equal(short, values) else values]
+
+
+def _taken(parts: list[Cells], n: int, kind: type[Any] | None = None) -> NDArray[Any]:
+    """One column of all parts, which let go of it."""
+    out = np.empty(sum(len(x[n]) for x in parts), kind or parts[0][n].dtype)
+    at = 0
+    for x in parts:
+        out[at : at + len(x[n])] = x[n]
+        at += len(x[n])
+        x[n] = x[n][:0]
+    return out
 
 
 def _tensor(parts: list[Cells], vocabulary: Vocabulary) -> SparseTensor:
     """Lay the cells out by patient; codes of an axis that is not fixed and never co-occur are left out."""
-    p = np.concatenate([x[0] for x in parts])
+    p = _taken(parts, 0)
     first = np.flatnonzero(np.diff(p, prepend=-1))
     present, indptr = p[first], np.append(first, len(p)).astype(np.int64)
     del p
     codes, axes = [], []
     for m, (axis, fixed) in enumerate(zip(vocabulary.axes, vocabulary.fixed)):
-        c = np.concatenate([x[1][m] for x in parts])
+        c = _taken(parts, m + 1)
         if not fixed:
             seen = np.bincount(c, minlength=len(axis.labels or ())) > 0
             if not seen.all():
@@ -203,8 +219,7 @@ def _tensor(parts: list[Cells], vocabulary: Vocabulary) -> SparseTensor:
                 axis = axis.take(np.flatnonzero(seen).tolist())
         codes.append(c)
         axes.append(axis)
-    values = np.concatenate([x[2] for x in parts])
-    parts.clear()
+    values = _taken(parts, len(codes) + 1, np.float64)
     return SparseTensor.from_layout(
         np.arange(len(present)),
         indptr,

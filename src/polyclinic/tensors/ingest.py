@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyclinic import __version__
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events import EventTable, Step, read_events
-from polyclinic.events.engine import Connection, literal, reading, session
+from polyclinic.events.engine import COUNTING, Connection, literal, reading, session
 from polyclinic.events.labels import Labels, read_labels
 from polyclinic.events.matrix import Matrix, read_matrix
 from polyclinic.events.tables import hash_of
@@ -153,16 +153,18 @@ def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> In
 
 def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     table, vocabulary, labels = _read(con, scratch, node, study)
+    again = repeats(con, study.rule())
     tensor, step = count_together(con, study.rule(), vocabulary)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
-    manifest["skew"] = skew(tensor, repeats(con, study.rule())).to_json()
+    manifest["skew"] = skew(tensor, again).to_json()
     return Ingested(Site(node.name, tensor, None, _aligned(con, tensor)), manifest)
 
 
 def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
     rule = study.labels
-    table, opened = read_events(con, node, scratch / "events.parquet", outcome=rule.outcome if rule else None)
+    table, opened = read_events(con, node, scratch / "events.parquet", study)
     labels = read_labels(con, opened, rule, node.source.label)
+    con.execute(f"SET memory_limit = {literal(COUNTING)}")
     return table, choose_codes(con, table.scan(), study), labels
 
 
@@ -250,6 +252,10 @@ def _manifest(
         "site": node.name,
         "source": {"kind": node.source.kind, "read": dict(table.inputs)},
         "steps": [s.to_json() for s in (*table.steps, *steps)],
+        "attrition": [
+            *(a.to_json() for a in table.attrition),
+            {"step": "code rules", "patients": tensor.patients, "rows": steps[-1].rows_out},
+        ],
         "notes": dict(table.notes),
         "rule": {
             "modes": list(rule.modes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from polyclinic.errors import DataError
 from polyclinic.events.accounting import Step
 from polyclinic.events.codes import Code, group
 from polyclinic.events.engine import Connection, literal, reading
-from polyclinic.study import CodeRule, Study, TensorRule
+from polyclinic.study import CodeRule, Study, TensorRule, bin_label
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import read_public_axis
 from polyclinic.tensors.place import lacks, tick
@@ -180,9 +181,30 @@ def _view(con: Connection, events: str, rule: TensorRule, study: Study) -> None:
         source = f"{events} e LEFT JOIN ranges r ON r.code = e.code"
     else:
         kind, source = "e.kind", f"{events} e"
-    con.execute(
-        f"CREATE OR REPLACE TEMP VIEW events AS SELECT e.patient_id, e.visit_id, e.time, {kind}, e.code, e.system, "
-        f"e.description, e.site FROM {source}"
+    query = f"SELECT e.patient_id, e.visit_id, e.time, {kind}, e.code, e.system, e.description, e.site FROM {source}"
+    con.execute(f"CREATE OR REPLACE TEMP VIEW events AS {_timed(query, study) if 'time' in rule.modes else query}")
+
+
+def _timed(query: str, study: Study) -> str:
+    """Events and, for every visit and day of theirs, an event of the kind ``time``: its bin of days since the index date.
+
+    A visit that lies in two bins is two places, so that codes meet the bin in which they occurred.
+    """
+    edges = study.time.bins if study.time is not None else ()
+    names = [bin_label(a, b, b == edges[-1]) for a, b in pairwise(edges)]
+    since = "(CAST(q.time AS DATE) - m.index_date)"
+    cases = " ".join(
+        f"WHEN {since} >= {a} AND {since} {'<=' if b == edges[-1] else '<'} {b} THEN {literal(x)}"
+        for (a, b), x in zip(pairwise(edges), names, strict=True)
+    )
+    binned = (
+        f"SELECT q.* REPLACE (q.visit_id || ' in ' || (CASE {cases} END) AS visit_id), CASE {cases} END AS bin "
+        f"FROM ({query}) q JOIN member m USING (patient_id)"
+    )
+    return (
+        f"SELECT * EXCLUDE (bin) FROM ({binned}) UNION ALL SELECT DISTINCT patient_id, visit_id, "
+        "CAST(CAST(time AS DATE) AS TIMESTAMP), 'time', bin, NULL, NULL, site "
+        f"FROM ({binned}) WHERE bin IS NOT NULL"
     )
 
 

@@ -4,6 +4,7 @@ WITH stays AS (
     FROM icustays
 )
 SELECT a.subject_id AS patient_id, a.hadm_id AS visit_id, a.admittime AS starts, a.dischtime AS ends,
-       a.hospital_expire_flag AS died, s.site AS site
+       a.hospital_expire_flag AS died, s.site AS site,
+       a.admission_type AS type
 FROM admissions a
 LEFT JOIN stays s ON s.hadm_id = a.hadm_id AND s.nth = 1

@@ -1,0 +1,316 @@
+"""Who, when, which visits: the restrictions of a protocol, in one order, each counted.
+
+opt-out, cohort, age and washout, study period, observation period, visit types, look-back. An index date is the first
+day of the cohort; without a definition it is the start of a patient's first visit (of the types, in the study period).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.events.accounting import Step
+from polyclinic.events.cohort_sql import owners_query
+from polyclinic.events.engine import Connection, literal, reading
+from polyclinic.events.source import Opened
+from polyclinic.events.tables import hash_of
+from polyclinic.study import Node, Study
+
+__all__ = ["Attrition", "opt_out", "restrict", "restricts", "shared"]
+
+STEPS: Final = ("opt-out", "cohort", "age", "washout", "study period", "observation period", "visit types", "look-back")
+ICD: Final = "('icd9cm', 'icd9proc', 'icd10', 'icd10cm', 'icd10pcs')"
+# OMOP visit concepts; other sources write words.
+TYPES: Final = {
+    "inpatient": ("9201", "262", "8717", "inpatient"),
+    "outpatient": ("9202", "5083", "outpatient"),
+    "emergency": ("9203", "262", "emergency"),
+}
+
+
+@dataclass(frozen=True)
+class Attrition:
+    """What is left after a step: patients and rows."""
+
+    step: str
+    patients: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the manifest."""
+        return {"step": self.step, "patients": self.patients, "rows": self.rows}
+
+
+def restricts(node: Node, study: Study | None) -> bool:
+    """Whether a protocol takes anything away at all."""
+    return node.exclude is not None or (study is not None and any((study.cohort, study.time, study.visits)))
+
+
+def opt_out(con: Connection, node: Node) -> dict[str, str]:
+    """The table ``optout`` (patient_id), read anew every time; returns the digest of the list."""
+    con.execute("CREATE OR REPLACE TEMP TABLE optout (patient_id VARCHAR)")
+    if node.exclude is None:
+        return {}
+    path = node.path(node.exclude.patients)
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such list of patients", hint="[exclude] patients: a CSV file, one column")
+    with reading("[exclude] patients"):
+        con.execute(
+            "INSERT INTO optout SELECT DISTINCT trim(COLUMNS(*)) FROM "
+            f"read_csv({literal(str(path))}, header = true, all_varchar = true, columns = {{'patient': 'VARCHAR'}}, "
+            "auto_detect = false, delim = ',', quote = '\"')"
+        )
+    return {"opt-out sha256": hash_of(path)}
+
+
+def restrict(
+    con: Connection, node: Node, study: Study | None, opened: Opened
+) -> tuple[tuple[Step, ...], tuple[Attrition, ...]]:
+    """Mark every row of ``canonical`` that a protocol leaves out with its reason (column ``dropped``); count them.
+
+    Makes the table ``member`` (patient_id, index_date, why).
+    """
+    what = "the protocol of the study"
+    _check(node, study, opened)
+    with reading(what):
+        _members(con, node, study, opened)
+        _mark(con, study, opened)
+        rows = con.execute(
+            "SELECT origin IS NULL OR nth IS NULL, nth, why, count(*), count(DISTINCT patient_id) FROM restricted "
+            "WHERE dropped IS NULL GROUP BY ALL"
+        ).fetchall()
+        left = con.execute(
+            "SELECT patient_id, max(coalesce(nth, 99)) FROM restricted WHERE dropped IS NULL GROUP BY 1"
+        ).fetchnumpy()
+        con.execute("DROP TABLE canonical")
+        con.execute(
+            "CREATE TABLE canonical AS SELECT * EXCLUDE (nth, why, dropped), coalesce(dropped, why) AS dropped FROM restricted"
+        )
+        con.execute("DROP TABLE restricted")
+    total = sum(r[3] for r in rows)
+    asked = _asked(node, study, opened)
+    last = np.asarray(left.popitem()[1]) if left else np.zeros(0)
+    steps, attrition = [], [Attrition("in the source", len(last), total)]
+    for n, name in enumerate(STEPS):
+        if name not in asked:
+            continue
+        gone = {str(r[2]): int(r[3]) for r in rows if r[1] == n}
+        steps.append(Step(name, total, total - sum(gone.values()), gone))
+        total -= sum(gone.values())
+        attrition.append(Attrition(name, int((last > n).sum()), total))
+    if total == 0:
+        raise DataError(
+            "nobody is left by the protocol of the study",
+            faults=[f"{a.step}: {a.patients} patients, {a.rows} rows left" for a in attrition],
+            hint="see [cohort], [time], [visits] of the study and [exclude] of the node",
+        )
+    return tuple(steps), tuple(attrition)
+
+
+def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, Any]]:
+    """The table as others may see it: no number, and no difference to the last shown one, between 1 and ``minimum`` - 1.
+
+    Examples
+    --------
+    >>> a = [Attrition("in the source", 100, 900), Attrition("opt-out", 97, 880), Attrition("cohort", 60, 500)]
+    >>> [x["patients"] for x in shared(a, 11)]
+    [100, None, 60]
+    """
+    out = []
+    last: int | None = None
+    for a in attrition:
+        lost = None if last is None else last - a.patients
+        hidden = 0 < a.patients < minimum or (lost is not None and 0 < lost < minimum)
+        out.append({"step": a.step, "patients": None if hidden else a.patients})
+        last = last if hidden else a.patients
+    return out
+
+
+def _asked(node: Node, study: Study | None, opened: Opened) -> set[str]:
+    out = {"opt-out"} if node.exclude is not None else set()
+    if study is None:
+        return out
+    c, t = study.cohort, study.time
+    if c is not None or (t is not None and t.relative):
+        out.add("cohort")
+    if c is not None:
+        out |= {"age"} if c.age else set()
+        out |= {"washout"} if c.washout else set()
+    if t is not None:
+        out |= {"study period"} if t.start or t.end else set()
+        out |= {"look-back"} if t.before is not None or t.after is not None or t.bins else set()
+    if (c is not None or t is not None) and opened.observed is not None:
+        out.add("observation period")
+    return out | ({"visit types"} if study.visits else set())
+
+
+def _check(node: Node, study: Study | None, opened: Opened) -> None:
+    """What the source would have to know and does not: all of it at once."""
+    if study is None:
+        return
+    c, faults = study.cohort, []
+    typed = study.visits is not None or bool(c and "visits" in c.first)
+    if typed and not opened.typed:
+        faults.append("[visits] types: its visits have no type")
+    if c is not None:
+        if c.age and opened.births is None:
+            faults.append("[cohort] age: it has no year of birth")
+        if c.washout and opened.observed is None:
+            faults.append("[cohort] washout: it has no observation periods")
+        if c.definition is not None and opened.cohort is None:
+            faults.append("[cohort] definition: it has no COHORT table")
+    if opened.visits is None and study.cohort is not None and not (c and (c.definition or c.sql)):
+        faults.append("[cohort]: it has no visits to take the index date from")
+    if faults:
+        raise ConfigError(
+            f"site {node.name!r}: source {node.source.kind!r} lacks what the study asks for",
+            faults=faults,
+            hint="OMOP has all of these; or drop the section",
+        )
+
+
+def _in_types(con: Connection, types: Sequence[str], column: str) -> str:
+    """SQL: a visit's type is one of these, or a descendant of one (OMOP)."""
+    names = {x for t in types for x in TYPES.get(t.strip().lower(), (t.strip().lower(),))}
+    below = con.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = 'concept_ancestor'").fetchone()
+    if below and below[0]:
+        listed = ", ".join(map(literal, sorted(names)))
+        names |= {
+            str(r[0])
+            for r in con.execute(
+                "SELECT CAST(descendant_concept_id AS VARCHAR) FROM concept_ancestor "
+                f"WHERE CAST(ancestor_concept_id AS VARCHAR) IN ({listed})"
+            ).fetchall()
+        }
+    return f"coalesce(lower(trim(CAST({column} AS VARCHAR))) IN ({', '.join(map(literal, sorted(names)))}), false)"
+
+
+def _between(column: str, study: Study) -> str:
+    t = study.time
+    parts = [f"{column} >= DATE '{t.start}'"] if t and t.start else []
+    parts += [f"{column} <= DATE '{t.end}'"] if t and t.end else []
+    return " AND ".join(parts) or "true"
+
+
+def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
+    """Query: patient_id, day; the days from which on a patient could be looked at."""
+    c = study.cohort
+    if c is not None and c.definition is not None:
+        return f"SELECT patient_id, TRY_CAST(starts AS DATE) AS day FROM ({opened.cohort}) WHERE definition = {c.definition}"
+    if c is not None and c.sql is not None:
+        query = owners_query(con, node, c)
+        return f"SELECT CAST(subject_id AS VARCHAR) AS patient_id, TRY_CAST(cohort_start_date AS DATE) AS day FROM ({query})"
+    first = dict(c.first) if c is not None else {}
+    types = first.pop("visits", study.visits.types if study.visits else ())
+    chosen = _in_types(con, types, "v.type") if types else "true"
+    query = (
+        "SELECT CAST(v.patient_id AS VARCHAR) AS patient_id, TRY_CAST(v.starts AS DATE) AS day, "
+        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({opened.visits}) v WHERE {chosen}"
+    )
+    for kind, codes in first.items():
+        plain = [x.strip().upper().replace(".", "") for x in codes]
+        begins = " OR ".join(f"starts_with(plain, {literal(x)})" for x in plain)
+        same = ", ".join(map(literal, plain))
+        query = (
+            f"SELECT q.* FROM ({query}) q SEMI JOIN (SELECT patient_id, visit_id FROM (SELECT *, "
+            f"replace(upper(trim(code)), '.', '') AS plain FROM canonical WHERE dropped IS NULL AND kind = {literal(kind)}) "
+            f"WHERE plain IN ({same}) OR (system IN {ICD} AND ({begins}))) e USING (patient_id, visit_id)"
+        )
+    return query
+
+
+def _members(con: Connection, node: Node, study: Study | None, opened: Opened) -> None:
+    """Table ``member``: every patient with the index date, and the step (nth) and reason (why) of who is left out."""
+    relative = study is not None and (study.cohort is not None or bool(study.time and study.time.relative))
+    if study is not None and relative:
+        con.execute(
+            "CREATE OR REPLACE TEMP TABLE entered AS SELECT patient_id, min(day) AS index_date FROM "
+            f"({_entries(con, node, study, opened)}) WHERE {_between('day', study)} GROUP BY 1"
+        )
+    else:
+        con.execute("CREATE OR REPLACE TEMP TABLE entered (patient_id VARCHAR, index_date DATE)")
+    born = opened.births or "SELECT CAST(NULL AS VARCHAR) AS patient_id, CAST(NULL AS INTEGER) AS year WHERE false"
+    spans = (
+        opened.observed
+        or "SELECT CAST(NULL AS VARCHAR) AS patient_id, CAST(NULL AS DATE) AS starts, CAST(NULL AS DATE) AS ends WHERE false"
+    )
+    con.execute(
+        "CREATE OR REPLACE TEMP TABLE spans AS SELECT CAST(patient_id AS VARCHAR) AS patient_id, TRY_CAST(starts AS DATE) AS "
+        f"starts, TRY_CAST(ends AS DATE) AS ends FROM ({spans})"
+    )
+    c = study.cohort if study is not None else None
+    cases = ["WHEN o.patient_id IS NOT NULL THEN {'nth': 0, 'why': 'opted out'}"]
+    if relative:
+        cases.append("WHEN e.index_date IS NULL THEN {'nth': 1, 'why': 'not in the cohort'}")
+    if c is not None and c.age:
+        old = "year(e.index_date) - b.year"
+        cases.append(f"WHEN {old} IS NULL THEN {{'nth': 2, 'why': 'age is not known'}}")
+        cases.append(
+            f"WHEN {old} NOT BETWEEN {c.age[0]} AND {c.age[1]} THEN {{'nth': 2, 'why': 'not of the age at the index date'}}"
+        )
+    if c is not None and c.washout:
+        cases.append(
+            f"WHEN e.index_date - s.starts < {c.washout} OR s.starts IS NULL "
+            "THEN {'nth': 3, 'why': 'observed too shortly before the index date'}"
+        )
+    con.execute(
+        "CREATE OR REPLACE TEMP TABLE member AS SELECT p.patient_id, e.index_date, s.starts AS seen_from, s.ends AS seen_to, "
+        f"CASE {' '.join(cases)} END AS fate FROM (SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL) p "
+        "LEFT JOIN optout o USING (patient_id) LEFT JOIN entered e USING (patient_id) LEFT JOIN "
+        f"(SELECT CAST(patient_id AS VARCHAR) AS patient_id, any_value(TRY_CAST(year AS INTEGER)) AS year FROM ({born}) "
+        "GROUP BY 1) b USING (patient_id) LEFT JOIN (SELECT n.patient_id, min(n.starts) AS starts, max(n.ends) AS ends "
+        "FROM spans n JOIN entered e USING (patient_id) WHERE e.index_date BETWEEN n.starts AND n.ends GROUP BY 1) s "
+        "USING (patient_id)"
+    )
+
+
+def _mark(con: Connection, study: Study | None, opened: Opened) -> None:
+    """Table ``restricted``: ``canonical`` with the step (nth) and reason (why) that takes a row out."""
+    t = study.time if study is not None else None
+    day = "CAST(c.time AS DATE)"
+    cases = ["WHEN m.fate IS NOT NULL THEN m.fate"]
+    joins = ""
+    relative = study is not None and (study.cohort is not None or bool(t and t.relative))
+    if study is not None and t is not None and (t.start or t.end):
+        cases.append(f"WHEN {day} IS NULL THEN {{'nth': 4, 'why': 'no time'}}")
+        cases.append(f"WHEN NOT ({_between(day, study)}) THEN {{'nth': 4, 'why': 'outside the study period'}}")
+    if study is not None and (study.cohort is not None or t is not None) and opened.observed is not None:
+        inside = (
+            f"{day} BETWEEN m.seen_from AND m.seen_to"
+            if relative
+            else f"len(list_filter(o.spans, s -> {day} BETWEEN s.a AND s.b)) > 0"
+        )
+        if not relative:
+            joins += (
+                " LEFT JOIN (SELECT patient_id, list({'a': starts, 'b': ends}) AS spans FROM spans GROUP BY 1) o "
+                "ON o.patient_id = c.patient_id"
+            )
+        cases.append(f"WHEN NOT coalesce({inside}, false) THEN {{'nth': 5, 'why': 'outside the observation period'}}")
+    if study is not None and study.visits is not None:
+        joins += (
+            f" LEFT JOIN (SELECT DISTINCT CAST(patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id FROM "
+            f"({opened.visits}) v WHERE {_in_types(con, study.visits.types, 'v.type')}) k "
+            "ON k.patient_id = c.patient_id AND k.visit_id = c.visit_id"
+        )
+        cases.append("WHEN k.visit_id IS NULL THEN {'nth': 6, 'why': 'not of a visit of these types'}")
+    if t is not None and (t.before is not None or t.after is not None or t.bins):
+        since = f"({day} - m.index_date)"
+        low = max([-t.before] if t.before is not None else [], default=None)
+        high = min([t.after] if t.after is not None else [], default=None)
+        if t.bins:
+            low = t.bins[0] if low is None else max(low, t.bins[0])
+            high = t.bins[-1] if high is None else min(high, t.bins[-1])
+        ends = [f"{since} >= {low}"] if low is not None else []
+        ends += [f"{since} <= {high}"] if high is not None else []
+        cases.append(
+            f"WHEN NOT coalesce({' AND '.join(ends)}, false) THEN {{'nth': 7, 'why': 'outside the look-back'}}"
+        )
+    con.execute(
+        f"CREATE OR REPLACE TABLE restricted AS SELECT * EXCLUDE (fate), fate.nth AS nth, fate.why AS why FROM (SELECT c.*, "
+        f"CASE WHEN c.dropped IS NOT NULL THEN NULL {' '.join(cases)} END AS fate FROM canonical c LEFT JOIN member m "
+        f"ON m.patient_id = c.patient_id{joins})"
+    )

@@ -1,0 +1,92 @@
+"""The sections of ``study.toml`` that say who, when and which visits: ``[cohort]``, ``[time]``, ``[visits]``."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import pairwise
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from polyclinic.study.toml import Section
+
+__all__ = ["CohortRule", "ExcludeRule", "TimeRule", "VisitRule", "bin_label"]
+
+
+class CohortRule(Section):
+    """``[cohort]``: whose records take part, and from which day on they are looked at (the index date)."""
+
+    definition: int | None = Field(None, description="OMOP: cohort_definition_id of the site's COHORT table.")
+    sql: str | None = Field(
+        None,
+        description="Name of a SELECT subject_id, cohort_start_date, cohort_end_date that lies at the owner's node.",
+    )
+    sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="Digest of that file: it runs only if the owner's has the same."
+    )
+    first: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="First visit with one of these codes of every kind named, e.g. {diagnosis = ['I50'], visits = ['inpatient']}.",
+    )
+    age: tuple[int, int] | None = Field(None, description="Age in years at the index date: from, to.")
+    washout: int = Field(0, ge=0, description="Days of observation before the index date.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = [k for k in ("definition", "sql", "first") if getattr(self, k)]
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)}: choose one way to define the cohort")
+        if (self.sql is None) != (self.sha256 is None):
+            raise ValueError("sql and sha256 belong together: the digest of the file that the owner has")
+        if self.age is not None and self.age[0] > self.age[1]:
+            raise ValueError(f"age from {self.age[0]} to {self.age[1]}")
+        return self
+
+
+class TimeRule(Section):
+    """``[time]``: the study period, and the look-back around the index date."""
+
+    start: date | None = Field(None, description="First day of the study period.")
+    end: date | None = Field(None, description="Last day.")
+    before: int | None = Field(None, ge=0, description="Look-back: events from so many days before the index date ...")
+    after: int | None = Field(None, ge=0, description="... to so many days after it.")
+    bins: tuple[int, ...] = Field(
+        (), max_length=25, description="Edges, in days since the index date, of the mode 'time', e.g. [-365, -30, 0]."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise ValueError(f"start {self.start} is after end {self.end}")
+        if self.bins and (len(self.bins) < 3 or any(a >= b for a, b in pairwise(self.bins))):
+            raise ValueError("bins: at least three edges, each larger than the one before")
+        return self
+
+    @property
+    def relative(self) -> bool:
+        """Whether it needs an index date."""
+        return self.before is not None or self.after is not None or bool(self.bins)
+
+
+class VisitRule(Section):
+    """``[visits]``: which visits count."""
+
+    types: tuple[str, ...] = Field(
+        min_length=1,
+        description="inpatient, outpatient, emergency; an OMOP concept (with its descendants); or as the source writes it.",
+    )
+
+
+class ExcludeRule(Section):
+    """``[exclude]`` of a node: patients who opted out; read at every ingest."""
+
+    patients: str = Field(description="CSV file, one identifier of a patient a line under a header.")
+
+
+def bin_label(low: int, high: int, last: bool) -> str:
+    """What a bin of relative time is called; the last one holds its end, too.
+
+    >>> bin_label(-365, -30, False), bin_label(-30, 0, True)
+    ('-365 to -31 days', '-30 to 0 days')
+    """
+    return f"{low} to {high if last else high - 1} days"
