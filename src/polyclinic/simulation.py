@@ -20,6 +20,7 @@ from polyclinic.evaluation.attrition import attrition
 from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
+from polyclinic.events.accounting import shared
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.privacy.door import Door
@@ -53,10 +54,13 @@ def gathered(study: Study) -> Gathered:
     aligned = align_by_ring(found) if secret else align(found)
     asked = study.sites
     if asked is None or (asked.small is None and not asked.split):
-        return Gathered(Sites(aligned), 1, steps=found.steps)  # each site's own policy decides
+        return Gathered(
+            Sites(aligned, attrition=found.attrition), 1, steps=found.steps
+        )  # each site's own policy decides
     nodes = study.nodes()
     least = asked.min_patients or max([policy_of(n).min_patients for n in nodes], default=SMALL)
     made = gather(aligned, least, asked.small or "merge", same_people=asked.split and len(nodes) <= 1)
+    made.sites.attrition = found.attrition
     return replace(made, steps=found.steps)
 
 
@@ -102,6 +106,7 @@ def run_study(
             "study": study.to_json(),
             "sites": sorted(s.name for s in found),
             **({"small": who.to_json()} if who.joined or who.skipped else {}),
+            **({"attrition": shared(found.attrition, _least(study))} if found.attrition else {}),
             **_versions(),
         },
     )
@@ -221,12 +226,17 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
     folder.write_json(Path(folder.path / "outcome.json"), described)
 
 
+def _least(study: Study) -> int:
+    """The strictest owner's limit of a count that is shown."""
+    return max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
+
+
 def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: Study) -> Presence | None:
     """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
 
     Small counts are removed before anything is written, at the strictest owner's limit.
     """
-    minimum = max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
+    minimum = _least(study)
     if hasattr(model, "components_") and hasattr(model, "scale_"):
         alike = neighbours(model, sites, minimum=minimum)
         if alike is not None:

@@ -20,6 +20,7 @@ def command(
     from polyclinic.cli.console import console, say_json
     from polyclinic.study import Node, Study
     from polyclinic.tensors.ingest import ingest
+    from polyclinic.tensors.skew import Skew
 
     made = ingest(Node.read(node), Study.read(study), out)
     if json:
@@ -35,6 +36,10 @@ def command(
     if made.site.tensor is None:
         console.print(f"{made.site}, in {out}")
         return
+    attrition = made.manifest["attrition"]
+    if len(attrition) > 2:
+        console.print(" -> ".join(f"{a['step']} {a['patients']:,} patients" for a in attrition))
+    console.print(Skew(**made.manifest["skew"]).words())
     for mode in made.manifest["modes"]:
         share = mode["coverage"]["unmapped_share"]
         console.print(f"{mode['mode']}: {mode['codes']:,} codes ({mode['chosen']}); {share:.1%} of rows unmapped")

@@ -1,14 +1,16 @@
-"""Row accounting: rows in = rows out + rows dropped, by named reason, at every step."""
+"""Row and patient accounting: rows in = rows out + rows dropped, by named reason, at every step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.errors import DataError
 
-__all__ = ["Step"]
+__all__ = ["STEPS", "Attrition", "Step", "added", "shared"]
+
+STEPS: Final = ("opt-out", "cohort", "age", "washout", "study period", "observation period", "visit types", "look-back")
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,52 @@ class Step:
             "rows_out": self.rows_out,
             "dropped": dict(sorted(self.dropped.items())),
         }
+
+
+@dataclass(frozen=True)
+class Attrition:
+    """What is left after a step: patients and rows."""
+
+    step: str
+    patients: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the manifest."""
+        return {"step": self.step, "patients": self.patients, "rows": self.rows}
+
+
+def added(tables: Sequence[Sequence[Attrition]]) -> tuple[Attrition, ...]:
+    """One table of several sites; a site without a step keeps what it had before.
+
+    >>> a = [Attrition("in the source", 9, 90), Attrition("cohort", 5, 50)]
+    >>> [x.patients for x in added([a, [Attrition("in the source", 4, 40)]])]
+    [13, 9]
+    """
+    out = []
+    last = [Attrition("", 0, 0) for _ in tables]
+    for step in ("in the source", *STEPS):
+        if not any(a.step == step for t in tables for a in t):
+            continue
+        last = [next((a for a in t if a.step == step), was) for t, was in zip(tables, last, strict=True)]
+        out.append(Attrition(step, sum(a.patients for a in last), sum(a.rows for a in last)))
+    return tuple(out)
+
+
+def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, Any]]:
+    """The table as others may see it: no number, and no difference to the last shown one, between 1 and ``minimum`` - 1.
+
+    Examples
+    --------
+    >>> a = [Attrition("in the source", 100, 900), Attrition("opt-out", 97, 880), Attrition("cohort", 60, 500)]
+    >>> [x["patients"] for x in shared(a, 11)]
+    [100, None, 60]
+    """
+    out = []
+    last: int | None = None
+    for a in attrition:
+        lost = None if last is None else last - a.patients
+        hidden = 0 < a.patients < minimum or (lost is not None and 0 < lost < minimum)
+        out.append({"step": a.step, "patients": None if hidden else a.patients})
+        last = last if hidden else a.patients
+    return out

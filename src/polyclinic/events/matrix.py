@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.accounting import Step
 from polyclinic.events.engine import Connection, reading
+from polyclinic.events.protocol import opt_out
 from polyclinic.events.tables import describe, open_file
 from polyclinic.study import FeatureRule, Node
 
@@ -88,13 +89,19 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
         raise DataError(
             f"{path}: not a feature matrix", faults=faults, hint="complete it, or choose [features] columns"
         )
+    opt_out(con, node)
+    gone = {str(r[0]) for r in con.execute("SELECT patient_id FROM optout WHERE patient_id IS NOT NULL").fetchall()}
+    stays = np.array([n not in gone for n in names], bool)
+    if not stays.any():
+        raise DataError(f"{path}: every patient opted out", hint="see [exclude] of the node")
+    out = int((~stays).sum())
     return Matrix(
-        np.column_stack(list(numbers.values())),
+        np.column_stack(list(numbers.values()))[stays],
         tuple(numbers),
-        names,
-        None if label is None else _classes(table[label]),
-        None if source.split is None else _texts(table[source.split]),
-        Step("read features", rows, rows),
+        tuple(n for n, s in zip(names, stays) if s),
+        None if label is None else _classes(table[label])[stays],
+        None if source.split is None else tuple(np.array(_texts(table[source.split]), object)[stays].tolist()),
+        Step("read features", rows, rows - out, {"opted out": out} if out else {}),
     )
 
 

@@ -7,22 +7,20 @@ day of the cohort; without a definition it is the start of a patient's first vis
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.events.accounting import Step
+from polyclinic.events.accounting import STEPS, Attrition, Step
 from polyclinic.events.cohort_sql import owners_query
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.events.source import Opened
 from polyclinic.events.tables import hash_of
 from polyclinic.study import Node, Study
 
-__all__ = ["Attrition", "opt_out", "restrict", "restricts", "shared"]
+__all__ = ["opt_out", "restrict", "restricts"]
 
-STEPS: Final = ("opt-out", "cohort", "age", "washout", "study period", "observation period", "visit types", "look-back")
 ICD: Final = "('icd9cm', 'icd9proc', 'icd10', 'icd10cm', 'icd10pcs')"
 # OMOP visit concepts; other sources write words.
 TYPES: Final = {
@@ -30,19 +28,6 @@ TYPES: Final = {
     "outpatient": ("9202", "5083", "outpatient"),
     "emergency": ("9203", "262", "emergency"),
 }
-
-
-@dataclass(frozen=True)
-class Attrition:
-    """What is left after a step: patients and rows."""
-
-    step: str
-    patients: int
-    rows: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for the manifest."""
-        return {"step": self.step, "patients": self.patients, "rows": self.rows}
 
 
 def restricts(node: Node, study: Study | None) -> bool:
@@ -109,25 +94,6 @@ def restrict(
             hint="see [cohort], [time], [visits] of the study and [exclude] of the node",
         )
     return tuple(steps), tuple(attrition)
-
-
-def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, Any]]:
-    """The table as others may see it: no number, and no difference to the last shown one, between 1 and ``minimum`` - 1.
-
-    Examples
-    --------
-    >>> a = [Attrition("in the source", 100, 900), Attrition("opt-out", 97, 880), Attrition("cohort", 60, 500)]
-    >>> [x["patients"] for x in shared(a, 11)]
-    [100, None, 60]
-    """
-    out = []
-    last: int | None = None
-    for a in attrition:
-        lost = None if last is None else last - a.patients
-        hidden = 0 < a.patients < minimum or (lost is not None and 0 < lost < minimum)
-        out.append({"step": a.step, "patients": None if hidden else a.patients})
-        last = last if hidden else a.patients
-    return out
 
 
 def _asked(node: Node, study: Study | None, opened: Opened) -> set[str]:
@@ -282,13 +248,8 @@ def _mark(con: Connection, study: Study | None, opened: Opened) -> None:
         inside = (
             f"{day} BETWEEN m.seen_from AND m.seen_to"
             if relative
-            else f"len(list_filter(o.spans, s -> {day} BETWEEN s.a AND s.b)) > 0"
+            else f"EXISTS (SELECT 1 FROM spans n WHERE n.patient_id = c.patient_id AND {day} BETWEEN n.starts AND n.ends)"
         )
-        if not relative:
-            joins += (
-                " LEFT JOIN (SELECT patient_id, list({'a': starts, 'b': ends}) AS spans FROM spans GROUP BY 1) o "
-                "ON o.patient_id = c.patient_id"
-            )
         cases.append(f"WHEN NOT coalesce({inside}, false) THEN {{'nth': 5, 'why': 'outside the observation period'}}")
     if study is not None and study.visits is not None:
         joins += (

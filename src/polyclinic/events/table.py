@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import DataError
-from polyclinic.events.accounting import Step
+from polyclinic.events.accounting import Attrition, Step
 from polyclinic.events.engine import Connection, literal, reading
-from polyclinic.events.protocol import Attrition, opt_out, restrict, restricts
+from polyclinic.events.protocol import opt_out, restrict, restricts
 from polyclinic.events.source import COLUMNS, SYSTEMS, Opened, open_source
 from polyclinic.study import Node, Study
 
@@ -53,7 +53,7 @@ class EventTable:
     notes
         Kind of remark -> number: events without time, without visit.
     attrition
-        Patients and rows left after each step of the protocol; empty where there is none.
+        Patients and rows in the source, and left after each step of the protocol.
     """
 
     path: Path
@@ -118,6 +118,9 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         more, attrition = restrict(con, node, study, opened)
         rows = attrition[-1].rows
         counted = con.execute(COUNTED).fetchall()
+    else:
+        people = _one(con, "SELECT count(DISTINCT patient_id) FROM canonical WHERE dropped IS NULL")
+        attrition = (Attrition("in the source", people, rows),)
     used = [r for r in counted if r[1] is None]
     notes = {
         "events without time": sum(r[4] for r in used),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polyclinic import __version__
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events import EventTable, Step, read_events
+from polyclinic.events.accounting import Attrition, added
 from polyclinic.events.engine import COUNTING, Connection, literal, reading, session
 from polyclinic.events.labels import Labels, read_labels
 from polyclinic.events.matrix import Matrix, read_matrix
@@ -37,6 +38,7 @@ class Ingested:
 
     site: Site
     manifest: dict[str, Any]
+    attrition: tuple[Attrition, ...] = ()
 
 
 def ingest(node: Node, study: Study, out: str | Path) -> Ingested:
@@ -60,7 +62,7 @@ def ingest(node: Node, study: Study, out: str | Path) -> Ingested:
                 os.fsync(f.fileno())
             os.chmod(scratch / name, 0o600)  # patient identifiers: for the owner's eyes only
             os.replace(scratch / name, folder / name)
-    return Ingested(made.site, manifest)
+    return Ingested(made.site, manifest, made.attrition)
 
 
 def read_site(folder: str | Path, name: str | None = None) -> Site:
@@ -90,23 +92,28 @@ def read_sites(study: Study) -> Sites:
         raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
     found: list[Site] = []
     steps: dict[str, list[dict[str, Any]]] = {}
+    tables: list[tuple[Attrition, ...]] = []
     for node in nodes:
         with session(node.home) as (con, scratch):
             split = study.sites is not None and study.sites.split
             if _is_matrix(study):
                 found += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
             elif split:
-                sites, steps[node.name] = _split(con, scratch, node, study)
+                sites, steps[node.name], attrition = _split(con, scratch, node, study)
                 found += sites
+                tables.append(attrition)
             else:
                 made = _make(con, scratch, node, study)
                 found.append(made.site)
                 steps[node.name] = made.manifest["steps"]
+                tables.append(made.attrition)
     if _is_matrix(study):
         return Sites(one_order(found))
     # Under [privacy] a floor counted from the data would itself have to be paid for.
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
-    return Sites(floor([_distinct(s) for s in found], minimum), steps=steps)
+    out = floor([_distinct(s) for s in found], minimum)
+    last = Attrition("code rules", sum(s.patients for s in out), 0)
+    return Sites(out, steps=steps, attrition=(*added(tables), last))
 
 
 def _is_matrix(study: Study) -> bool:
@@ -157,7 +164,7 @@ def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     tensor, step = count_together(con, study.rule(), vocabulary)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
     manifest["skew"] = skew(tensor, again).to_json()
-    return Ingested(Site(node.name, tensor, None, _aligned(con, tensor)), manifest)
+    return Ingested(Site(node.name, tensor, None, _aligned(con, tensor)), manifest, table.attrition)
 
 
 def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
@@ -168,8 +175,10 @@ def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[Eve
     return table, choose_codes(con, table.scan(), study), labels
 
 
-def _split(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[list[Site], list[dict[str, Any]]]:
-    """One site for every value of the site column, and what was left out on the way to all of them."""
+def _split(
+    con: Connection, scratch: Path, node: Node, study: Study
+) -> tuple[list[Site], list[dict[str, Any]], tuple[Attrition, ...]]:
+    """One site for every value of the site column, and what was left out on the way to all of them: rows, and patients."""
     table, vocabulary, _ = _read(con, scratch, node, study)
     # One vocabulary for all sites, so that they are aligned from the start.
     whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))
@@ -185,7 +194,7 @@ def _split(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[li
                 raise
             continue  # a unit without a single co-occurrence takes no part
         out.append(Site(name, tensor, None, _aligned(con, tensor)))
-    return out, [s.to_json() for s in (*table.steps, vocabulary.step)]
+    return out, [s.to_json() for s in (*table.steps, vocabulary.step)], table.attrition
 
 
 def _distinct(site: Site) -> Site:

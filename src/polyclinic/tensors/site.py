@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError, ProtocolMismatch
+from polyclinic.events.accounting import Attrition
 from polyclinic.tensors.people import People
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -224,20 +225,26 @@ def one_order(sites: Sequence[Site]) -> list[Site]:
 
 class Sites(list[Site]):
     """A list of sites that knows the truth it was generated from, where it was generated (``truth``), and which rows
-    were left out on the way, where it was read from records (``steps``: source -> its row accounting)."""
+    were left out on the way, where it was read from records (``steps``: source -> its row accounting).
+
+    ``attrition``: patients left after each step of the protocol, over all sites, where records were read (else empty).
+    """
 
     truth: Any
     steps: Mapping[str, Sequence[Mapping[str, Any]]]
+    attrition: tuple[Attrition, ...]
 
     def __init__(
         self,
         sites: Iterable[Site] = (),
         truth: Any = None,
         steps: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        attrition: Sequence[Attrition] = (),
     ) -> None:
         super().__init__(sites)
         self.truth = truth
         self.steps = steps or {}
+        self.attrition = tuple(attrition)
 
 
 def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
