@@ -6,6 +6,7 @@ Counted at one hospital alone it would remove phenotypes that are thinly spread,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,4 +84,4 @@ def _without(site: Site, few: Sequence[set[str]]) -> Site | None:
     coords = np.column_stack([patient, *(w[c[keep]] for w, c in zip(places, tensor.codes))])
     shape = (tensor.patients, *(len(a.labels or ()) for a in axes))
     less = SparseTensor(coords, tensor.values[keep], shape, (tensor.axes[0], *axes))
-    return Site(site.name, less, site.features, site.labels, site.columns).take(np.unique(patient))
+    return replace(site, tensor=less).take(np.unique(patient))
