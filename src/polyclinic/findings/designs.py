@@ -18,7 +18,7 @@ from polyclinic.tensors.site import Site
 __all__ = ["CODES", "Design", "Designs", "code_presence", "random_placer"]
 
 Array = NDArray[np.float64]
-CODES: Final = 30  # of the ceiling: the codes that go most with the outcome in the half that is learned from
+CODES: Final = 20  # of the ceiling: the codes that go most with the outcome in the half that is learned from
 WIDEST: Final = 10.0  # a column is cut to so many units
 
 
