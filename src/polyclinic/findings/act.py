@@ -46,6 +46,9 @@ class Act(Configured, Method[Any, Any, Any]):
         self.placer = Placer.of(self.params.model)
         self._halves: Any = WeakKeyDictionary()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # an act is made once; what it derives may bear a parameter's name
+
     def half(self, site: Site) -> NDArray[np.int64]:
         """(patients,) 0 or 1."""
         return half_of(site, self.params.key, self._halves, self.params.halving)
