@@ -130,7 +130,7 @@ def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
         shape, axes = reference.shape[1:], reference.axes[1:]
     if faults:
         raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
-    return Setting(shape, axes, tuple(s.name for s in sites), columns)
+    return Setting(shape, axes, tuple(s.name for s in sites), columns, together=True)
 
 
 def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:

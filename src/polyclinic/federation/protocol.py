@@ -59,6 +59,7 @@ class Setting:
     axes: tuple[Axis, ...]
     sites: tuple[str, ...]  # sorted by name
     columns: tuple[str, ...] | None = None  # names of the features, where the sites have them
+    together: bool = False  # all sites are in one process: nothing is shown to another party
 
 
 class Method(ABC, Generic[P, Pub, Pri]):

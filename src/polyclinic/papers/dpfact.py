@@ -175,9 +175,9 @@ def _traced(lab: Lab, name: str, seed: int) -> dict[str, Any]:
     privacy = Privacy(PRINTED[data]["epsilon"], 1e-4, level="entry", clip=1.0)
     union: list[Site] = [pooled(network)]
     made: dict[str, tuple[Any, Any]] = {
-        "CP-ALS": (SumALS(weighting="none", **common, warmup=20), network),
-        "TRIP": (TRIP(weighting="none", **common), network),
-        "TRIP, literal": (TRIP(weighting="none", **common, variant="paper"), network),
+        "CP-ALS": (SumALS(weighting="none", start="random", **common, warmup=20), network),
+        "TRIP": (TRIP(weighting="none", start="random", **common), network),
+        "TRIP, literal": (TRIP(weighting="none", start="random", **common, variant="paper"), network),
         "DPFact": (DPFact(weighting="none", **common), network),
         "DPFact, literal, mu 0": (DPFact(weighting="none", **common, **literal(data, names, sparsity=0.0)), network),
         "DPFact, literal": (DPFact(weighting="none", **common, **literal(data, names)), network),
@@ -214,16 +214,16 @@ def cost(lab: Lab) -> Result:
             return DPFact(weighting="none", **{**literal(data, names), **more})
 
         runners = [
-            Runner("TRIP", lambda **k: TRIP(weighting="none", **k), settings["trip"]),
+            Runner("TRIP", lambda **k: TRIP(weighting="none", start="random", **k), settings["trip"]),
             Runner(
                 "TRIP, A_k and H_k up",
-                lambda **k: TRIP(weighting="none", variant="paper", **k),
+                lambda **k: TRIP(weighting="none", start="random", variant="paper", **k),
                 settings["trip_literal"],
             ),
             Runner("DPFact", lambda **k: DPFact(weighting="none", sparsity=0.0, **k), settings["dpfact"]),
             Runner(
                 "TRIP, literal",
-                lambda **k: TRIP(weighting="none", variant="paper", **k),
+                lambda **k: TRIP(weighting="none", start="random", variant="paper", **k),
                 settings["trip_literal"],
                 "nonzeros",
             ),

@@ -189,7 +189,7 @@ def _auc(lab: Lab, name: str, data: str, rank: int, seed: int) -> float | None:
             return random_factors_auc(network, rank, 0.6, seed)
         made: dict[str, Callable[[], Any]] = {
             "CP-ALS": lambda: CPALS(weighting="none", **common),
-            "TRIP": lambda: TRIP(weighting="none", **common),
+            "TRIP": lambda: TRIP(weighting="none", start="random", tol=0.0, **common),
             "DPFact": lambda: DPFact(weighting="none", **common),
             "DPFact w/o l2,1": lambda: DPFact(weighting="none", **common, sparsity=0.0),
             "DPFact, literal": lambda: DPFact(weighting="none", **common, **printed, **privacy),
@@ -286,7 +286,7 @@ def _unit_auc(patients: int, rank: int, seed: int) -> dict[str, float | None]:
             return None
 
     return {
-        "TRIP": placed(TRIP(weighting="none", rank=rank, seed=seed).fit(train).factors_),
+        "TRIP": placed(TRIP(weighting="none", start="random", tol=0.0, rank=rank, seed=seed).fit(train).factors_),
         "DPFact": placed(fold.public.factors),
         "DPFact, NICU's own factors": placed(fold.parties["NICU"].private.factors),
         "DPFact w/o l2,1": placed(DPFact(weighting="none", rank=rank, seed=seed, sparsity=0.0).fit(train).factors_),

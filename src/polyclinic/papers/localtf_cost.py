@@ -29,11 +29,13 @@ def cost(lab: Lab) -> Result:
         Runner("DPFact", lambda **k: DPFact(weighting="none", sparsity=0.0, **k), settings["dpfact"]),
         Runner("LocalTF", lambda **k: LocalTF(weighting="none", **k), settings["localtf"]),
         Runner("distributed SGD", lambda **k: DistributedSGD(weighting="none", **k), settings["distributed"]),
-        Runner("TRIP", lambda **k: TRIP(weighting="none", **k), settings["trip"]),
+        Runner("TRIP", lambda **k: TRIP(weighting="none", start="random", **k), settings["trip"]),
         Runner(
-            "TRIP, A_k and H_k up", lambda **k: TRIP(weighting="none", variant="paper", **k), settings["trip_literal"]
+            "TRIP, A_k and H_k up",
+            lambda **k: TRIP(weighting="none", start="random", variant="paper", **k),
+            settings["trip_literal"],
         ),
-        Runner("SumALS", lambda **k: SumALS(weighting="none", **k), settings["sumals"]),
+        Runner("SumALS", lambda **k: SumALS(weighting="none", start="random", **k), settings["sumals"]),
         Runner(
             "DPFact, literal",
             lambda **k: DPFact(weighting="none", **{**literal("icu", names, sparsity=0.0), **k}),

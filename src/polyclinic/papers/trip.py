@@ -127,7 +127,12 @@ def _measure(sites: Sites, rank: int, rounds: int, seed: int, *, curve: bool = F
         spent[n] = time.process_time() - begun
     central = fits[rounds]
     kept: list[float] = []
-    trip = clock(TRIP(weighting="none", rank=rank, rounds=rounds, seed=seed), sites, main="sweep", curve=kept)
+    trip = clock(
+        TRIP(weighting="none", start="random", tol=0.0, rank=rank, rounds=rounds, seed=seed),
+        sites,
+        main="sweep",
+        curve=kept,
+    )
     local = clock(LocalModel(weighting="none", rank=rank, rounds=rounds, tol=0, seed=seed), sites, main="factors")
     return {
         "central": {
@@ -214,7 +219,9 @@ def _three(deal: Any, value: Any, lab: Lab, seed: int) -> list[float]:
     sites, rank = deal(network, value, seed), network.truth.rank + 2
     return [
         CPALS(weighting="none", rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"],
-        TRIP(weighting="none", rank=rank, rounds=lab["rounds"], seed=seed).fit(sites).quality(sites)["rmse_full"],
+        TRIP(weighting="none", start="random", tol=0.0, rank=rank, rounds=lab["rounds"], seed=seed)
+        .fit(sites)
+        .quality(sites)["rmse_full"],
         LocalModel(weighting="none", rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"],
     ]
 

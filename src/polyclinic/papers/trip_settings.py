@@ -27,10 +27,19 @@ def iterations(lab: Lab) -> Result:
     network = icu_network(patients=lab["patients"], seed=0)
     rank = network.truth.rank + 2
     makers = {
-        "TRIP": lambda s: TRIP(weighting="none", rank=rank, rounds=lab["rounds"], seed=s),
-        "TRIP without warm-up": lambda s: TRIP(weighting="none", rank=rank, rounds=lab["rounds"], seed=s, warmup=0),
+        "TRIP": lambda s: TRIP(weighting="none", start="random", tol=0.0, rank=rank, rounds=lab["rounds"], seed=s),
+        "TRIP without warm-up": lambda s: TRIP(
+            weighting="none", start="random", tol=0.0, rank=rank, rounds=lab["rounds"], seed=s, warmup=0
+        ),
         "TRIP, literal": lambda s: TRIP(
-            weighting="none", rank=rank, rounds=lab["rounds"], seed=s, variant="paper", distinct=0.01
+            weighting="none",
+            start="random",
+            tol=0.0,
+            rank=rank,
+            rounds=lab["rounds"],
+            seed=s,
+            variant="paper",
+            distinct=0.01,
         ),
         "central": lambda s: CPALS(weighting="none", rank=rank, rounds=lab["rounds"], tol=0, seed=s),
     }
@@ -71,7 +80,8 @@ def distinct(lab: Lab) -> Result:
             lab.part(
                 f"{lam} {s}",
                 lambda lam=lam, s=s: _overlap(
-                    TRIP(weighting="none", rank=rank, seed=s, distinct=lam).fit(network), network
+                    TRIP(weighting="none", start="random", tol=0.0, rank=rank, seed=s, distinct=lam).fit(network),
+                    network,
                 ),
             )
             for s in lab.seeds
@@ -146,7 +156,10 @@ def _discover(patients: int, seed: int) -> dict[str, float]:
         ("a", CPALS(weighting="none", rank=rank, seed=seed, n_starts=8).fit(sites[0])),
         ("b", CPALS(weighting="none", rank=rank, seed=seed, n_starts=8).fit(sites[1])),
         # the paper's TRIP: at a rank below the truth our warm-up favours the hospitals' own phenotypes and misses this one
-        ("joint", TRIP(weighting="none", rank=rank, seed=seed, n_starts=8, warmup=0).fit(sites)),
+        (
+            "joint",
+            TRIP(weighting="none", start="random", tol=0.0, rank=rank, seed=seed, n_starts=8, warmup=0).fit(sites),
+        ),
         ("pooled", CPALS(weighting="none", rank=rank, seed=seed, n_starts=8).fit(sites)),
     ):
         likeness[name] = float(cosines(model.factors_, rare).max())

@@ -21,10 +21,10 @@ from pydantic import Field
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
-from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
+from polyclinic.phenotypes.gramstart import StartPublic
 from polyclinic.phenotypes.local_pass import local_pass
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
-from polyclinic.phenotypes.start import start
+from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
@@ -38,18 +38,18 @@ SWEEPS = 3
 HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
 
 
-class TRIPParams(WeightedParams):
+class TRIPParams(StartedParams):
     """Parameters of TRIP."""
 
     penalty: float | None = Field(
         None,
         gt=0,
         description="Consensus penalty omega at the start, in units of mean tr(Gram)/R; None: 0.03 after a "
-        "warm-up (the Gram has grown by then), 1 without.",
+        "Gram start or warm-up, 1 without.",
     )
     penalty_growth: float = Field(1.05, ge=1, le=1.5, description="Factor of omega per round (1 leaves a gap of 2 %).")
     warmup: int = Field(
-        10, ge=0, description="First rounds by averaged gradient passes: they find better optima (paper variant: none)."
+        10, ge=0, description="First rounds after a random start by averaged gradient passes (paper variant: none)."
     )
     distinct: float = Field(
         0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes; in units of tr(Gram)/R."
@@ -60,18 +60,21 @@ class TRIPParams(WeightedParams):
 class TRIPPublic:
     """What everybody sees: A per feature mode, and for ``distinct`` the auxiliary B and its multiplier Y."""
 
-    stage: Literal["setup", "warm", "scale", "sweep", "score", "end"]
+    stage: Literal["setup", "start", "warm", "scale", "sweep", "score", "end"]
     round: int
     factors: Factors
     twins: Factors  # B of eq. 10-12, empty without `distinct`
     multipliers: Factors  # Y
     omega: tuple[float, ...]  # consensus penalty per mode, of the coming round
     base: tuple[float, ...]  # summed tr(Gram)/R: the unit of `distinct`
+    start: StartPublic
     objective: float | None = None
     primal: float | None = None
     dual: float | None = None
     norm: float = 1.0  # ||O||^2 over all sites, rounded to a power of two: the unit of scores on the wire
     cells: float = 0.0
+    gain: float | None = None  # of explained energy in the first round of ADMM
+    still: int = 0  # rounds in a row that gained less than `tol`
     energy: Array | None = None
     saturation: float | None = None
 
@@ -87,10 +90,11 @@ class TRIPPrivate:
     first: bool = True
 
 
-class TRIP(FederatedFactorization):
+class TRIP(Started):
     """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
 
-    ``tol`` is the relative change of the objective between rounds (the objective of round t is known in round t + 1).
+    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and
+    ends when two rounds in a row (three after a random start) change the explained energy by less than ``tol`` (known one round late).
 
     Examples
     --------
@@ -113,18 +117,18 @@ class TRIP(FederatedFactorization):
     def begin(self, setting: Setting, rng: np.random.Generator) -> TRIPPublic:
         if self.params.privacy is not None:
             raise ConfigError("TRIP adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None")
-        factors = tuple(start(setting.shape, self.params.rank, self.params.seed))
+        begun, factors = self._begin(setting)
         twins = factors if self.params.distinct else ()
         zeros = tuple(np.zeros_like(f) for f in twins)
-        n = len(factors)
-        return TRIPPublic(
-            "setup", 0, factors, twins, zeros, (0.0,) * n, (0.0,) * n, saturation=self.params.public_saturation
-        )
+        none, n0 = (0.0,) * len(factors), self.params.public_saturation
+        return TRIPPublic("setup", 0, factors, twins, zeros, none, none, begun, saturation=n0)
 
     def next(self, public: TRIPPublic) -> Step | None:
-        modes, rank = len(public.factors), self.params.rank
+        modes, rank = len(public.factors), public.factors[0].shape[1]
         if public.stage == "setup":
             return setup(self.params)
+        if public.stage == "start":
+            return self._gram(public.factors).step(public.start)
         if public.stage == "scale":
             return Step(public.round, "scale", {"gram": (modes,)}, bound=HEADROOM, counts=False)
         if public.stage in ("warm", "sweep"):
@@ -135,7 +139,7 @@ class TRIP(FederatedFactorization):
             return Step(
                 public.round,
                 public.stage,
-                {**shapes, "aside": (2,)},
+                {**shapes, "aside": (3,)},
                 bound=HEADROOM * max(size, 1.0),
                 asides=("aside",),
             )
@@ -149,25 +153,47 @@ class TRIP(FederatedFactorization):
         if step.name == "setup":
             size = sizes_of(self.params, total)
             cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
-            stage: Any = "warm" if self._warm else "scale"
-            return replace(public, stage=stage, round=1, norm=size.norm, cells=cells, saturation=size.saturation)
+            begun = public.start
+            if begun.kind == "gram":
+                begun = self._gram(public.factors).begin(begun, size.patients, size.norm)
+            first: Any = "start" if begun.kind == "gram" else "warm" if self._warm(begun) else "scale"
+            sized = replace(public, norm=size.norm, cells=cells, saturation=size.saturation)
+            return replace(sized, stage=first, round=1, start=begun)
+        if public.stage == "start":
+            begun = self._gram(public.factors).combine(step, public.start, total)
+            if begun.kind == "random":
+                return replace(public, stage="warm" if self._warm(begun) else "scale", start=begun)
+            if begun.stage != "over":
+                return replace(public, start=begun)
+            lifted, begun = begun.lifted, replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=())
+            twins = lifted if p.distinct else ()
+            zeros = tuple(np.zeros_like(f) for f in twins)
+            return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
         if step.name == "scale":  # omega must scale with the Gram (E2.5); one scalar per mode
             base = tuple(max(float(g) * public.norm, 1e-12) for g in total.arrays["gram"])
-            return replace(public, stage="sweep", omega=tuple(self._penalty * b / k for b in base), base=base)
+            penalty = self._penalty(public.start)
+            return replace(public, stage="sweep", omega=tuple(penalty * b / k for b in base), base=base)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
-        sse, gap = (float(x) for x in total.arrays["aside"])
+        sse, gap, everything = (float(x) for x in total.arrays["aside"])
         objective = max(sse, 0.0) * public.norm / 2
-        ended = public.round >= p.rounds or (
-            public.objective is not None and p.tol > 0 and abs(public.objective - objective) <= p.tol * public.objective
+        gained = None
+        if public.objective is not None:
+            gained = 2 * (public.objective - objective) / max(everything * public.norm - 2 * objective, 1e-300)
+        quiet = gained is not None and step.name == "sweep" and abs(gained) <= self._tol(public.start)
+        still = public.still + 1 if quiet else 0
+        rest = 3 if public.start.kind == "random" else 2
+        ended = public.round >= p.rounds or (self._tol(public.start) > 0 and still >= rest)
+        gain = public.gain if public.gain is not None or step.name == "warm" else gained
+        after = replace(
+            public, round=public.round if ended else public.round + 1, objective=objective, still=still, gain=gain
         )
-        after = replace(public, round=public.round if ended else public.round + 1, objective=objective)
         if step.name == "warm":
             shared = tuple(cp.unit_columns(total.arrays[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
-            stage = "score" if ended else "scale" if public.round >= p.warmup else "warm"
+            stage: Any = "score" if ended else "scale" if public.round >= p.warmup else "warm"
             return replace(after, stage=stage, factors=shared, twins=shared if p.distinct else ())
-        factors, twins, multipliers, dual = [], [], [], 0.0
+        factors, new_twins, multipliers, dual = [], [], [], 0.0
         for n, old in enumerate(public.factors):
             omega = public.omega[n]
             summed = omega * total.arrays[f"mode{n + 1}"]  # sum_k (omega A_k - H_k)
@@ -183,7 +209,7 @@ class TRIP(FederatedFactorization):
                     p.nonnegative,
                     p.variant,
                 )
-                twins.append(twin)
+                new_twins.append(twin)
                 multipliers.append(y)
             else:
                 new = summed / (k * omega)  # eq. 10 without lambda
@@ -195,7 +221,7 @@ class TRIP(FederatedFactorization):
             after,
             stage="score" if ended else "sweep",
             factors=tuple(factors),
-            twins=tuple(twins),
+            twins=tuple(new_twins),
             multipliers=tuple(multipliers),
             omega=tuple(w * p.penalty_growth for w in public.omega),
             primal=float(np.sqrt(max(gap, 0.0))),
@@ -212,7 +238,7 @@ class TRIP(FederatedFactorization):
 
     def open(self, site: Site, public: TRIPPublic, rng: np.random.Generator) -> TRIPPrivate:
         zeros = tuple(np.zeros_like(f) for f in public.factors)
-        patients = np.zeros((site.counts().patients, self.params.rank))
+        patients = np.zeros((site.counts().patients, public.factors[0].shape[1]))
         return TRIPPrivate(patients, public.factors, zeros, ())
 
     def contribute(
@@ -221,16 +247,23 @@ class TRIP(FederatedFactorization):
         if step.name == "setup":
             return private, own_sizes(self.params, site)
         tensor, p = weighted(site.counts(), public.saturation), self.params
+        if public.stage == "start":
+            return private, self._gram(public.factors).contribute(step, site, tensor, public.start, public.norm)
+        rank = public.factors[0].shape[1]
+        if not private.omega:  # no round of ADMM yet: copies and multipliers have the rank that the start found
+            zeros = tuple(np.zeros_like(f) for f in public.factors)
+            own = private.patients if private.patients.shape[1] == rank else np.zeros((tensor.patients, rank))
+            private = replace(private, patients=own, locals=public.factors, duals=zeros)
         if step.name == "warm":
             passed = local_pass(tensor, private.patients, public.factors, number=public.round, seed=p.seed)
             energy = np.square(passed.patients).sum(0) / public.norm
             warm = {f"mode{n}": f * energy for n, f in enumerate(passed.factors, start=1)}
-            warm["aside"] = np.array([passed.squared_error / public.norm, 0.0])
+            warm["aside"] = np.array([passed.squared_error, 0.0, tensor.norm_squared()]) / public.norm
             return replace(private, patients=passed.patients, first=False), Contribution(warm)
         patients, sse = self._patients(tensor, private.patients, public.factors, 10 if private.first else SWEEPS)
         if step.name == "scale":
             own_grams = [cp.gram([patients, *public.factors], n) for n in range(1, tensor.ndim)]
-            gram = np.array([np.trace(g) / p.rank for g in own_grams]) / public.norm
+            gram = np.array([np.trace(g) / rank for g in own_grams]) / public.norm
             return replace(private, patients=patients, first=False), Contribution({"gram": gram})
         if step.name == "score":
             return replace(private, patients=patients, first=False), Contribution(
@@ -246,7 +279,7 @@ class TRIP(FederatedFactorization):
         current = [patients, *public.factors]
         for n, shared in enumerate(public.factors, start=1):
             omega = public.omega[n - 1]
-            g = cp.gram(current, n) + omega * np.eye(p.rank)  # eq. 9: Pi'Pi + omega I
+            g = cp.gram(current, n) + omega * np.eye(rank)  # eq. 9: Pi'Pi + omega I
             target = mttkrp(tensor, current, n) + omega * shared + duals[n - 1]
             own = cp.hals(shared, g, target, sweeps=SWEEPS) if p.nonnegative else cp.least_squares(g, target)
             current[n] = own
@@ -255,7 +288,7 @@ class TRIP(FederatedFactorization):
                 arrays[f"mode{n}"], arrays[f"dual{n}"] = own, duals[n - 1] / omega
             else:
                 arrays[f"mode{n}"] = own - duals[n - 1] / omega  # (omega A_k - H_k) / omega
-        arrays["aside"] = np.array([sse / public.norm, gap])
+        arrays["aside"] = np.array([sse / public.norm, gap, tensor.norm_squared() / public.norm])
         return TRIPPrivate(patients, tuple(own_factors), tuple(duals), public.omega, False), Contribution(arrays)
 
     def close(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> Arrays:
@@ -263,15 +296,22 @@ class TRIP(FederatedFactorization):
         return {"memberships": cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)}
 
     def remedy(self, site: Site, public: TRIPPublic) -> str:
-        return f"raise penalty (now {self._penalty:g}) to {10 * self._penalty:g}, or lower penalty_growth"
+        penalty = self._penalty(public.start)
+        return f"raise penalty (now {penalty:g}) to {10 * penalty:g}, or lower penalty_growth"
 
-    @property
-    def _warm(self) -> bool:
-        return self.params.nonnegative and self.params.variant == "corrected" and self.params.warmup > 0
+    def _tol(self, begun: StartPublic) -> float:
+        if self.params.tol is None and self.params.distinct:  # the explained energy is not all that is asked for
+            return 0.0
+        return super()._tol(begun)
 
-    @property
-    def _penalty(self) -> float:
-        return self.params.penalty if self.params.penalty is not None else 0.03 if self._warm else 1.0
+    def _warm(self, begun: StartPublic) -> bool:
+        corrected = self.params.nonnegative and self.params.variant == "corrected"
+        return begun.kind == "random" and corrected and self.params.warmup > 0
+
+    def _penalty(self, begun: StartPublic) -> float:
+        if self.params.penalty is not None:
+            return self.params.penalty
+        return 0.03 if begun.kind != "random" or self._warm(begun) else 1.0
 
     def _patients(self, tensor: Any, patients: Array, factors: Factors, sweeps: int) -> tuple[Array, float]:
         """Solve the patients' rows against the shared factors (eq. 7 with ridge, E2.7) and score what they explain."""

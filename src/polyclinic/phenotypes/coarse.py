@@ -1,0 +1,277 @@
+"""CP from a Gram alone: phenotypes over hashed cells, with the patients free and eliminated; and how many replicate.
+
+With x_i the K cells of patient i, S = sum_i x_i x_i' is all that least squares with free loadings needs: for cell weights
+W = F_1 (.) .. (.) F_N (K, R) the loadings are A = X P, P = W (W'W)^-1, so that X'A = S P and A'A = P'S P. No array has the size
+of the patients. Everything here runs in one fixed order (:mod:`polyclinic.tensors.ordered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.federation.protocol import seeds
+from polyclinic.tensors import ordered
+from polyclinic.tensors.compiled import kernel
+from polyclinic.tensors.matching import match
+from polyclinic.tensors.ordered import cholesky, power, substitute
+
+__all__ = ["Coarse", "coarse", "replicable_rank"]
+
+Matrix = NDArray[np.float64]
+ITERATIONS: Final = 300
+GRADIENT: Final = 20  # first iterations by projected gradient: they find better optima than HALS at once
+ENOUGH: Final = 1e-7
+AGREE: Final = 0.9  # product of cosines of the weakest matched pair
+RANKS: Final = tuple(range(3, 17))
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """Phenotypes over cells.
+
+    Parameters
+    ----------
+    factors
+        Per mode (buckets, R), columns of length 1.
+    patients
+        (R, R) A'A of the eliminated loadings.
+    error
+        Squared error over all patients and cells.
+    """
+
+    factors: tuple[Matrix, ...]
+    patients: Matrix
+    error: float
+
+
+@kernel
+def _fit(s, digits, offsets, f, iterations, gradient, enough, aa):  # type: ignore[no-untyped-def]
+    """Alternate between free patients and one step on every mode; ``f`` (sum of buckets, R) and ``aa`` are changed."""
+    cells, modes = digits.shape
+    rank = f.shape[1]
+    trace = 0.0
+    for c in range(cells):
+        trace += s[c, c]
+    grams = np.empty((modes, rank, rank))
+    w, v = np.empty((cells, rank)), np.empty((cells, rank))
+    g, low = np.empty((rank, rank)), np.zeros((rank, rank))
+    top = 0
+    for m in range(modes):
+        top = max(top, offsets[m + 1] - offsets[m])
+    right = np.empty((top, rank))
+    before = np.inf
+    error = trace
+    for it in range(iterations):
+        for m in range(modes):
+            for r in range(rank):
+                for q in range(r + 1):
+                    x = 0.0
+                    for b in range(offsets[m], offsets[m + 1]):
+                        x += f[b, r] * f[b, q]
+                    grams[m, r, q] = x
+                    grams[m, q, r] = x
+        ridge = 0.0
+        for r in range(rank):
+            for q in range(rank):
+                x = 1.0
+                for m in range(modes):
+                    x *= grams[m, r, q]
+                g[r, q] = x
+            ridge += g[r, r]
+        for r in range(rank):
+            g[r, r] += 1e-9 * ridge / rank
+        cholesky(g, low)
+        for c in range(cells):
+            for r in range(rank):
+                x = 1.0
+                for m in range(modes):
+                    x *= f[offsets[m] + digits[c, m], r]
+                w[c, r] = x
+        substitute(low, w)  # w is P now
+        for c in range(cells):
+            for r in range(rank):
+                v[c, r] = 0.0
+            for d in range(cells):
+                x = s[c, d]
+                for r in range(rank):
+                    v[c, r] += x * w[d, r]
+        for r in range(rank):
+            for q in range(rank):
+                aa[r, q] = 0.0
+        for c in range(cells):
+            for r in range(rank):
+                x = w[c, r]
+                for q in range(rank):
+                    aa[r, q] += x * v[c, q]
+        for m in range(modes):
+            size = offsets[m + 1] - offsets[m]
+            for b in range(size):
+                for r in range(rank):
+                    right[b, r] = 0.0
+            for c in range(cells):
+                b = digits[c, m]
+                for r in range(rank):
+                    x = v[c, r]
+                    for n in range(modes):
+                        if n != m:
+                            x *= f[offsets[n] + digits[c, n], r]
+                    right[b, r] += x
+            for r in range(rank):
+                for q in range(rank):
+                    x = 0.5 * (aa[r, q] + aa[q, r])
+                    for n in range(modes):
+                        if n != m:
+                            x *= grams[n, r, q]
+                    g[r, q] = x
+            at = offsets[m]
+            if it < gradient:
+                step = 1.0 / max(power(g, 20), 1e-300)
+                for b in range(size):
+                    for r in range(rank):
+                        x = right[b, r]
+                        for k in range(rank):
+                            x -= f[at + b, k] * g[k, r]
+                        low[0, r] = f[at + b, r] + step * x
+                    for r in range(rank):
+                        f[at + b, r] = max(low[0, r], 0.0)
+            else:
+                for b in range(size):
+                    for _ in range(3):
+                        for r in range(rank):
+                            if g[r, r] <= 0.0:
+                                continue
+                            x = right[b, r]
+                            for k in range(rank):
+                                x -= f[at + b, k] * g[k, r]
+                            f[at + b, r] = max(f[at + b, r] + x / g[r, r], 0.0)
+            if m == modes - 1:
+                error = trace
+                for r in range(rank):
+                    for b in range(size):
+                        error -= 2.0 * f[at + b, r] * right[b, r]
+                    for q in range(rank):
+                        x = 0.0
+                        for b in range(size):
+                            x += f[at + b, r] * f[at + b, q]
+                        error += x * g[r, q]
+            for r in range(rank):
+                x = 0.0
+                for b in range(size):
+                    x += f[at + b, r] * f[at + b, r]
+                x = np.sqrt(x)
+                if x <= 0.0:  # a column that nobody has: it starts anew, even over all buckets
+                    for b in range(size):
+                        f[at + b, r] = 1.0 / np.sqrt(size)
+                    x = 1.0
+                else:
+                    for b in range(size):
+                        f[at + b, r] /= x
+                for c in range(cells):
+                    v[c, r] *= x
+                for q in range(rank):
+                    aa[r, q] *= x
+                for q in range(rank):
+                    aa[q, r] *= x
+            for r in range(rank):
+                for q in range(r + 1):
+                    x = 0.0
+                    for b in range(offsets[m], offsets[m + 1]):
+                        x += f[b, r] * f[b, q]
+                    grams[m, r, q] = x
+                    grams[m, q, r] = x
+        if it >= gradient and abs(before - error) <= enough * max(error, 1e-12 * trace):
+            break
+        before = error
+    return error
+
+
+def coarse(
+    gram: Matrix, buckets: Sequence[int], rank: int, *, starts: int = 6, seed: int = 0, enough: float = ENOUGH
+) -> Coarse:
+    """The best of several random starts of a CP model of rank R over cells.
+
+    Parameters
+    ----------
+    gram
+        (K, K) S over all patients; cells in row-major order of their buckets.
+    buckets
+        Buckets per mode; their product is K.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]])  # two patients, 2 x 2 cells
+    >>> coarse(x.T @ x, (2, 2), 2).error < 1e-6
+    True
+    """
+    sizes = tuple(int(b) for b in buckets)
+    digits = np.stack(np.unravel_index(np.arange(int(np.prod(sizes))), sizes), axis=1).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    s = np.ascontiguousarray(gram, np.float64)
+    best: Coarse | None = None
+    for k in range(starts):
+        rng = seeds(seed, "coarse", rank, k)
+        f = np.concatenate([ordered.unit(rng.random((b, rank)))[0] for b in sizes])
+        aa = np.zeros((rank, rank))
+        error = float(_fit(s, digits, offsets, f, ITERATIONS, GRADIENT, enough, aa))
+        if best is None or error < best.error:
+            parts = tuple(f[offsets[m] : offsets[m + 1]].copy() for m in range(len(sizes)))
+            best = Coarse(parts, 0.5 * (aa + aa.T), error)
+    assert best is not None
+    return best
+
+
+def replicable_rank(
+    first: Matrix,
+    second: Matrix,
+    buckets: Sequence[int],
+    *,
+    ranks: Sequence[int] = RANKS,
+    starts: int = 5,
+    seed: int = 0,
+) -> tuple[int | None, dict[int, float]]:
+    """The largest rank at which two halves of the patients give the same phenotypes over cells, and what each rank gave.
+
+    Every rank is fitted to both Grams; its figure is the WEAKEST matched pair (product of cosines). A rank counts from
+    ``AGREE``. None: no rank does. This is a proposal, never a count of phenotypes: it moves with the hash, and permuted codes
+    can give the same answer.
+
+    Parameters
+    ----------
+    first, second
+        (K, K) Grams of the two halves.
+    """
+    sizes, tried = tuple(int(b) for b in buckets), tuple(r for r in ranks if r <= len(first))
+    weakest = dict(_weakest(_frozen(first), _frozen(second), sizes, tried, starts, seed))
+    good = [r for r, w in weakest.items() if w >= AGREE]
+    return (max(good) if good else None), weakest
+
+
+def _frozen(gram: Matrix) -> bytes:
+    return np.ascontiguousarray(gram, np.float64).tobytes()
+
+
+@lru_cache(maxsize=4)
+def _weakest(
+    first: bytes, second: bytes, buckets: tuple[int, ...], ranks: tuple[int, ...], starts: int, seed: int
+) -> tuple[tuple[int, float], ...]:
+    """Remembered by content: every party computes it, also where several are in one process."""
+    cells = int(np.prod(buckets))
+    grams = [np.frombuffer(s).reshape(cells, cells) for s in (first, second)]
+    out = []
+    for rank in ranks:
+        a, b = (coarse(s, buckets, rank, starts=starts, seed=seed, enough=1e-6) for s in grams)
+        out.append((rank, float(match(a.factors, b.factors, _likeness(a, b)).likeness.min())))
+    return tuple(out)
+
+
+def _likeness(a: Coarse, b: Coarse) -> Matrix:
+    out = np.ones((a.factors[0].shape[1], b.factors[0].shape[1]))
+    for x, y in zip(a.factors, b.factors):
+        out *= ordered.transposed_product(x, y)
+    return np.minimum(out, 1.0)

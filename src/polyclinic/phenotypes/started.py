@@ -1,0 +1,201 @@
+"""Where a federated fit starts: from the Gram of hashed cells where it may, from a random start, or from a given model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.fold import Outcome
+from polyclinic.federation.protocol import Setting
+from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
+from polyclinic.phenotypes.gramstart import STARTS, GramStart, StartPublic
+from polyclinic.phenotypes.start import start as random_start
+from polyclinic.tensors.site import Site
+
+__all__ = ["Start", "Started", "StartedParams"]
+
+Array = NDArray[np.float64]
+ADDING: Final = ("plain", "masked", "subspace", "cycle")  # sums; a median of Grams is not a Gram
+ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
+WANDERING: Final = 0.0005  # ... after a random start, which rests on plateaus on its way
+WEAK: Final = 0.05  # a first sweep that gains more: the cells saw little of the structure
+
+
+class StartedParams(WeightedParams):
+    """Parameters of methods that can start from the Gram."""
+
+    rank: int | Literal["auto"] = Field(  # type: ignore[assignment]
+        10, description='Number of phenotypes (R); "auto": as many as two halves of the patients agree on.'
+    )
+    start: Literal["gram", "random"] | tuple[Any, ...] = Field(
+        "gram",
+        description='Where to start: "gram" (one small sum; where it may be taken), "random" with warm-up, or a fitted model.',
+    )
+    buckets: int | None = Field(
+        None, ge=2, le=64, description="Buckets a mode of the Gram start; None: as many as make at most 64 cells."
+    )
+    tol: float | None = Field(  # type: ignore[assignment]
+        None,
+        ge=0,
+        description="Stop when a round gains less than this share of the explained energy; None: 0.002, after a "
+        "random start 0.0005 (paper variant: 0, run all rounds).",
+    )
+    n_starts: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Starts; the best one is kept. From the Gram they cost no byte (at least six are tried).",
+    )
+
+    @field_validator("rank")
+    @classmethod
+    def _rank(cls, value: Any) -> Any:
+        if value != "auto" and not 1 <= value <= 10_000:
+            raise ValueError("at least 1 and at most 10,000 phenotypes, or 'auto'")
+        return value
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _start(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return value
+        factors = getattr(value, "factors_", value)
+        try:
+            arrays = tuple(np.array(f, np.float64) for f in factors)
+        except (TypeError, ValueError):
+            raise ValueError('"gram", "random", or a fitted phenotype model (or its feature factors)') from None
+        if not arrays or any(a.ndim != 2 or not np.isfinite(a).all() for a in arrays):
+            raise ValueError("a model to start from has one finite (codes, R) array per feature mode")
+        return arrays
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a fit started (``model.start_``).
+
+    Parameters
+    ----------
+    kind
+        ``"gram"``, ``"random"`` or ``"model"``.
+    reason
+        Why not the Gram, where it was asked for.
+    cells
+        Cells of the Gram whose second moments over all patients were shown; 0 without.
+    proposed
+        Rank at which two halves of the patients agreed over the cells (a proposal, no count of phenotypes); None: none, or
+        not looked for.
+    gain
+        Share of the explained energy that the first sweep after the start gained.
+    """
+
+    kind: str
+    reason: str = ""
+    cells: int = 0
+    proposed: int | None = None
+    gain: float | None = None
+
+    @property
+    def weak(self) -> bool | None:
+        """Whether the structure is weak: the start found little of what the first sweep then explained."""
+        return None if self.gain is None or self.kind != "gram" else self.gain > WEAK
+
+
+@lru_cache(maxsize=8)
+def _gram(
+    shape: tuple[int, ...], rank: int | Literal["auto"], seed: int, starts: int, buckets: int | None
+) -> GramStart:
+    return GramStart(shape, rank, seed, starts, buckets)
+
+
+class Started(FederatedFactorization):
+    """A federated phenotype model with a shared start; its Public state has ``start`` (a StartPublic) and ``gain``."""
+
+    params: StartedParams
+
+    def _begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
+        """How to start, as far as it is known before any sum, and the factors to start from."""
+        p = self.params
+        if isinstance(p.start, tuple):
+            return StartPublic("model"), self._given(p.start, setting)
+        reason = "asked for" if p.start == "random" else self._hindrance()
+        if reason and p.rank == "auto":
+            raise ConfigError(
+                f"rank='auto' needs the Gram start, and the start is random: {reason}", hint="give a rank"
+            )
+        rank = 1 if p.rank == "auto" else p.rank
+        factors = tuple(random_start(setting.shape, rank, p.seed))
+        if reason:
+            return StartPublic("random", reason=reason), factors
+        return StartPublic(
+            "gram", sites=setting.sites, shown=not setting.together and p.aggregation == "plain"
+        ), factors
+
+    def _hindrance(self) -> str:
+        """Why a Gram may not be taken; empty if it may."""
+        p = self.params
+        if p.variant == "paper":
+            return "the paper's variant starts at random"
+        if p.zeros == "missing" or not p.nonnegative:
+            return "the Gram start is for non-negative phenotypes that count every cell"
+        if p.aggregation not in ADDING:
+            return f"aggregation {p.aggregation!r} is no sum, and a Gram is one"
+        return ""
+
+    def _given(self, factors: Sequence[Array], setting: Setting) -> tuple[Array, ...]:
+        wanted = [(n, factors[0].shape[1] if self.params.rank == "auto" else self.params.rank) for n in setting.shape]
+        found = [f.shape for f in factors]
+        if found != wanted:
+            raise ConfigError(
+                f"the model to start from has factors of shapes {found}, this study needs {wanted}",
+                hint="align the sites to the model's codes (pc.align), and give its rank",
+            )
+        if self.params.nonnegative and any((f < 0).any() for f in factors):
+            raise ConfigError(
+                "the model to start from has negative weights", hint="nonnegative=False, or another model"
+            )
+        return tuple(f / np.where(n > 0, n, 1.0) for f in factors for n in [np.linalg.norm(f, axis=0)])
+
+    def _gram(self, factors: Sequence[Array]) -> GramStart:
+        p = self.params
+        shape = tuple(len(f) for f in factors)
+        return _gram(shape, p.rank, p.seed, max(p.n_starts, STARTS), p.buckets)
+
+    def _tol(self, begun: StartPublic) -> float:
+        if self.params.tol is not None:
+            return self.params.tol
+        if self.params.variant == "paper":
+            return 0.0
+        return WANDERING if begun.kind == "random" else ARRIVED
+
+    def _offline(self, sites: Sequence[Site]) -> bool:
+        """Whether several starts cost one fit: the Gram will be taken."""
+        p = self.params
+        if p.start != "gram" or self._hindrance() or not all(s.tensor is not None for s in sites):
+            return False
+        gram = self._gram([np.empty((n, 0)) for n in sites[0].counts().shape[1:]])
+        return sum(s.patients for s in sites) >= gram.least
+
+    def fit(self, sites: Sequence[Site], **options: Any) -> Any:
+        """Learn phenotypes from the sites; ``n_starts`` are tried on the Gram, or by as many fits where there is none."""
+        if self.params.n_starts > 1 and (isinstance(self.params.start, tuple) or (sites and self._offline(sites))):
+            return super(FederatedFactorization, self).fit(sites, **options)
+        return super().fit(sites, **options)
+
+    def _publish(self, outcome: Outcome) -> None:
+        super()._publish(outcome)
+        begun: StartPublic = outcome.public.start
+        gram = begun.kind == "gram"
+        self.start_ = Start(
+            begun.kind,
+            "" if gram or begun.reason == "asked for" else begun.reason,
+            self._gram(outcome.public.factors).cells if gram else 0,
+            begun.proposed or None,
+            outcome.public.gain,
+        )

@@ -1,0 +1,83 @@
+"""Packed sums: exact words, public windows, and a wrap that does not pass for a sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyclinic.federation.packing import Field, Packing
+from polyclinic.federation.protocol import Roster, Total
+from polyclinic.federation.sums import by_name
+
+
+def case(seed: int) -> tuple[Packing, dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+    """Random windows, parts of any size and sign, sums inside."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(2, 41)), int(rng.integers(1, 300))
+    low = -10 * rng.random(m)
+    high = low + 100 * rng.random(m) * (rng.random(m) < 0.8)
+    grid = 10 ** rng.uniform(-3, 1)
+    names = tuple(f"s{k:02d}" for k in range(n))
+    code = Packing({"a": Field((m,), grid, low, high), "b": Field((2, 3), grid / 7, -1.0, 5.0)}, names, "t", seed)
+    total = {"a": np.where(high > low, (low + high) / 2, 0.0), "b": 6 * rng.random((2, 3)) - 1}
+    parts = []
+    left = {k: v.copy() for k, v in total.items()}
+    for _ in range(n - 1):
+        own = {k: 50 * rng.standard_normal(v.shape) * ((high > low) if k == "a" else 1.0) for k, v in total.items()}
+        parts.append(own)
+        left = {k: left[k] - own[k] for k in left}
+    return code, total, [*parts, left]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_come_back_within_the_rounding(seed: int) -> None:
+    code, total, parts = case(seed)
+    words = [code.pack(p, s)["packed"] for p, s in zip(parts, code.sites)]
+    assert all(w.max() < 2.0**code.word and (w == np.rint(w)).all() and len(w) == code.size for w in words)
+    found = code.unpack(sum(words))
+    assert found is not None
+    for name, field in code.fields.items():
+        error = (found[name] - total[name]) / field.grid
+        assert np.abs(error).max() < 6 * np.sqrt(len(parts) / 12)
+
+
+def test_the_error_has_the_promised_size_and_no_bias() -> None:
+    names = tuple("abcdef")
+    code = Packing({"x": Field((20_000,), 0.1, -5.0, 5.0)}, names, "t")
+    x = np.random.default_rng(0).normal(size=20_000) / 6
+    x[:10_000] = 0.0  # equal parts: their errors are independent nevertheless
+    found = code.unpack(sum(code.pack({"x": x}, s)["packed"] for s in names))
+    assert found is not None
+    for error in (found["x"][:10_000], found["x"][10_000:] - 6 * x[10_000:]):
+        assert abs(error.mean()) < 0.005 and error.std() == pytest.approx(0.1 * np.sqrt(6 / 12), rel=0.03)
+
+
+def test_a_sum_outside_its_window_is_noticed() -> None:
+    code = Packing({"x": Field((50,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "t")
+    x = np.full(50, 0.2)
+    x[17] = 0.6
+    assert code.unpack(sum(code.pack({"x": x}, s)["packed"] for s in code.sites)) is None
+    wide = code.widened(1)
+    found = wide.unpack(sum(wide.pack({"x": x}, s)["packed"] for s in code.sites))
+    assert found is not None and np.abs(found["x"] - 3 * x).max() < 0.05 and wide.size > code.size
+
+
+def test_masked_and_plain_give_the_same_bits_in_any_order() -> None:
+    from polyclinic.federation.fold import deliver
+
+    code, _, parts = case(3)
+    step = code.step(1, "packed")
+    totals = []
+    for how, sites in (("plain", code.sites), ("masked", code.sites), ("masked", code.sites[::-1])):
+        adder = by_name(how)
+        roster = Roster(tuple(sorted(sites)), threshold=len(sites))
+        roster = adder.enrol(roster) if hasattr(adder, "enrol") else roster
+        own = dict(zip(code.sites, parts))
+        sides = {s: adder.side(s, roster, step, code.contribution(own[s], s)) for s in sites}
+        sides["coordinator"] = adder.side("coordinator", roster, step, None)
+        deliver(sides)
+        result = sides["coordinator"].result()
+        assert isinstance(result, Total)
+        totals.append(result.arrays["packed"])
+    assert all(np.array_equal(totals[0], t) for t in totals[1:])
+    assert code.unpack(totals[0]) is not None
