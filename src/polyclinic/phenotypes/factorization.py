@@ -220,10 +220,11 @@ class FederatedFactorization(Factorization, Estimator):
         options |= {"progress": progress}
         if self.params.nonnegative:
             warn_of_odd_counts([s.tensor for s in sites if s.tensor is not None])
-        if self.params.n_starts == 1:
+        runs = self._runs(sites)
+        if runs == 1:
             return super().fit(sites, **options)
         best: Any = None
-        for start in range(self.params.n_starts):
+        for start in range(runs):
             m = self.with_params(seed=self.params.seed + start, n_starts=1)
             Estimator.fit(m, sites, **options)
             goal = m.objective_ if m.objective_ is not None else np.inf
@@ -234,6 +235,10 @@ class FederatedFactorization(Factorization, Estimator):
         self.params = params
         self._conclude()  # with these parameters, not those of the one start
         return self
+
+    def _runs(self, sites: Sequence[Site]) -> int:
+        """Fits that ``n_starts`` costs."""
+        return self.params.n_starts
 
     def _publish(self, outcome: Outcome) -> None:
         public = outcome.public

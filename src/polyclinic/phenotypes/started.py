@@ -174,19 +174,15 @@ class Started(FederatedFactorization):
             return 0.0
         return WANDERING if begun.kind == "random" else ARRIVED
 
-    def _offline(self, sites: Sequence[Site]) -> bool:
-        """Whether several starts cost one fit: the Gram will be taken."""
+    def _runs(self, sites: Sequence[Site]) -> int:
+        """One, where the starts are tried on the Gram or a model is given; else as many as asked for."""
         p = self.params
-        if p.start != "gram" or self._hindrance() or not all(s.tensor is not None for s in sites):
-            return False
+        if isinstance(p.start, tuple):
+            return 1
+        if p.n_starts == 1 or p.start != "gram" or self._hindrance() or any(s.tensor is None for s in sites):
+            return p.n_starts
         gram = self._gram([np.empty((n, 0)) for n in sites[0].counts().shape[1:]])
-        return sum(s.patients for s in sites) >= gram.least
-
-    def fit(self, sites: Sequence[Site], **options: Any) -> Any:
-        """Learn phenotypes from the sites; ``n_starts`` are tried on the Gram, or by as many fits where there is none."""
-        if self.params.n_starts > 1 and (isinstance(self.params.start, tuple) or (sites and self._offline(sites))):
-            return super(FederatedFactorization, self).fit(sites, **options)
-        return super().fit(sites, **options)
+        return 1 if sum(s.patients for s in sites) >= gram.least else p.n_starts
 
     def _publish(self, outcome: Outcome) -> None:
         super()._publish(outcome)
