@@ -238,7 +238,7 @@ class FederatedFactorization(Factorization, Estimator):
 
     def _runs(self, sites: Sequence[Site]) -> int:
         """Fits that ``n_starts`` costs."""
-        return self.params.n_starts
+        return int(self.params.n_starts)
 
     def _publish(self, outcome: Outcome) -> None:
         public = outcome.public
