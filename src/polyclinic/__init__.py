@@ -29,6 +29,7 @@ _WHERE = {
     "Privacy": "polyclinic.privacy.budget",
     "Similarity": "polyclinic.learned.similarity",
     "Site": "polyclinic.tensors.site",
+    "Run": "polyclinic.run",
     "SparseTensor": "polyclinic.tensors.sparse",
     "Standardizer": "polyclinic.federation.moments",
     "Study": "polyclinic.study",
@@ -45,6 +46,7 @@ _WHERE = {
     "from_numpy": "polyclinic.tensors.doors",
     "from_scipy": "polyclinic.tensors.doors",
     "load": "polyclinic.learned.file",
+    "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
     "suggest_rank": "polyclinic.phenotypes.rank",
 }

@@ -6,18 +6,35 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from polyclinic.errors import ConfigError
+from polyclinic.learned.file import KINDS, Learned
+from polyclinic.learned.file import load as read_model
+from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.privacy.ledger import Ledger
 from polyclinic.tensors.files import atomic
+from polyclinic.tensors.site import Site
 
-__all__ = ["RunFolder"]
+__all__ = ["Run", "RunFolder", "load"]
+
+
+RULES: Final = (
+    "tensor",
+    "features",
+    "codes",
+    "labels",
+    "people",
+    "cohort",
+    "time",
+    "visits",
+)  # what makes data of records
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,14 @@ class RunFolder:
     def outcome(self) -> Path:
         """The model."""
         return self.path / "outcome.npz"
+
+    def model(self) -> Path:
+        """The model as one file (``model.phenotypes`` ...), which ``pc.load`` reads."""
+        found = sorted(p for p in self.path.glob("model.*") if p.suffix.lstrip(".") in KINDS)
+        if len(found) != 1:
+            hint = "is this a run folder, did the run finish, and with a release that writes models?"
+            raise ConfigError(f"{self.path}: {len(found)} model files, expected one", hint=hint)
+        return found[0]
 
     @property
     def progress(self) -> Path:
@@ -101,11 +126,107 @@ class RunFolder:
         with atomic(path) as temporary, open(temporary, "wb") as f:
             np.savez_compressed(f, **dict(arrays))
 
+    def write_value(self, value: Learned) -> Path:
+        """The model as one file, with the rules of the study and the ledgers' heads that are in this folder."""
+        told = self.read_json(self.study)["study"] if self.study.is_file() else {}
+        rule = {k: told[k] for k in RULES if told.get(k)}
+        heads = {p.stem: asdict(Ledger(p, site=p.stem).head) for p in sorted(self.ledgers.glob("*.jsonl"))}
+        whole = value.with_origin(rule=rule or value.origin.rule, receipts=heads or value.origin.receipts)
+        return whole.save(self.path / f"model.{value.kind}")
+
     @staticmethod
     def manifest() -> dict[str, str]:
         """Versions that a result depends on."""
         names = ["polyclinic", "numpy", "scipy", "numba", "scikit-learn", "duckdb", "cryptography", "dp-accounting"]
         return {"python": platform.python_version(), "platform": sys.platform, **{n: version(n) for n in names}}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run, of either engine: its study, its figures, its model. No patient is in it."""
+
+    path: Path
+    study: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    model: Learned
+
+    @classmethod
+    def read(cls, path: str | Path) -> Run:
+        """Read a run folder."""
+        folder = RunFolder(Path(path))
+        study = folder.read_json(folder.study)
+        return cls(folder.path, study, folder.read_json(folder.metrics), read_model(folder.model()))
+
+    @staticmethod
+    def write(
+        place: RunFolder | str | Path,
+        model: Any,
+        sites: Sequence[Site] = (),
+        *,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> RunFolder:
+        """Write a fitted model into a run folder, whichever engine fitted it.
+
+        ``outcome.npz`` and ``outcome.json`` hold the released arrays for the report, ``model.KIND`` the model as one file,
+        with the study's rules and the heads of the ledgers in the folder; ``sites`` writes each site's memberships, apart
+        and for its owner only.
+
+        Parameters
+        ----------
+        place
+            The folder, new or begun.
+        model
+            A fitted estimator.
+        sites
+            Those whose memberships are known here: all in a simulation, none at a coordinator.
+        metrics
+            Written as ``metrics.json`` where given.
+        """
+        folder = place if isinstance(place, RunFolder) else RunFolder.create(place, resume=True)
+        arrays: dict[str, Any] = {}
+        described: dict[str, Any] = {
+            "method": model.name,
+            "class": type(model).__name__,
+            "parameters": {k: v for k, v in model.params.model_dump(mode="json").items() if v is not None},
+            "history": model.history_,
+            "privacy": model.privacy_.to_dict(),
+            "traffic": {"by_site": model.traffic_.by_site},
+        }
+        value: Learned | None = vars(model).get("result_")
+        match value:
+            case Phenotypes():
+                stability = vars(model).get("stability_")
+                value = replace(value, stability=stability)
+                arrays = {n: a for n, a in value.arrays().items() if not n.startswith("place_")}
+                described["axes"] = [a.to_json() for a in value.axes]
+                described |= {"stability": stability, "saturation": model.saturation_}
+                for s in sites:
+                    kept = {"memberships": model.memberships_[s.name]}
+                    kept |= {} if s.labels is None else {"labels": s.labels}
+                    own = folder.path / "sites" / s.name / "memberships.npz"
+                    folder.write_arrays(own, kept)
+                    os.chmod(own, 0o600)
+            case _:
+                arrays = {n: v for n, v in vars(model).items() if _released(n, v)}
+                columns = vars(model).get("feature_names_in_")
+                described |= {} if columns is None else {"columns": [str(c) for c in columns]}
+        folder.write_arrays(folder.outcome, arrays)
+        folder.write_json(folder.path / "outcome.json", described)
+        if value is not None:
+            folder.write_value(value.with_origin(card=model.privacy_))
+        if metrics is not None:
+            folder.write_json(folder.metrics, metrics)
+        return folder
+
+
+def load(path: str | Path) -> Learned:
+    """A model from its file (``*.phenotypes`` ...), or from a run folder, of whichever engine. Nothing is executed."""
+    return read_model(RunFolder(Path(path)).model() if Path(path).is_dir() else path)
+
+
+def _released(name: str, value: Any) -> bool:
+    public = name.endswith("_") and not name.startswith("_")
+    return public and isinstance(value, np.ndarray) and value.dtype.kind != "O"  # names would have to be pickled
 
 
 def _plain(value: Any) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +21,12 @@ from polyclinic.evaluation.summary import summary
 from polyclinic.events.accounting import shared
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
+from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of, policy_of
-from polyclinic.run import RunFolder
+from polyclinic.run import Run, RunFolder
 from polyclinic.study import Study
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site, Sites
@@ -186,7 +186,9 @@ def _federated(
         if best is None or (getattr(run, "objective_", None) or np.inf) < (getattr(best, "objective_", None) or np.inf):
             best = run
         found.append(run)
-    if starts > 1 and hasattr(best, "factors_"):  # how alike the starts are: the mean factor match to the chosen one
+    if starts > 1 and isinstance(
+        best.result_, Phenotypes
+    ):  # how alike the starts are: the mean factor match to the chosen one
         best.stability_ = float(
             np.mean([factor_match_score(m.factors_, best.factors_) for m in found if m is not best])
         )
@@ -194,36 +196,8 @@ def _federated(
 
 
 def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
-    """The model (``outcome.npz``, ``outcome.json``) and, apart and for their owners only, each site's memberships."""
-    arrays: dict[str, Any] = {}
-    described: dict[str, Any] = {
-        "method": model.name,
-        "class": type(model).__name__,
-        "parameters": {k: v for k, v in model.params.model_dump(mode="json").items() if v is not None},
-        "history": model.history_,
-        "privacy": model.privacy_.to_dict(),
-        "traffic": {"by_site": model.traffic_.by_site},
-    }
-    if hasattr(model, "factors_"):
-        arrays = {f"factor{n}": f for n, f in enumerate(model.factors_, start=1)} | {"weights": model.weights_}
-        described["axes"] = [a.to_json() for a in model.axes_]
-        arrays |= {f"shown{n}": f for n, f in enumerate(getattr(model, "shown_", ()), start=1)}
-        described["stability"] = getattr(model, "stability_", None)
-        described["saturation"] = model.saturation_
-        for s in sites:
-            place = folder.path / "sites" / s.name / "memberships.npz"
-            kept = {"memberships": model.memberships_[s.name]} | ({"labels": s.labels} if s.labels is not None else {})
-            folder.write_arrays(place, kept)
-            os.chmod(place, 0o600)
-    else:
-        for name, value in vars(model).items():
-            public = name.endswith("_") and not name.startswith("_")
-            if public and isinstance(value, np.ndarray) and value.dtype.kind != "O":  # names would have to be pickled
-                arrays[name] = value
-        if hasattr(model, "feature_names_in_"):
-            described["columns"] = [str(c) for c in model.feature_names_in_]
-    folder.write_arrays(folder.outcome, arrays)
-    folder.write_json(Path(folder.path / "outcome.json"), described)
+    """The model, and apart and for their owners only, each site's memberships: :meth:`polyclinic.run.Run.write`."""
+    Run.write(folder, model, sites)
 
 
 def _least(study: Study) -> int:
@@ -237,7 +211,8 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
     Small counts are removed before anything is written, at the strictest owner's limit.
     """
     minimum = _least(study)
-    if hasattr(model, "components_") and hasattr(model, "scale_"):
+    value = vars(model).get("result_")
+    if isinstance(value, Similarity):
         alike = neighbours(model, sites, minimum=minimum)
         if alike is not None:
             folder.write_json(folder.path / "neighbours.json", alike.to_json())
@@ -245,7 +220,7 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
         return None
     found = presence(model, sites, minimum=minimum)
     folder.write_json(folder.path / "presence.json", found.to_json())
-    if not hasattr(model, "factors_"):
+    if not isinstance(vars(model).get("result_"), Phenotypes):
         return found
     flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
     flags |= {f"held{n}": f for n, f in enumerate(found.held, start=1)}

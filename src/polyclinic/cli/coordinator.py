@@ -355,8 +355,7 @@ def _publish(run: Path, order: Any, model: Any) -> None:
     from dataclasses import replace
 
     from polyclinic.evaluation.summary import privacy_figures
-    from polyclinic.run import RunFolder
-    from polyclinic.simulation import write_outcome
+    from polyclinic.run import Run, RunFolder
 
     if order.staleness is not None:
         text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
@@ -365,7 +364,7 @@ def _publish(run: Path, order: Any, model: Any) -> None:
     folder.write_json(
         folder.study, {"study": dict(order.study), "sites": list(order.sites), "versions": folder.manifest()}
     )
-    write_outcome(model, [], folder)
+    Run.write(folder, model)
     last = model.history_[-1] if model.history_ else {}
     figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
     traffic = model.traffic_

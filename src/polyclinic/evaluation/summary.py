@@ -10,6 +10,7 @@ import numpy as np
 from polyclinic.errors import DataError
 from polyclinic.evaluation.prediction import Labelled, labelled, predict, random_factors_auc, split
 from polyclinic.evaluation.presence import MINIMUM
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site
 
@@ -24,7 +25,7 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, An
     The outcome's AUC is of held-out patients: memberships by ``transform``, logistic regression on 60 % of each site's
     patients, tested on 40 %; the factors saw no label. The AUC of frozen random factors stands beside it.
     """
-    if not hasattr(model, "factors_"):
+    if not isinstance(vars(model).get("result_"), Phenotypes):
         return dict(model.summary(sites)) if hasattr(model, "summary") else {}
     figures: dict[str, Any] = dict(model.quality(sites))
     if any(s.labels is not None for s in sites):

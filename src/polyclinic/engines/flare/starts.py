@@ -16,6 +16,7 @@ from polyclinic.engines.flare.coordination import sign_study
 from polyclinic.engines.flare.folders import CoordinatorFolder, private, read_json, write_json
 from polyclinic.engines.flare.order import Order, read_order
 from polyclinic.engines.flare.result import read_outcome
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.study import Study
 from polyclinic.tensors.matching import factor_match_score
 
@@ -60,7 +61,7 @@ def choose(folder: CoordinatorFolder, orders: Sequence[Order]) -> tuple[int, lis
         models.append(model)
     goals = [getattr(m, "objective_", None) for m in models]
     best = int(np.argmin([np.inf if g is None else g for g in goals]))
-    if len(models) > 1 and hasattr(models[best], "factors_"):
+    if len(models) > 1 and isinstance(models[best].result_, Phenotypes):
         others = [m for k, m in enumerate(models) if k != best]
         models[best].stability_ = float(
             np.mean([factor_match_score(m.factors_, models[best].factors_) for m in others])

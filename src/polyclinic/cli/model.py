@@ -1,0 +1,107 @@
+"""``polyclinic model``: look into a model file, compare two, check that nothing was changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.similarity, *.moments, or a run folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def show(
+    file: FileArgument, top: Annotated[int, typer.Option(help="Codes of each mode.")] = 5, json: Json = False
+) -> None:
+    """The model's card and what it is made of; what must be known before passing it on comes first."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.learned.phenotypes import Phenotypes
+    from polyclinic.learned.readme import sensitivity
+    from polyclinic.run import load
+
+    m = load(file)
+    table = m.top(top) if isinstance(m, Phenotypes) else m.table()
+    if json:
+        say_json(
+            {
+                "kind": m.kind, "method": m.method, "rank": m.rank, "digest": m.digest(), "read_first": sensitivity(m),
+                "parameters": dict(m.parameters), "privacy": m.card.to_dict(), "rule": dict(m.origin.rule),
+                "receipts": dict(m.origin.receipts), "versions": dict(m.origin.versions), "table": [dict(r) for r in table],
+            }
+        )  # fmt: skip
+        return
+    console.print(sensitivity(m), markup=False)
+    console.print(repr(m), markup=False)
+    console.print(str(m.card), markup=False)
+    _print(table)
+
+
+@app.command()
+def diff(first: FileArgument, second: FileArgument, json: Json = False) -> None:
+    """Matched phenotypes of two models with their distance, and what differs in how they were made."""
+    from polyclinic.cli.console import say_json
+    from polyclinic.learned.compare import compare
+    from polyclinic.run import load
+
+    found = compare(load(first), load(second))
+    if json:
+        say_json(told(found))
+        return
+    show_difference(found)
+
+
+@app.command()
+def verify(file: FileArgument, json: Json = False) -> None:
+    """Check every part's SHA-256 and the codes' digests; nothing in the file is executed. Exit code 3 if it was changed."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.run import load
+
+    m = load(file)  # reading is verifying: a file with one other byte is refused
+    receipts = dict(m.origin.receipts)
+    if json:
+        say_json({"file": str(file), "whole": True, "kind": m.kind, "digest": m.digest(), "receipts": receipts})
+        return
+    console.print(f"{file}: whole; {m.kind}, SHA-256 {m.digest()}", markup=False, soft_wrap=True)
+    for site, head in receipts.items():
+        console.print(f"  ledger of {site}: {head}", markup=False, soft_wrap=True)
+
+
+def told(found: Any) -> dict[str, Any]:
+    """A difference as plain values."""
+    return {
+        "same": found.same,
+        "match": found.match,
+        "phenotypes": [dict(r) for r in found.pairs],
+        "codes": {k: {"both": v[0], "first": v[1], "second": v[2]} for k, v in found.codes.items()},
+        "settings": [dict(r) for r in found.settings],
+    }
+
+
+def show_difference(found: Any) -> None:
+    """A difference for people."""
+    from polyclinic.cli.console import console
+
+    console.print("the numbers are the same" if found.same else "the numbers differ")
+    if found.match is not None:
+        console.print(f"mean match of phenotypes: {found.match:.3f}")
+        _print(found.pairs)
+    for mode, (both, one, two) in found.codes.items():
+        console.print(f"{mode}: {both} codes in both, {one} only in the first, {two} only in the second")
+    if len(found.settings):
+        _print(found.settings)
+
+
+def _print(table: Any) -> None:
+    from rich.table import Table
+
+    from polyclinic.cli.console import console
+
+    out = Table(*table.columns)
+    for row in table.rows:
+        out.add_row(*("" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+    console.print(out)
