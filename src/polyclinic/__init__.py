@@ -45,7 +45,6 @@ _WHERE = {
     "from_frame": "polyclinic.tensors.doors",
     "from_numpy": "polyclinic.tensors.doors",
     "from_scipy": "polyclinic.tensors.doors",
-    "load": "polyclinic.learned.file",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
     "suggest_rank": "polyclinic.phenotypes.rank",
