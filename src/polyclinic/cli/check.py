@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.study import Study
 
 __all__ = ["command"]
 
@@ -21,17 +24,20 @@ def command(
     from polyclinic.errors import ConfigError
     from polyclinic.privacy.owner import policy_of
     from polyclinic.study import Node, Study
-    from polyclinic.tensors.checkup import check_node
+    from polyclinic.tensors.checkup import Limits, check_node
 
     read = Node.read(node)
     asked = Study.read(study) if study else None
     wrong: list[str] = []
-    limit = 1
+    limits = Limits()
     try:
-        limit = policy_of(read).min_patients
+        policy = policy_of(read)
+        limits = Limits(policy.min_patients, policy.max_dropped, policy.max_unmapped, policy.max_one_patient)
     except ConfigError as e:
         wrong = list(e.faults)
-    found = check_node(read, asked, min_patients=limit)
+    if asked is not None and asked.method is not None:
+        wrong += _method(asked)
+    found = check_node(read, asked, limits=limits)
     faults = [*wrong, *found.faults]
     code = max(found.exit_code, ConfigError.exit_code if wrong else 0)
     if json:
@@ -45,3 +51,15 @@ def command(
         console.print(f"{len(faults)} faults; nothing was sent" if faults else "ready; nothing was sent")
     if faults:
         sys.exit(code)
+
+
+def _method(study: Study) -> list[str]:
+    """Faults of the study's method and its parameters."""
+    from polyclinic.engines.registry import PROTOCOLS, federated, make
+    from polyclinic.errors import PolyclinicError
+
+    try:
+        (federated if study.chosen().name.lower() in PROTOCOLS else make)(study)
+    except PolyclinicError as e:
+        return [f"{e.what}: {f}" for f in e.faults] or [e.what]
+    return []

@@ -10,7 +10,7 @@ __all__ = ["open_source"]
 MIMIC4 = Tabular(
     "mimic4",
     tables=(
-        Table("admissions", "subject_id hadm_id admittime dischtime hospital_expire_flag"),
+        Table("admissions", "subject_id hadm_id admittime dischtime hospital_expire_flag", "admission_type"),
         Table("icustays", "hadm_id first_careunit intime", optional=True),
         Table("diagnoses_icd", "subject_id hadm_id icd_code icd_version"),
         Table("procedures_icd", "subject_id hadm_id icd_code icd_version", "chartdate"),

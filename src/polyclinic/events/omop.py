@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.events.engine import Connection, reading, statement
-from polyclinic.events.source import Opened, Tabular
+from polyclinic.events.source import Opened, Tabular, forgiving
 from polyclinic.events.tables import Table
 from polyclinic.study import Node
 
@@ -61,6 +61,7 @@ OMOP = Tabular(
     unique={"person": "person_id", "concept": "concept_id", "death": "person_id"},
     typed=True,
 )
+DEATHS = "SELECT person_id AS patient_id, death_date AS day FROM death"
 BIRTHS = "SELECT person_id AS patient_id, year_of_birth AS year FROM person"
 OBSERVED = (
     "SELECT person_id AS patient_id, observation_period_start_date AS starts, observation_period_end_date AS ends "
@@ -79,11 +80,12 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
         version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
     inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
     if node.source.codes == "source":
-        opened = replace(opened, events=statement("omop_source"))
+        opened = replace(opened, events=forgiving(statement("omop_source")))
     return replace(
         opened,
         inputs=inputs,
         births=BIRTHS,
+        deaths=DEATHS,
         observed=OBSERVED if "observation_period" in opened.inputs else None,
         cohort=COHORT if "cohort" in opened.inputs else None,
     )

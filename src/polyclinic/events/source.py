@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -12,7 +13,7 @@ from polyclinic.events.engine import Connection, identifier, reading, statement
 from polyclinic.events.tables import Table, open_tables
 from polyclinic.study import Node
 
-__all__ = ["COLUMNS", "SYSTEMS", "Opened", "Tabular", "open_source", "sql_of"]
+__all__ = ["COLUMNS", "SYSTEMS", "Opened", "Tabular", "forgiving", "open_source", "sql_of"]
 
 COLUMNS: Final = ("patient_id", "visit_id", "time", "kind", "code", "system", "value", "description", "site")
 ICD: Final = ("icd9cm", "icd9proc", "icd10", "icd10cm", "icd10pcs")
@@ -43,6 +44,8 @@ class Opened:
         Whether ``visits`` has the column ``type``.
     births
         Query: ``patient_id, year`` of birth.
+    deaths
+        Query: ``patient_id, day`` of death.
     observed
         Query: ``patient_id, starts, ends`` of observation periods.
     cohort
@@ -57,6 +60,7 @@ class Opened:
     labels: str | None = None
     typed: bool = False
     births: str | None = None
+    deaths: str | None = None
     observed: str | None = None
     cohort: str | None = None
 
@@ -98,7 +102,7 @@ class Tabular:
         ]
         origins = open_tables(con, node, tables)
         self._check_unique(con, node)
-        visits = statement(f"{self.name}_visits")
+        visits = forgiving(statement(f"{self.name}_visits"))
         if extra:
             column = identifier(extra.lower())
             visits = (
@@ -106,7 +110,7 @@ class Tabular:
                 f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.visit_id"
             )
         return Opened(
-            events=statement(self.name),
+            events=forgiving(statement(self.name)),
             rows={t: f"SELECT count(*) FROM {identifier(t)}" for t in self.events},
             visits=visits,
             inputs=origins,
@@ -118,15 +122,31 @@ class Tabular:
         for table, column in [self.visits, *self.unique.items()]:
             with reading(f"site {node.name!r}, table {table}"):
                 row = con.execute(
-                    f"SELECT count(*), any_value(k) FROM (SELECT {identifier(column)} AS k FROM {identifier(table)} "
+                    f"SELECT count(*) FROM (SELECT {identifier(column)} AS k FROM {identifier(table)} "
                     f"WHERE {identifier(column)} IS NOT NULL GROUP BY 1 HAVING count(*) > 1)"
                 ).fetchone()
             if row and row[0]:
-                faults.append(f"table {table}: {row[0]} values of {column} occur more than once, e.g. {row[1]}")
+                faults.append(f"table {table}: {row[0]} values of {column} occur more than once")
         if faults:
             raise DataError(
                 f"site {node.name!r}: rows are duplicated", faults=faults, hint="remove the duplicates at the source"
             )
+
+
+def forgiving(sql: str) -> str:
+    """The same SQL for the engine: a cell that is no number or date becomes a reason to drop its row, not an error.
+
+    The files of SQL are plain, for any database; there a column of numbers has a type and holds nothing else.
+    """
+    concept = re.compile(r"CASE WHEN COALESCE\(CAST\((t\.\w+_concept_id) AS BIGINT\), 0\) = 0")
+    sql = concept.sub(
+        r"CASE WHEN \1 IS NOT NULL AND CAST(\1 AS BIGINT) IS NULL THEN 'concept_id is not a number' "
+        r"WHEN COALESCE(CAST(\1 AS BIGINT), 0) = 0",
+        sql,
+    )
+    value = "CAST(t.value_as_number AS DOUBLE PRECISION), c.concept_name"
+    sql = sql.replace(value, "CAST(t.value_as_number AS VARCHAR), c.concept_name")
+    return re.sub(r"(?<!TRY_)\bCAST\(", "TRY_CAST(", sql)
 
 
 def open_source(con: Connection, node: Node, outcome: str | None = None) -> Opened:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.errors import DataError
 from polyclinic.events.accounting import Attrition, Step
@@ -17,21 +17,29 @@ from polyclinic.study import Node, Study
 __all__ = ["EventTable", "read_events"]
 
 # Times are the hospital's own clock: an offset such as +01:00 is cut off, so that "the same day" means the local day.
+# A date before 1800 or after 2300 is a fault of the keyboard; MIMIC moves its dates to the years 2100 to 2210.
 CANONICAL: Final = """
 SELECT origin,
-       CAST(patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id,
-       {time} AS time, CAST(kind AS VARCHAR) AS kind, CAST(code AS VARCHAR) AS code, CAST(system AS VARCHAR) AS system,
+       CAST(c.patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id,
+       CASE WHEN {possible} THEN {time} END AS time,
+       CAST(kind AS VARCHAR) AS kind, CAST(code AS VARCHAR) AS code, CAST(system AS VARCHAR) AS system,
        TRY_CAST(value AS DOUBLE) AS value, CAST(description AS VARCHAR) AS description, CAST(site AS VARCHAR) AS site,
        CASE WHEN dropped IS NOT NULL THEN CAST(dropped AS VARCHAR)
-            WHEN patient_id IS NULL THEN 'no patient'
-            WHEN code IS NULL OR CAST(code AS VARCHAR) = '' THEN 'no code'
-            WHEN kind IS NULL THEN 'no kind' END AS dropped,
-       {unread} AS unread, {odd} AS odd
-FROM ({query})
+            WHEN c.patient_id IS NULL OR trim(CAST(c.patient_id AS VARCHAR)) = '' THEN 'no patient'
+            WHEN code IS NULL OR trim(CAST(code AS VARCHAR)) = '' THEN 'no code'
+            WHEN kind IS NULL THEN 'no kind'
+            WHEN c.time IS NOT NULL AND {time} IS NULL THEN 'time is not a date'
+            WHEN NOT {possible} THEN 'impossible date'
+            WHEN value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL THEN 'value is not a number'
+            WHEN NOT isfinite(TRY_CAST(value AS DOUBLE)) THEN 'value is not finite'
+            {life} END AS dropped
+FROM ({query}) c{joins}
 """
+LIFE: Final = """WHEN year({time}) < l.born THEN 'before the birth of the patient'
+            WHEN CAST({time} AS DATE) > l.died + 60 THEN 'more than 60 days after the death of the patient'"""
 COUNTED: Final = (
-    "SELECT origin, dropped, count(*), count(*) FILTER (unread), count(*) FILTER (time IS NULL), "
-    "count(*) FILTER (visit_id IS NULL), count(*) FILTER (odd) FROM canonical GROUP BY ALL"
+    "SELECT origin, dropped, count(*), 0, count(*) FILTER (time IS NULL), count(*) FILTER (visit_id IS NULL) "
+    "FROM canonical GROUP BY ALL"
 )
 WITHOUT: Final = "SELECT * FROM ({}) WHERE CAST(patient_id AS VARCHAR) NOT IN (SELECT patient_id FROM optout WHERE patient_id IS NOT NULL)"
 
@@ -86,11 +94,13 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     with reading(what):
         columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
         timed = columns["time"].startswith(("TIMESTAMP", "DATE"))
-        text = "regexp_replace(CAST(time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
-        time = "CAST(time AS TIMESTAMP)" if timed else f"TRY_CAST({text} AS TIMESTAMP)"
-        unread = "false" if timed else f"(time IS NOT NULL AND {time} IS NULL)"
-        odd = "(value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL)" if columns["value"] == "VARCHAR" else "false"
-        query = CANONICAL.format(time=time, unread=unread, odd=odd, query=opened.events)
+        text = "regexp_replace(CAST(c.time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
+        time = "TRY_CAST(c.time AS TIMESTAMP)" if timed else f"TRY_CAST({text} AS TIMESTAMP)"
+        possible = f"coalesce(isfinite({time}) AND year({time}) BETWEEN 1800 AND 2300, true)"
+        life, joins = _lives(con, opened)
+        query = CANONICAL.format(
+            time=time, possible=possible, life=life.format(time=time), joins=joins, query=opened.events
+        )
         # Parquet can be scanned again at little cost; anything else is parsed once and kept in the scratch file.
         con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap and not limited else 'TABLE'} canonical AS {query}")
         counted = con.execute(COUNTED).fetchall()
@@ -105,7 +115,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         for origin in opened.rows
     )
     rows = sum(s.rows_out for s in steps)
-    faults = _faults(con, node, counted, rows, steps)
+    faults = _faults(con, rows, steps)
     if faults:
         raise DataError(
             f"{what}: not usable",
@@ -136,14 +146,21 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     return EventTable(path, (*steps, *more), {**opened.inputs, **digests}, rows, notes, attrition), opened
 
 
-def _faults(con: Connection, node: Node, counted: list[Any], rows: int, steps: tuple[Step, ...]) -> list[str]:
+def _lives(con: Connection, opened: Opened) -> tuple[str, str]:
+    """The table ``life`` (patient_id, born, died) and how it is joined, where the source knows lives."""
+    if opened.births is None or opened.deaths is None:
+        return "", ""
+    con.execute(
+        "CREATE OR REPLACE TEMP TABLE life AS SELECT patient_id, max(born) AS born, max(died) AS died FROM ("
+        f"SELECT CAST(patient_id AS VARCHAR) AS patient_id, TRY_CAST(year AS INTEGER) AS born, CAST(NULL AS DATE) AS died FROM "
+        f"({opened.births}) UNION ALL SELECT CAST(patient_id AS VARCHAR), NULL, TRY_CAST(day AS DATE) FROM ({opened.deaths})) "
+        "GROUP BY 1"
+    )
+    return LIFE, " LEFT JOIN life l ON l.patient_id = CAST(c.patient_id AS VARCHAR)"
+
+
+def _faults(con: Connection, rows: int, steps: tuple[Step, ...]) -> list[str]:
     faults = []
-    for origin in sorted({r[0] for r in counted}):
-        unread, odd = (sum(r[k] for r in counted if r[0] == origin) for k in (3, 6))
-        if unread:
-            faults.append(f"{origin}: {unread} texts in column time are not a date or time")
-        if odd:
-            faults.append(f"{origin}: {odd} texts in column value are not numbers")
     systems = [s for (s,) in con.execute("SELECT DISTINCT system FROM canonical WHERE dropped IS NULL").fetchall()]
     unknown = sorted(s for s in systems if s is not None and s not in SYSTEMS)
     if unknown:

@@ -299,7 +299,7 @@ def _from_postgres(con: Connection, node: Node, tables: Sequence[Table], names: 
     try:
         with dbapi.connect(url) as link, link.cursor() as cursor:
             cursor.execute(
-                "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text "
+                "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text, data_type::text "
                 f"FROM information_schema.columns WHERE lower(table_schema) = lower({literal(schema)})"
             )
             rows = _rows(con, cursor)
@@ -307,11 +307,16 @@ def _from_postgres(con: Connection, node: Node, tables: Sequence[Table], names: 
                 out.faults.append(f"schema {schema!r} has no table that this user may read")
                 return out
             catalogue, real = _catalogue(rows), {r[0]: r[3] for r in rows}
+            # A date can be 'infinity' or lie outside what others can hold: as text one such cell costs one row only.
+            dates = {(r[0], r[1]) for r in rows if r[5].startswith(("date", "timestamp"))}
             for t in tables:
                 key = names[t.name].lower()
                 if _listed(con, t, key, catalogue, f"schema {schema}", out):
                     wanted = [c for c in t.columns if c in catalogue[key]]
-                    columns = ", ".join(f"{identifier(catalogue[key][c])} AS {identifier(c)}" for c in wanted)
+                    columns = ", ".join(
+                        f"{identifier(catalogue[key][c])}{'::text' if (key, c) in dates else ''} AS {identifier(c)}"
+                        for c in wanted
+                    )
                     cursor.execute(f"SELECT {columns} FROM {identifier(rows[0][4])}.{identifier(real[key])}")
                     _stage(con, t, cursor, wanted)
     except dbapi.Error as e:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
 from polyclinic.events import EventTable, read_events
@@ -12,9 +13,12 @@ from polyclinic.events.engine import Connection, session
 from polyclinic.events.labels import read_labels
 from polyclinic.events.matrix import read_matrix
 from polyclinic.study import FeatureRule, Node, Study
-from polyclinic.tensors.cooccurrence import choose_codes, count_together
+from polyclinic.tensors.cooccurrence import choose_codes, count_together, repeats
+from polyclinic.tensors.skew import skew
 
-__all__ = ["Checkup", "check_node"]
+__all__ = ["Checkup", "Limits", "check_node"]
+
+COARSER: Final = 30  # patients a code below which coarser codes are advised (a guess)
 
 
 @dataclass
@@ -38,16 +42,27 @@ class Checkup:
         self.exit_code = max(self.exit_code, e.exit_code)
 
 
-def check_node(node: Node, study: Study | None = None, *, min_patients: int = 1) -> Checkup:
+@dataclass(frozen=True)
+class Limits:
+    """When a checkup fails, by the owner's ``[policy]``: patients, and shares of rows, of a mode's rows, of one patient."""
+
+    min_patients: int = 1
+    max_dropped: float = 0.5
+    max_unmapped: float = 0.5
+    max_one_patient: float = 0.2
+
+
+def check_node(node: Node, study: Study | None = None, *, limits: Limits | None = None) -> Checkup:
     """Run every precondition that can be run, and go on after a fault wherever the next check does not need it.
 
     Parameters
     ----------
     study
         With it: unmapped share, vocabulary hash, size of the tensor, patients below the minimum.
-    min_patients
-        The owner's limit (``[policy] min_patients``).
+    limits
+        The owner's (``[policy]``).
     """
+    limits = limits or Limits()
     out = Checkup()
     _folder(node, out)
     if (
@@ -61,19 +76,19 @@ def check_node(node: Node, study: Study | None = None, *, min_patients: int = 1)
             if node.source.kind == "matrix":
                 matrix = read_matrix(con, node, (study and study.features) or FeatureRule())
                 out.findings.append(f"matrix of {matrix.values.shape[0]:,} patients x {matrix.values.shape[1]} columns")
-                _enough(len(matrix.patients), min_patients, out)
+                _enough(len(matrix.patients), limits.min_patients, out)
                 return out
             table, opened = read_events(con, node, scratch / "events.parquet", study)
-            _events(con, table, out)
+            _events(con, table, limits, out)
             try:
                 labels = read_labels(con, opened, study.labels if study else None, node.source.label)
                 out.findings.append(f"outcome: {labels.to_json()}" if labels else "no outcome in this source")
             except (DataError, ConfigError) as e:
                 out.blame(e)
             if study is not None and study.tensor is not None:
-                _study(con, table, study, min_patients, out)
+                _study(con, table, study, limits, out)
             else:
-                _enough(out.figures["patients"], min_patients, out)
+                _enough(out.figures["patients"], limits.min_patients, out)
     except PolyclinicError as e:
         out.blame(e)
     except OSError as e:
@@ -91,10 +106,35 @@ def _folder(node: Node, out: Checkup) -> None:
         out.exit_code = max(out.exit_code, 2)
 
 
-def _events(con: Connection, table: EventTable, out: Checkup) -> None:
+def _too_much(share: float, limit: float, line: str, key: str, out: Checkup) -> None:
+    """A share above the owner's limit is a fault; a tenth and more is worth a remark."""
+    if share > limit:
+        out.faults.append(f"{line}, more than [policy] {key} = {limit:g}")
+        out.exit_code = max(out.exit_code, DataError.exit_code)
+    elif share >= 0.1:
+        out.remarks.append(line)
+
+
+def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) -> None:
     for step in table.steps:
         why = "".join(f", {n:,} {reason}" for reason, n in step.dropped.items())
         out.findings.append(f"{step.name}: {step.rows_in:,} rows, {step.rows_out:,} used{why}")
+        if step.rows_in and step.name.startswith("read "):
+            # A cell of a wide table that is empty, or says that nothing happened, is no row that was lost.
+            lost = {k: n for k, n in step.dropped.items() if k not in ("empty cell", "cell says it did not happen")}
+            share = sum(lost.values()) / step.rows_in
+            worst = max(lost.items(), key=lambda x: x[1], default=("", 0))
+            line = f"{step.name}: {share:.0%} of its {step.rows_in:,} rows cannot be used, mostly: {worst[0]} ({worst[1]:,})"
+            _too_much(share, limits.max_dropped, line, "max_dropped", out)
+    most = con.execute(
+        f"SELECT coalesce(max(n), 0), coalesce(sum(n), 0) FROM (SELECT count(*) AS n FROM {table.scan()} GROUP BY patient_id)"
+    ).fetchone() or (0, 0)
+    if most[1] >= 100:
+        share = float(most[0]) / float(most[1])
+        line = f"one patient has {share:.0%} of all {most[1]:,} events"
+        _too_much(share, limits.max_one_patient, line, "max_one_patient", out)
+    for before, after in pairwise(table.attrition):
+        out.findings.append(f"{after.step}: {after.patients:,} of {before.patients:,} patients left")
     rows = con.execute(
         "SELECT kind, count(*), count(DISTINCT patient_id), count(DISTINCT code), min(time), max(time) "
         f"FROM {table.scan()} GROUP BY 1 ORDER BY 1"
@@ -117,22 +157,46 @@ def _events(con: Connection, table: EventTable, out: Checkup) -> None:
     }
 
 
-def _study(con: Connection, table: EventTable, study: Study, min_patients: int, out: Checkup) -> None:
+def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out: Checkup) -> None:
+    rule = study.rule()
     vocabulary = choose_codes(con, table.scan(), study)
     for c in vocabulary.coverage:
-        share = c.unmapped / c.rows if c.rows else 0.0
-        out.findings.append(f"mode {c.mode}: {share:.1%} of {c.rows:,} rows unmapped")
+        out.findings.append(f"mode {c.mode}: {c.share:.1%} of {c.rows:,} rows unmapped")
+        line = f"mode {c.mode}: {c.share:.0%} of its {c.rows:,} rows have no group"
+        _too_much(c.share, limits.max_unmapped, line, "max_unmapped", out)
+        out.findings.append(f"mode {c.mode}: {c.patients:g} patients a code (median)")
+        if c.patients < COARSER and c.mode not in rule.vocabulary:
+            out.remarks.append(
+                f"mode {c.mode}: half of the codes have fewer than {COARSER} patients; coarser ones come back more often: "
+                f"[codes.{c.mode}] to = 'ccs', 'rubric', 'path:2' ..."
+            )
         if c.top_unmapped:
             listed = ", ".join(f"{code} ({n:,})" for code, n in c.top_unmapped)
             out.remarks.append(f"mode {c.mode}: most frequent unmapped codes: {listed}")
-    tensor, _ = count_together(con, study.rule(), vocabulary)
+    again = repeats(con, rule)
+    tensor, _ = count_together(con, rule, vocabulary)
+    found = skew(tensor, again)
+    out.findings.append(found.words())
+    out.figures["skew"] = found.to_json()
+    weighting = study.method.parameters.get("weighting") if study.method is not None else None
+    if weighting == "none" and found.advice():
+        out.remarks.append(str(found.advice()))
+    known = con.execute(
+        "SELECT count(DISTINCT patient_id) FROM labels WHERE label IS NOT NULL AND patient_id IN (SELECT unnest(?))",
+        [list(tensor.axes[0].labels or ())],
+    ).fetchone()
+    if known and 0 < known[0] < tensor.patients:
+        unknown = tensor.patients - known[0]
+        out.remarks.append(
+            f"outcome: {unknown:,} of {tensor.patients:,} patients unknown: they are left out of the outcome model only"
+        )
     size = sum(a.nbytes for a in (tensor.rows, tensor.indptr, *tensor.codes, tensor.values))
     hashes = {a.name: a.digest()[:16] for a in tensor.axes[1:]}
     shape = " x ".join(f"{d:,}" for d in tensor.shape)
     out.findings.append(f"tensor {shape}, {tensor.nnz:,} nonzeros, {size / 1e6:,.1f} MB in memory")
     out.findings += [f"mode {mode}: vocabulary {digest}" for mode, digest in hashes.items()]
     out.figures |= {"shape": list(tensor.shape), "nnz": tensor.nnz, "bytes": size, "vocabulary": hashes}
-    _enough(tensor.patients, min_patients, out)
+    _enough(tensor.patients, limits.min_patients, out)
 
 
 def _enough(patients: int, least: int, out: Checkup) -> None:

@@ -9,7 +9,9 @@ SELECT 'condition_occurrence' AS origin, t.person_id AS patient_id, t.visit_occu
        CAST(NULL AS DOUBLE PRECISION) AS value, c.concept_name AS description,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)) AS site,
        CASE WHEN COALESCE(CAST(t.condition_concept_id AS BIGINT), 0) = 0 THEN 'concept_id 0: no standard concept'
-            WHEN p.person_id IS NULL THEN 'patient is not in person' END AS dropped
+            WHEN c.concept_id IS NULL THEN 'concept is not in the vocabulary'
+            WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END AS dropped
 FROM condition_occurrence t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
@@ -22,7 +24,9 @@ SELECT 'procedure_occurrence', t.person_id, t.visit_occurrence_id,
        CAST(NULL AS DOUBLE PRECISION), c.concept_name,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)),
        CASE WHEN COALESCE(CAST(t.procedure_concept_id AS BIGINT), 0) = 0 THEN 'concept_id 0: no standard concept'
-            WHEN p.person_id IS NULL THEN 'patient is not in person' END
+            WHEN c.concept_id IS NULL THEN 'concept is not in the vocabulary'
+            WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END
 FROM procedure_occurrence t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
@@ -35,7 +39,9 @@ SELECT 'drug_exposure', t.person_id, t.visit_occurrence_id,
        CAST(NULL AS DOUBLE PRECISION), c.concept_name,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)),
        CASE WHEN COALESCE(CAST(t.drug_concept_id AS BIGINT), 0) = 0 THEN 'concept_id 0: no standard concept'
-            WHEN p.person_id IS NULL THEN 'patient is not in person' END
+            WHEN c.concept_id IS NULL THEN 'concept is not in the vocabulary'
+            WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END
 FROM drug_exposure t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
@@ -53,7 +59,9 @@ SELECT 'measurement', t.person_id, t.visit_occurrence_id,
        CAST(t.value_as_number AS DOUBLE PRECISION), c.concept_name,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)),
        CASE WHEN COALESCE(CAST(t.measurement_concept_id AS BIGINT), 0) = 0 THEN 'concept_id 0: no standard concept'
-            WHEN p.person_id IS NULL THEN 'patient is not in person' END
+            WHEN c.concept_id IS NULL THEN 'concept is not in the vocabulary'
+            WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END
 FROM measurement t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id

@@ -12,7 +12,8 @@ SELECT 'condition_occurrence' AS origin, t.person_id AS patient_id, t.visit_occu
             WHEN 'ATC' THEN 'atc' ELSE 'local' END AS system,
        CAST(NULL AS DOUBLE PRECISION) AS value, c.concept_name AS description,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)) AS site,
-       CASE WHEN p.person_id IS NULL THEN 'patient is not in person' END AS dropped
+       CASE WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END AS dropped
 FROM condition_occurrence t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
@@ -28,7 +29,8 @@ SELECT 'procedure_occurrence', t.person_id, t.visit_occurrence_id,
             WHEN 'ATC' THEN 'atc' ELSE 'local' END,
        CAST(NULL AS DOUBLE PRECISION), c.concept_name,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)),
-       CASE WHEN p.person_id IS NULL THEN 'patient is not in person' END
+       CASE WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END
 FROM procedure_occurrence t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
@@ -44,7 +46,8 @@ SELECT 'drug_exposure', t.person_id, t.visit_occurrence_id,
             WHEN 'ATC' THEN 'atc' ELSE 'local' END,
        CAST(NULL AS DOUBLE PRECISION), c.concept_name,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)),
-       CASE WHEN p.person_id IS NULL THEN 'patient is not in person' END
+       CASE WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END
 FROM drug_exposure t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
@@ -65,7 +68,8 @@ SELECT 'measurement', t.person_id, t.visit_occurrence_id,
             WHEN 'ATC' THEN 'atc' ELSE 'local' END,
        CAST(t.value_as_number AS DOUBLE PRECISION), c.concept_name,
        CAST(COALESCE(v.care_site_id, p.care_site_id) AS VARCHAR(50)),
-       CASE WHEN p.person_id IS NULL THEN 'patient is not in person' END
+       CASE WHEN p.person_id IS NULL THEN 'patient is not in person'
+            WHEN v.person_id <> t.person_id THEN 'visit of another patient' END
 FROM measurement t
 LEFT JOIN person p ON p.person_id = t.person_id
 LEFT JOIN visit_occurrence v ON v.visit_occurrence_id = t.visit_occurrence_id
