@@ -71,9 +71,11 @@ class PhenotypeCard:
 
     @property
     def where(self) -> Literal["shared", "site-specific", "unknown"]:
-        """Found at several sites, at one, or not known (a federation that did not release it)."""
+        """Found at several sites, at one, or not known: not released, or too few patients elsewhere to say."""
         here = [s for s in self.sites if s.there]
-        return "unknown" if not self.sites or not here else "site-specific" if len(here) == 1 else "shared"
+        if len(here) > 1:
+            return "shared"
+        return "site-specific" if len(here) == 1 and not any(s.few for s in self.sites) else "unknown"
 
     def why(self, minimum: int) -> str:
         """Why it has no name, in words."""
@@ -89,8 +91,10 @@ class PhenotypeCard:
     def place(self) -> str:
         """The same in words."""
         here = [s.site for s in self.sites if s.there]
-        if self.where == "unknown":
+        if not here:
             return ""
+        if self.where == "unknown":
+            return f"{here[0]}; elsewhere too few patients to show"
         if len(here) == 1:
             return f"specific to {here[0]}"
         return (
@@ -125,9 +129,10 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
             gone = column.sum() if too_few else column[hide[:, r]].sum()
             shares.append(float(gone) / total)
         reason = _reason(run, r)
-        name = "" if reason else suggest_name(listed, avoid=taken)
-        if not name:
-            name, reason = f"Phenotype {r + 1}", reason or "few"
+        name = f"Phenotype {r + 1}"
+        if not reason:  # where all its names are taken, its number tells it apart
+            alone = suggest_name(listed)
+            name = suggest_name(listed, avoid=taken) or (f"{alone} ({r + 1})" if alone else name)
         taken.add(name)
         carriers = run.presence["totals"][r] if run.presence else None
         found.append(

@@ -153,7 +153,10 @@ def _small(small: Mapping[str, Any] | None) -> list[str]:
     many = sum(len(v) for v in joined.values())
     into = "one" if len(joined) == 1 else str(len(joined))
     which = ", ".join(joined) if len(joined) <= 4 else f"{next(iter(joined))} to {list(joined)[-1]}"
-    text = f"{many} sites, most with fewer than {small['minimum']} patients, were joined into {into}"
+    most = ", most" if len(joined) == 1 else ""  # a lone remainder takes the smallest other site in
+    text = (
+        f"{many} sites{most} with fewer than {small['minimum']} patients{',' if most else ''} were joined into {into}"
+    )
     return [f"{text}: {which} (see Method)."]
 
 

@@ -1,0 +1,172 @@
+"""A report that must hide says so, why, and what would help; exports say what is hidden; owners see everything of their own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.cli import main
+from polyclinic.errors import ConfigError
+from polyclinic.evaluation.association import associate
+from polyclinic.evaluation.attrition import attrition
+from polyclinic.report.cards import cards
+from polyclinic.report.contents import RunContents
+from polyclinic.report.export import export
+from polyclinic.report.hiding import hiding
+from polyclinic.report.html import render
+from polyclinic.report.local import local_view, write_local_report
+from polyclinic.run import RunFolder
+
+
+def test_exports_mark_every_hole_and_the_run_keeps_the_whole_model(plain_run: RunFolder, tmp_path: Path) -> None:
+    export(plain_run, out=tmp_path)
+    run = RunContents.read(plain_run)
+    with np.load(tmp_path / "outcome.npz") as z:
+        assert bool(z["censored"])
+        for n, whole in enumerate(run.factors, start=1):
+            hide = z[f"hidden{n}"]
+            assert hide.shape == whole.shape and hide.any() and not hide.all()
+            assert (z[f"factor{n}"][hide] == 0).all()
+            np.testing.assert_array_equal(z[f"factor{n}"][~hide], whole[~hide])
+            left = np.square(z[f"factor{n}"]).sum(0) / np.square(whole).sum(0)
+            np.testing.assert_allclose(z["kept"][:, n - 1], left, atol=1e-4)
+    assert json.loads((tmp_path / "outcome.json").read_text())["censored"] is True
+    rows = list(csv.DictReader((tmp_path / "codes.csv").open(encoding="utf-8")))
+    assert {r["shown"] for r in rows} == {"True", "False"}
+    assert all(not r["code"] for r in rows if r["shown"] == "False")  # how much is hidden, not what
+    shares: dict[tuple[str, str], float] = {}
+    for r in rows:
+        key = (r["phenotype"], r["mode"])
+        shares[key] = shares.get(key, 0.0) + float(r["share"])
+    assert max(shares.values()) <= 1 + 1e-6
+
+
+def test_a_phenotype_without_a_name_says_why_and_the_top_of_the_page_what_would_help(
+    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
+) -> None:
+    run = copied(plain_run)
+    stored = json.loads((run.path / "presence.json").read_text())
+    stored["carried"][0] = False
+    (run.path / "presence.json").write_text(json.dumps(stored))
+    with np.load(run.path / "presence.npz") as z:
+        flags = {k: np.array(z[k]) for k in z.files}
+    few, held = flags["few1"], flags["held1"]
+    few[:, 1], held[:, 1] = True, True
+    few[:, 2], held[:, 2] = True, False
+    np.savez_compressed(run.path / "presence.npz", **flags)
+    contents = RunContents.read(run)
+    found = cards(contents)
+    assert [c.reason for c in found[:3]] == ["carriers", "held", "few"]
+    assert [c.name for c in found[:3]] == ["Phenotype 1", "Phenotype 2", "Phenotype 3"]
+    assert not any(codes for _, codes in found[0].codes)
+    said = hiding(contents, found)
+    assert said is not None and "cannot be named here" in said.headline and said.helps
+    page = render(contents)
+    assert page.index("cannot be named here") < page.index("What was found")
+    assert "two patients hold most of its strongest codes" in page
+    assert "report RUN --local SITE" in page
+
+
+def test_the_owners_report_hides_nothing_is_stamped_and_private(plain_run: RunFolder) -> None:
+    site = RunContents.read(plain_run).sites[0]
+    path = write_local_report(plain_run, site)
+    assert path.parent.name == site and os.stat(path).st_mode & 0o777 == 0o600
+    page = path.read_text(encoding="utf-8")
+    assert f"For the owner of {site} only. Do not pass on." in page
+    view = local_view(RunContents.read(plain_run), site)
+    assert all(c.named and not c.suppressed for c in cards(view))
+    shared = render(RunContents.read(plain_run))
+    hidden = RunContents.read(plain_run).hidden
+    assert any((a & ~b).any() for a, b in zip(hidden, view.hidden)) and "Do not pass on" not in shared
+    with np.load(plain_run.path / "sites" / site / "memberships.npz") as z:
+        assert view.presence["sites"][site] == len(z["memberships"])
+    with pytest.raises(ConfigError, match="NOPE"):
+        write_local_report(plain_run, "NOPE")
+
+
+def test_the_command_writes_the_owners_report(plain_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    site = RunContents.read(plain_run).sites[0]
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(plain_run.path), "--local", site, "--json"])
+    assert not ended.value.code
+    assert json.loads(capsys.readouterr().out)["report"].endswith(f"sites/{site}/report.html")
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[pc.SumALS, list[pc.Site]]:
+    sites = pc.datasets.icu_network(patients=600, mortality=0.3, seed=0)
+    return pc.SumALS(rank=4, rounds=5, seed=0).fit(sites), list(sites)
+
+
+def _forget(site: pc.Site, patients: list[int]) -> pc.Site:
+    labels = np.array(site.labels, np.float64)
+    labels[patients] = np.nan
+    return replace(site, labels=labels)
+
+
+def test_unknown_outcomes_give_the_tables_of_the_study_without_these_patients(
+    fitted: tuple[pc.SumALS, list[pc.Site]],
+) -> None:
+    model, sites = fitted
+    gone = list(range(0, 30, 2))
+    some = associate(model, [_forget(sites[0], gone), *sites[1:]], outcome="mortality")
+    without = associate(model, [sites[0].take([i for i in range(sites[0].patients) if i not in gone]), *sites[1:]])
+    assert some is not None and without is not None and some.effects
+    assert (some.unknown, some.outcome, some.patients) == (15, "mortality", sum(s.patients for s in sites))
+    assert some.effects == without.effects and some.judged == without.judged and some.roc == without.roc
+    one = associate(model, [_forget(sites[0], [3]), *sites[1:]])
+    assert one is not None and one.effects and one.unknown is None  # 1 to 10 is a small count
+
+
+def test_a_site_without_labels_is_named_and_the_others_are_used(fitted: tuple[pc.SumALS, list[pc.Site]]) -> None:
+    model, sites = fitted
+    found = associate(model, [replace(sites[0], labels=None), *sites[1:]])
+    assert found is not None and found.effects
+    assert found.sites_without == (sites[0].name,) and found.unknown == sites[0].patients
+
+
+def test_an_outcome_that_cannot_be_shown_has_a_reason(fitted: tuple[pc.SumALS, list[pc.Site]]) -> None:
+    model, sites = fitted
+    bare = [replace(s, labels=None) for s in sites]
+    assert associate(model, bare) is None  # nobody asked
+    asked = associate(model, bare, outcome="mortality")
+    assert asked is not None and asked.reason == "no patient has a known outcome" and not asked.effects
+    rare = associate(model, [replace(s, labels=np.arange(s.patients) == 0) for s in sites])
+    assert rare is not None and "fewer than 22 patients are known to be with it" in rare.reason
+    odd = associate(model, [replace(s, labels=np.full(s.patients, 2)) for s in sites])
+    assert odd is not None and "other values than 0 and 1" in odd.reason
+
+
+def test_the_page_counts_unknown_outcomes_or_prints_the_reason(
+    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
+) -> None:
+    run = copied(plain_run)
+    place = run.path / "association.json"
+    stored = json.loads(place.read_text())
+    stored |= {"unknown": 37, "outcome": "in-hospital death", "sites_without": ["CCU"]}
+    place.write_text(json.dumps(stored))
+    page = render(RunContents.read(run))
+    assert "37 of 600 patients have no known outcome" in page and "In-hospital death" in page
+    stored |= {"effects": [], "judged": [], "roc": [], "calibration": [], "events": None, "reason": "nobody knows"}
+    place.write_text(json.dumps(stored))
+    page = render(RunContents.read(run))
+    assert "The outcome that was asked for cannot be shown:</strong> nobody knows" in page
+    assert 'id="tab-outcome"' in page
+
+
+def test_attrition_gives_no_small_count() -> None:
+    steps = [
+        {"step": "read a", "rows_in": 1000, "rows_out": 996, "dropped": {"no code": 4}},
+        {"step": "choose", "rows_in": 996, "rows_out": 500, "dropped": {"rare": 496, "never": 0}},
+    ]
+    first, second = attrition({"x": steps})["x"]
+    assert first["dropped"] == {"no code": None} and first["rows_out"] == second["rows_in"] == 1000
+    assert second["dropped"] == {"rare": 496} and second["rows_out"] == 500
