@@ -15,6 +15,31 @@ from polyclinic.report.contents import RunContents
 __all__ = ["AtSite", "Code", "PhenotypeCard", "cards", "suggest_name"]
 
 LISTED: Final = 15  # codes of a mode that a card lists
+LOOSE: Final = frozenset(
+    [
+        "and",
+        "or",
+        "with",
+        "without",
+        "of",
+        "the",
+        "by",
+        "in",
+        "to",
+        "for",
+        "from",
+        "on",
+        "at",
+        "as",
+        "except",
+        "that",
+        "caused",
+        "other",
+        "due",
+        "a",
+        "an",
+    ]
+)
 LEAST: Final = 0.005  # codes with a smaller share are not listed
 
 
@@ -211,4 +236,9 @@ def _joined(codes: Sequence[Code]) -> str:
 def _short(name: str, limit: int = 48) -> str:
     """The part of a description before its qualifications, at most ``limit`` characters."""
     head = name.split(",")[0].split(";")[0].strip() or name.strip()
-    return head if len(head) <= limit else head[: limit - 1].rsplit(" ", 1)[0] + "\N{HORIZONTAL ELLIPSIS}"
+    if len(head) <= limit:
+        return head
+    words = head[: limit - 1].rsplit(" ", 1)[0].split(" ")
+    while len(words) > 1 and words[-1].strip("(").lower() in LOOSE:  # a name does not end in "and ..."
+        words.pop()
+    return " ".join(words) + "\N{HORIZONTAL ELLIPSIS}"
