@@ -17,7 +17,10 @@ from polyclinic.privacy.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.audit import judge, mu_estimate, one_run_epsilon, one_run_p_value
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import make_card
+from polyclinic.privacy.facts import MethodFacts
+from polyclinic.privacy.happened import Happened
 from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.privacy.release import Release
 
 GRID = 2.0**-16
 
@@ -184,7 +187,8 @@ def test_nothing_to_audit_is_said_so():
 def test_the_result_stands_on_the_card_and_never_bare():
     result = audit(private(), canaries=300, noise=SimulatedNoise(np.random.default_rng(7)))
     step = private().next(Public(1, (3, 4)))
-    card = make_card("unitsums", [step] * 4, privacy=Privacy(2.0)).with_audit(result.summary())
+    releases = [Release(k, step) for k in range(4)]
+    card = make_card(MethodFacts(formal=True), Happened.of("unitsums", releases)).with_audit(result.summary())
     assert "one-run lower bound" in str(card)
     for line in (*str(card).splitlines(), *str(result).splitlines()):
         if "epsilon" in line and any(c.isdigit() for c in line):

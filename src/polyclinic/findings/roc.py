@@ -79,8 +79,8 @@ def area(cases: ArrayLike, others: ArrayLike) -> Area:
     .76, .96, .98, binormal and exponential scores, 500 runs each: coverage .94 to 1.0; DeLong alone .40 to .91.)
 
     >>> found = area([0, 1, 1], [2, 2, 0])
-    >>> round(found.value, 3), round(found.low, 3) < 0.7, found.high
-    (0.875, True, 1.0)
+    >>> round(found.value, 3), found.low < 0.7, found.high > 0.98
+    (0.875, True, True)
     """
     return pooled_area([(np.asarray(cases, np.float64), np.asarray(others, np.float64))])
 

@@ -64,7 +64,7 @@ class Phenotypes(Value):
     >>> import polyclinic as pc
     >>> p = pc.CPALS(rank=2, seed=0).fit(pc.datasets.icu_network(patients=200, seed=0)).result_
     >>> p.kind, p.rank, [a.name for a in p.axes]
-    ('phenotypes', 2, ['diagnosis', 'procedure'])
+    ('phenotypes', 2, ['procedure', 'diagnosis'])
     """
 
     factors: tuple[Array, ...]

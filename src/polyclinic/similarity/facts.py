@@ -16,6 +16,9 @@ UNPSL: Final = MethodFacts(
         ),
     ),
     steps={
+        "count": StepMeaning("how many patients"),
+        "zoom-*": StepMeaning("sums of values and of their distances from the mean, per feature"),
+        "second-moments": StepMeaning("how features vary, alone and together", "a value far from all others"),
         "pairs": StepMeaning("how many pairs of your patients are alike, and how many differ"),
         "scale": StepMeaning("how well a few trial metrics separate your pairs"),
         "slope": StepMeaning("how steep the loss is at the start"),

@@ -128,7 +128,7 @@ def run(seed: int = 0) -> list[Attack]:
                 f"largest error of a count {miss:.2g}",
             )
         )
-        local = listen(LocalTF(rank=4, rounds=12, seed=seed, aggregation=aggregation), sites)
+        local = listen(LocalTF(rank=4, rounds=12, seed=seed, aggregation=aggregation, weighting="none"), sites)
         seen = support(
             local[-2].contribution(VICTIM) if local[-1].step.name == "score" else local[-1].contribution(VICTIM)
         )
