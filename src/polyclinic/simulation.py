@@ -26,6 +26,7 @@ from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of, policy_of
+from polyclinic.privacy.policy import Policy
 from polyclinic.run import Run, RunFolder
 from polyclinic.study import Study
 from polyclinic.tensors.matching import factor_match_score
@@ -59,7 +60,7 @@ def gathered(study: Study) -> Gathered:
         )  # each site's own policy decides
     nodes = study.nodes()
     least = asked.min_patients or max([policy_of(n).min_patients for n in nodes], default=SMALL)
-    made = gather(aligned, least, asked.small or "merge", same_people=asked.split and len(nodes) <= 1)
+    made = gather(aligned, least, asked.small or "merge", same_people=bool(asked.split) and len(nodes) <= 1)
     made.sites.attrition = found.attrition
     return replace(made, steps=found.steps)
 
@@ -155,7 +156,7 @@ def _federated(
             node = nodes.get(s.name, alone)
             doors[s.name] = Door(
                 s.name,
-                policy=None if node is None else policy_of(node),
+                policy=None if node is None else _in_process(policy_of(node)),
                 # real records are paid from their owner's ledger, whatever the run folder
                 ledger=Ledger(folder.ledgers / f"{s.name}.jsonl", site=s.name) if node is None else ledger_of(node),
                 study=study.name,
@@ -198,6 +199,11 @@ def _federated(
 def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
     """The model, and apart and for their owners only, each site's memberships: :meth:`polyclinic.run.Run.write`."""
     Run.write(folder, model, sites)
+
+
+def _in_process(policy: Policy) -> Policy:
+    """The owner's rules in one process: nothing leaves it, so nobody waits for a review or for more sites."""
+    return policy.model_copy(update={"review": "none", "min_sites": 1})
 
 
 def _least(study: Study) -> int:

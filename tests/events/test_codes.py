@@ -121,3 +121,25 @@ def test_the_coverage_report_names_the_most_frequent_unmapped_codes(tmp_path: Pa
 def test_codes_that_exist_in_both_versions_prove_nothing() -> None:
     shortened = (Code("250.83"), Code("E878"), Code("V57"), Code("428"))  # as in the UCI diabetes table
     assert [label for label, _ in mapped("normal", *shortened)] == ["250.83", "E878", "V57", "428"]
+
+
+def test_codes_written_as_paths_are_rolled_up() -> None:
+    codes = (Code("cardiovascular|arrhythmias|atrial fibrillation"), Code("cardiovascular|arrhythmias|flutter"))
+    assert {label for label, _ in mapped("path:2", *codes)} == {"cardiovascular|arrhythmias"}
+    assert {label for label, _ in mapped("path:1", *codes)} == {"cardiovascular"}
+    assert mapped("path:2", Code("aspirin"))[0][0] == "aspirin"
+
+
+def test_the_catalogues_own_phecode_file_and_a_drug_map_are_read(tmp_path: Path) -> None:
+    (tmp_path / "phecode_icd9_rolled.csv").write_text(
+        '"ICD9","ICD9 String","PheCode","Phenotype","Excl. Phecodes"\n'
+        '"428.0","Congestive heart failure","428","Heart failure","420-429.99"\n'
+        '"250.00","Diabetes","250.2","Type 2 diabetes","249-250.99"\n"250.00","Diabetes","250","Diabetes mellitus",""\n'
+    )
+    found = mapped("phecode_icd9_rolled.csv", Code("4280", "icd9cm"), Code("25000", "icd9cm"), folder=tmp_path)
+    assert found == [("428", "Heart failure"), ("250.2", "Type 2 diabetes")]
+    (tmp_path / "ingredients.csv").write_text(
+        "drug_name,ingredient\nAspirin EC 81mg,aspirin\nAspirin 325 mg tab,aspirin\n"
+    )
+    found = mapped("ingredients.csv", Code("aspirin ec 81mg"), Code("Aspirin 325 mg tab"), folder=tmp_path)
+    assert [label for label, _ in found] == ["aspirin", "aspirin"]

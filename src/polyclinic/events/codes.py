@@ -20,6 +20,7 @@ __all__ = ["ICD", "Code", "Group", "group", "name_of", "normal", "shape_fits", "
 
 ICD: Final = {"icd9cm": 9, "icd9proc": 9, "icd10": 10, "icd10cm": 10, "icd10pcs": 10}
 KNOWN: Final = ("as-is", "normal", "rubric", "icd9", "icd10", "ccs", "ccsr", "chapter", "block")
+PATH: Final = re.compile(r"path:([1-9])")
 SHAPES: Final = {
     "icd9cm": re.compile(r"\d{3}\d{0,2}|V\d{2}\d{0,2}|E\d{3}\d?"),
     "icd9proc": re.compile(r"\d{2}\d{0,2}"),
@@ -130,7 +131,7 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
     rule
         ``to``: ``as-is``; ``normal`` (one spelling); ``rubric`` (three characters, ICD-9 procedures two); ``icd9`` or
         ``icd10`` (CMS equivalence maps); ``ccs`` (ICD-10 by way of ICD-9); ``ccsr`` (ICD-9 by way of ICD-10);
-        ``chapter``; ``block`` (ICD-10); or a CSV file ``code,group[,name]`` such as a phecode map.
+        ``chapter``; ``block`` (ICD-10); ``path:2`` (first two parts of a code written ``a|b|c``, or with ``/`` or ``>``); or a CSV file ``code,group[,name]`` such as a phecode map.
     folder
         Where a relative map file lies.
 
@@ -150,6 +151,9 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
             ],
             hint=f"group them ([codes.{kind}] to = 'ccs', 'ccsr', 'icd9' or 'icd10'), or allow it with mixed = true",
         )
+    parts = PATH.fullmatch(rule.to)
+    if parts:
+        return _name_by_member(codes, [_shortened(c, int(parts[1])) for c in codes])
     if rule.to not in KNOWN:
         return _by_file(codes, rule, kind, folder)
     guess = _guessed(mixed, kind)
@@ -180,6 +184,17 @@ def name_of(code: str, system: str | None) -> str:
         return names[code]
     below = _children(code, ICD[system]) if system in ("icd9cm", "icd10", "icd10cm") else []
     return f"{names[below[0]]}, and others" if below else ""
+
+
+def _shortened(c: Code, parts: int) -> Group:
+    """The first parts of a code that is written as a path.
+
+    >>> _shortened(Code("cardiovascular|arrhythmias|atrial fibrillation"), 2)
+    Group(label='cardiovascular|arrhythmias', name='cardiovascular, arrhythmias')
+    """
+    mark = next((m for m in ("|", ">", "/") if m in c.code), "|")
+    kept = [x.strip() for x in c.code.split(mark)][:parts]
+    return Group(mark.join(kept), ", ".join(kept))
 
 
 def _guessed(found: set[int], kind: str) -> str | None:
@@ -278,8 +293,12 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> 
         )
     with open(path, newline="", encoding="utf-8-sig") as f:
         rows = list(csv.DictReader(f))
+    rows = _renamed(rows)
     if not rows or not {"code", "group"} <= set(rows[0]):
-        raise DataError(f"{path}: columns code and group are missing", hint="code,group[,name], one line a code")
+        raise DataError(
+            f"{path}: columns code and group are missing",
+            hint="code,group[,name], one line a code; or a phecode map as its catalogue writes it (icd9, phecode ...)",
+        )
     # Dots, blanks and case do not decide whether a code is found (PheWAS#43, PheWAS#68).
     table: dict[str, Group] = {}
     clash = []
@@ -295,6 +314,33 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> 
         for c in codes
     ]
     return _name_by_member(codes, out)
+
+
+def _renamed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The phecode catalogue's own files have other names of columns: icd9, icd10cm or ICD; phecode; Phenotype.
+
+    A code of several phecodes keeps the first, as in the catalogue's order; a drug map has drug and ingredient.
+
+    >>> _renamed([{"ICD10": "I50", "PheCode": "428", "Phenotype": "Heart failure"}])
+    [{'code': 'I50', 'group': '428', 'name': 'Heart failure'}]
+    """
+    there = {k.strip().lower().replace(" ", "_"): k for k in rows[0] if k} if rows else {}
+    if {"code", "group"} <= set(there):
+        return rows
+    names = {
+        "code": ("icd", "icd9", "icd9cm", "icd10", "icd10cm", "icd_code", "drug", "drug_name", "source_code"),
+        "group": ("phecode", "phecodex", "ingredient", "ingredient_name"),
+        "name": ("phenotype", "phecode_string", "phecode_description", "description"),
+    }
+    found = {to: next((there[c] for c in given if c in there), None) for to, given in names.items()}
+    if found["code"] is None or found["group"] is None:
+        return rows
+    out: dict[str, dict[str, str]] = {}
+    for r in rows:
+        one = {to: (r[k] or "").strip() for to, k in found.items() if k is not None}
+        if one["group"]:
+            out.setdefault(one["code"], one)
+    return list(out.values())
 
 
 def _plain(code: str) -> str:

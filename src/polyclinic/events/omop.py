@@ -60,6 +60,7 @@ OMOP = Tabular(
     visits=("visit_occurrence", "visit_occurrence_id"),
     unique={"person": "person_id", "concept": "concept_id", "death": "person_id"},
     typed=True,
+    people=("person", "person_id"),
 )
 DEATHS = "SELECT person_id AS patient_id, death_date AS day FROM death"
 BIRTHS = "SELECT person_id AS patient_id, year_of_birth AS year FROM person"

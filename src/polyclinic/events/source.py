@@ -83,6 +83,8 @@ class Tabular:
         Table -> column that must not repeat, the visit's own aside.
     typed
         Whether the visits have a type.
+    people
+        Table and column that identify a patient, where there is one: its columns can divide the patients into sites, too.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Tabular:
     visits: tuple[str, str]
     unique: Mapping[str, str] = field(default_factory=dict)
     typed: bool = False
+    people: tuple[str, str] | None = None
 
     def open(self, con: Connection, node: Node, outcome: str | None) -> Opened:
         """Open the tables; ``outcome`` names a further column of the visit table."""
@@ -100,6 +103,14 @@ class Tabular:
             replace(t, need=f"{t.need} {extra.lower()}") if extra and t.name == table and extra not in t.columns else t
             for t in self.tables
         ]
+        split = node.source.split
+        if split:
+            identifier(split)
+            wanted = {self.visits[0], *([self.people[0]] if self.people else [])}
+            tables = [
+                replace(t, may=f"{t.may} {split.lower()}") if t.name in wanted and split.lower() not in t.columns else t
+                for t in tables
+            ]
         origins = open_tables(con, node, tables)
         self._check_unique(con, node)
         visits = forgiving(statement(f"{self.name}_visits"))
@@ -109,12 +120,35 @@ class Tabular:
                 f"SELECT v.*, x.{column} AS {identifier(extra)} FROM ({visits}) v "
                 f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.visit_id"
             )
+        events = forgiving(statement(self.name))
+        if split:
+            events, visits = (self._divided(con, node, q, split.lower()) for q in (events, visits))
         return Opened(
-            events=forgiving(statement(self.name)),
+            events=events,
             rows={t: f"SELECT count(*) FROM {identifier(t)}" for t in self.events},
             visits=visits,
             inputs=origins,
             typed=self.typed,
+        )
+
+    def _divided(self, con: Connection, node: Node, query: str, split: str) -> str:
+        """The query with another column of the visit table, or else of the patients' table, as its site."""
+        for place in (self.visits, self.people):
+            if place is None:
+                continue
+            table, key = place
+            mine = "patient_id" if place == self.people else "visit_id"
+            with reading(f"site {node.name!r}, table {table}"):
+                row = con.execute(f"SELECT count({identifier(split)}) FROM {identifier(table)}").fetchone()
+            if row and row[0]:
+                return (
+                    f"SELECT q.* REPLACE (CAST(x.{identifier(split)} AS VARCHAR) AS site) FROM ({query}) q LEFT JOIN "
+                    f"{identifier(table)} x ON CAST(x.{identifier(key)} AS VARCHAR) = CAST(q.{mine} AS VARCHAR)"
+                )
+        where = " and ".join(p[0] for p in (self.visits, self.people) if p)
+        raise ConfigError(
+            f"node {node.name!r}: nothing to split by: no column {split!r} with values in {where}",
+            hint="[sites] split names a column of these tables",
         )
 
     def _check_unique(self, con: Connection, node: Node) -> None:
@@ -151,10 +185,10 @@ def forgiving(sql: str) -> str:
 
 def open_source(con: Connection, node: Node, outcome: str | None = None) -> Opened:
     """Open whatever ``[source] kind`` names."""
-    if node.source.split and node.source.kind not in ("files", "matrix"):
+    if node.source.split and node.source.kind in ("fhir", "meds"):
         raise ConfigError(
-            f"node {node.name!r}: split is for files and matrices",
-            hint=f"{node.source.kind} tells the site of a visit itself",
+            f"node {node.name!r}: a source of kind {node.source.kind!r} cannot be split by a column",
+            hint="split = true takes the site that the source tells itself; or export events as files",
         )
     module = import_module(f"polyclinic.events.{node.source.kind}")
     opener: Callable[[Any, Node, str | None], Opened] | None = getattr(module, "open_source", None)

@@ -26,6 +26,7 @@ SYNPUF = Tabular(
     ),
     events=(),
     visits=("beneficiary_2008", "desynpuf_id"),
+    people=("beneficiary_2008", "desynpuf_id"),
 )
 
 

@@ -117,7 +117,8 @@ class CodeRule(Section):
     """``[codes.KIND]``: how codes of one kind are grouped."""
 
     to: str = Field(
-        "normal", description="as-is, normal, rubric, ccs, ccsr, chapter, block, or a CSV file code,group[,name]."
+        "normal",
+        description="as-is, normal, rubric, ccs, ccsr, chapter, block, path:2, or a CSV file code,group[,name] or of phecodes.",
     )
     unmapped: Literal["drop", "keep"] = Field("drop", description="What happens to a code that has no group.")
     mixed: bool = Field(False, description="Allow ICD-9 and ICD-10 codes side by side in one mode.")

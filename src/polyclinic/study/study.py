@@ -31,7 +31,9 @@ class Split(Section):
 
     nodes: tuple[str, ...] = Field((), description="Paths of node.toml files.")
     source: Source | None = Field(None, description="A source given in place, as in [source] of a node file.")
-    split: bool = Field(False, description="Split a node's patients by the source's site column.")
+    split: bool | str = Field(
+        False, description="true: split a node's patients by the source's site column; or the name of another column."
+    )
     small: Literal["merge", "skip", "refuse"] | None = Field(
         None,
         description="Sites below min_patients: joined into 'others 1', ... (merge), left out and counted (skip), or none of "
@@ -153,7 +155,15 @@ class Study(TomlFile):
         if self.sites is None or self.sites.source is None:
             return None
         source = self.sites.source.model_dump(by_alias=True, exclude_none=True)
-        return Node.parse({"site": {"name": self.name}, "source": source}, folder=self.folder)
+        return self._divided(Node.parse({"site": {"name": self.name}, "source": source}, folder=self.folder))
+
+    def _divided(self, node: Node) -> Node:
+        """The node with the column that divides its patients into sites, where ``[sites] split`` names one."""
+        if self.sites is None or not isinstance(self.sites.split, str):
+            return node
+        made = node.model_copy(update={"source": node.source.model_copy(update={"split": self.sites.split})})
+        made._folder = node._folder
+        return made
 
     def nodes(self) -> tuple[Node, ...]:
         """The hospitals named for a simulation, read from their node files; none for a generated network."""
@@ -162,7 +172,7 @@ class Study(TomlFile):
         for entry in entries:
             try:
                 node = Node.read(self.path(entry.node))
-                found.append(node if entry.name is None else node.named(entry.name))
+                found.append(self._divided(node if entry.name is None else node.named(entry.name)))
             except ConfigError as e:
                 faults += [e.what, *e.faults]
         names = [n.name for n in found]

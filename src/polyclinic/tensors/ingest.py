@@ -95,7 +95,7 @@ def read_sites(study: Study) -> Sites:
     tables: list[tuple[Attrition, ...]] = []
     for node in nodes:
         with session(node.home) as (con, scratch):
-            split = study.sites is not None and study.sites.split
+            split = study.sites is not None and bool(study.sites.split)
             if _is_matrix(study):
                 found += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
             elif split:

@@ -1,0 +1,83 @@
+"""One source divided into the hospitals of a simulation, by any of its columns; a fresh node file stops no simulation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyclinic.cli import main
+from polyclinic.errors import ConfigError
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import read_sites
+
+OMOP = {
+    "person.csv": "person_id,year_of_birth,care_site_id,gender_concept_id\n"
+    + "".join(f"{p},1950,{p % 2},{8507 + 25 * (p % 3 == 0)}\n" for p in range(1, 31)),
+    "visit_occurrence.csv": "visit_occurrence_id,person_id,visit_start_date,visit_end_date,visit_concept_id,provider_id\n"
+    + "".join(f"{p}0,{p},2020-01-01,2020-01-05,9201,{p % 5}\n" for p in range(1, 31)),
+    "condition_occurrence.csv": "person_id,condition_concept_id,condition_start_date,visit_occurrence_id\n"
+    + "".join(f"{p},100,2020-01-02,{p}0\n" for p in range(1, 31)),
+    "drug_exposure.csv": "person_id,drug_concept_id,drug_exposure_start_date,visit_occurrence_id\n"
+    + "".join(f"{p},200,2020-01-02,{p}0\n" for p in range(1, 31)),
+    "concept.csv": "concept_id,concept_name,vocabulary_id,concept_code\n100,a,SNOMED,1\n200,b,RxNorm,2\n",
+}
+
+
+def study(folder: Path, split: object) -> Study:
+    for name, text in OMOP.items():
+        (folder / name).write_text(text)
+    values = {
+        "study": {"name": "s"},
+        "tensor": {"modes": ["drug", "diagnosis"]},
+        "sites": {"source": {"kind": "omop", "folder": "."}, "split": split},
+    }
+    return Study.parse(values, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [
+        (True, {"0": 15, "1": 15}),
+        ("provider_id", dict.fromkeys("01234", 6)),
+        ("gender_concept_id", {"8507": 20, "8532": 10}),
+    ],
+)
+def test_patients_are_divided_by_any_column_of_visits_or_people(tmp_path: Path, split: object, sizes: dict) -> None:
+    assert {s.name: s.patients for s in read_sites(study(tmp_path, split))} == sizes
+
+
+def test_a_column_that_is_nowhere_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no column 'moon' with values in visit_occurrence and person"):
+        read_sites(study(tmp_path, "moon"))
+
+
+def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{{n}}{p},v{p},2020-01-01,{kind},{kind[:2]}{(p + k) % 4}\n"
+        for p in range(25)
+        for kind in ("drug", "diagnosis")
+        for k in range(2)
+    )
+    nodes = []
+    for name in ("east", "west"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.csv").write_text("patient_id,visit_id,time,kind,code\n" + rows.replace("{n}", name))
+        nodes.append(str(tmp_path / name / "node.toml"))
+        with pytest.raises(SystemExit) as ended:
+            main(["site", "init", "--kind", "files", "--place", "events.csv", "--name", name, "--out", nodes[-1]])
+        assert ended.value.code == 0
+    path = tmp_path / "study.toml"
+    path.write_text(
+        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n'
+        '[method]\nname = "trip"\nrank = 2\nrounds = 2\naggregation = "plain"\n'
+        f"[sites]\nnodes = {json.dumps(nodes)}\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", str(path), "--out", str(tmp_path / "run")])
+    assert ended.value.code == 0
+    assert json.loads((tmp_path / "run" / "study.json").read_text())["attrition"] == [
+        {"step": "in the source", "patients": 50},
+        {"step": "code rules", "patients": 50},
+    ]
