@@ -18,7 +18,7 @@ from polyclinic.evaluation.attrition import attrition
 from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
-from polyclinic.events.accounting import shared
+from polyclinic.events.accounting import Attrition, shared
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.learned.phenotypes import Phenotypes
@@ -32,6 +32,7 @@ from polyclinic.study import Study
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.small import Gathered, gather
+from polyclinic.tensors.weighting import heaviest_share, weighted
 
 __all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
 
@@ -107,7 +108,7 @@ def run_study(
             "study": study.to_json(),
             "sites": sorted(s.name for s in found),
             **({"small": who.to_json()} if who.joined or who.skipped else {}),
-            **({"attrition": shared(found.attrition, _least(study))} if found.attrition else {}),
+            **({"attrition": shared(_flow(who), _least(study))} if found.attrition and study.privacy is None else {}),
             **_versions(),
         },
     )
@@ -129,9 +130,22 @@ def run_study(
         counted = write_counts(model, found, folder, study)
         if counted is not None and counted.kept:
             figures["phenotypes_named"] = counted.named
-        figures["patients_left_out"] = who.to_json()["patients_left_out"]
+        figures["patients_left_out"] = _left_out(who, _least(study))
     folder.write_json(folder.metrics, figures)
     return figures
+
+
+def _flow(who: Gathered) -> tuple[Attrition, ...]:
+    """Who is left after each step of the protocol, to those who take part: people, not rows of the sites' tensors."""
+    *steps, last = who.sites.attrition
+    return (*steps, replace(last, step="have codes together, at a site that takes part", patients=who.people))
+
+
+def _left_out(who: Gathered, minimum: int) -> int | None:
+    """How many patients of the sources take no part; None: 1 to ``minimum`` - 1, a small count."""
+    first = who.sites.attrition[0].patients if who.sites.attrition else who.people + who.left_out
+    gone = max(first - who.people, 0)
+    return None if 0 < gone < minimum else gone
 
 
 def _federated(
@@ -225,7 +239,7 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
     if not getattr(model, "memberships_", None):
         return None
     found = presence(model, sites, minimum=minimum)
-    folder.write_json(folder.path / "presence.json", found.to_json())
+    folder.write_json(folder.path / "presence.json", found.to_json() | _weights(model, sites))
     if not isinstance(vars(model).get("result_"), Phenotypes):
         return found
     flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
@@ -236,6 +250,15 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
     if outcome is not None:
         folder.write_json(folder.path / "association.json", outcome.to_json())
     return found
+
+
+def _weights(model: Any, sites: Sequence[Site]) -> dict[str, Any]:
+    """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
+    if not hasattr(model, "factors_"):
+        return {}
+    tensors = [s.counts() for s in sites]
+    fitted = [weighted(t, model.saturation_) for t in tensors]
+    return {"top1": round(heaviest_share(*tensors), 4), "top1_fitted": round(heaviest_share(*fitted), 4)}
 
 
 def _outcome_of(study: Study) -> str:

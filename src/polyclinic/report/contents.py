@@ -198,6 +198,11 @@ class RunContents:
         return crowd, crowd & np.array([t is not None for t in self.presence["totals"]])
 
     @property
+    def flow(self) -> list[Mapping[str, Any]]:
+        """Patients left after each step of the protocol; not under a formal guarantee, where nobody paid for it."""
+        return [] if self.formal else list(self.study.get("attrition") or ())
+
+    @property
     def minimum(self) -> int:
         """Smallest count of patients that is shown."""
         return int(self.presence.get("minimum", 11))

@@ -31,7 +31,7 @@ NAMES: Final = (
         "privacy",
         "ledger",
     ),
-    *("spending", "parameters", "attrition", "small_sites", "versions"),
+    *("spending", "parameters", "people", "attrition", "small_sites", "versions"),
 )
 
 MERIT = ("objective", "rmse_full", "rmse_observed", "fit", "log_likelihood", "primal", "dual", "noise_sd")
@@ -53,6 +53,10 @@ def tables(
         "privacy": Table(["what", "text"], run.card.rows()),
         **_ledger(spent),
         "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
+        "people": Table(
+            ["step", "patients left"],
+            [(a["step"], "not shown" if a["patients"] is None else a["patients"]) for a in run.flow],
+        ),
         "attrition": _attrition(run),
         "small_sites": _small_sites(run),
         "versions": Table(["what", "version or fingerprint"], _manifest(run)),

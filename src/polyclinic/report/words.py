@@ -8,7 +8,7 @@ from typing import Any
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 
-__all__ = ["badge", "count", "gaps", "meaning", "number", "percent", "size", "summary", "weights"]
+__all__ = ["badge", "count", "flow", "gaps", "meaning", "number", "percent", "size", "skewed", "summary", "weights"]
 
 KINDS = {
     "phenotypes": "phenotypes",
@@ -124,7 +124,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     )
     if m.get("bytes_up"):
         first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in {m['rounds']} rounds."
-    out = [first, *_small(run.study.get("small"))]
+    out = [first, *filter(None, [flow(run.study)]), *_small(run.study.get("small"))]
     if cards:
         out += _where(cards)
     out += _outcome(run.association, cards)
@@ -221,15 +221,40 @@ def gaps(a: Mapping[str, Any], minimum: int = 11) -> str:
     return text
 
 
-def weights(outcome: Mapping[str, Any]) -> str:
+def weights(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
     """How patients were weighed, where it was said."""
+    top = presence.get("top1")
+    held = "" if top is None else f" The heaviest 1 % of patients hold {percent(top)} of the squared cells"
     how, n0 = outcome.get("parameters", {}).get("weighting"), outcome.get("saturation")
     if how is None:
         return ""
     if n0 is None:
-        return "Every patient weighed as much as the square of the record: long records count most (weighting none)."
+        said = "Every patient weighed as much as the square of the record: long records count most (weighting none)."
+        return f"{said}{held}." if held else said
     return (
         f"A patient\N{RIGHT SINGLE QUOTATION MARK}s weight grows with the record and saturates: half of it is reached at a squared "
         f"size of {number(n0)} (the geometric mean), and nobody weighs more than twice a typical patient. Fit and errors speak of "
         "the cells so weighted."
+        + (f"{held} as counted, {percent(presence['top1_fitted'])} as weighted." if held else "")
     )
+
+
+def skewed(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
+    """A warning where few patients decide and nothing weighs them; else empty."""
+    top = presence.get("top1_fitted")
+    if top is None or top <= 0.25:
+        return ""
+    return (
+        f"The heaviest 1 % of patients hold {percent(top)} of the squared weight, so they make the phenotypes. Use weighting = "
+        "'saturating' or count = 'presence'."
+    )
+
+
+def flow(study: Mapping[str, Any]) -> str:
+    """How many of the sources' patients take part, where it was counted and may be shown."""
+    steps = list(study.get("attrition") or ())
+    if len(steps) < 2 or steps[0]["patients"] is None:
+        return ""
+    first, last = steps[0]["patients"], steps[-1]["patients"]
+    many = "almost all" if last is None else number(last)
+    return f"Of {number(first)} patients in the sources, {many} take part (who was left out: see Method)."

@@ -41,6 +41,14 @@ class Gathered:
     skipped: tuple[str, ...] = ()
     left_out: int = 0
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    same_people: bool = False
+
+    @property
+    def people(self) -> int:
+        """How many people take part; one who is at several sites split from one source is one."""
+        if not self.same_people:
+            return sum(s.patients for s in self.sites)
+        return len({p for s in self.sites for p in _people(s, True)})
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a small number of patients is not among them."""
@@ -80,7 +88,7 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
     small = sorted((s for s in sites if s.patients < minimum), key=lambda s: (-s.patients, s.name))
     truth = getattr(sites, "truth", None)
     if not small:
-        return Gathered(Sites(sites, truth), minimum)
+        return Gathered(Sites(sites, truth), minimum, same_people=same_people)
     large = [s for s in sites if s.patients >= minimum]
     if how == "refuse":
         raise DataError(
@@ -94,7 +102,8 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
                 f"no site has {minimum} patients: nobody is left", hint="[sites] small = 'merge', or lower min_patients"
             )
         left = sum(s.patients for s in small)
-        return Gathered(Sites(large, truth), minimum, {}, tuple(sorted(s.name for s in small)), left)
+        skipped = tuple(sorted(s.name for s in small))
+        return Gathered(Sites(large, truth), minimum, {}, skipped, left, same_people=same_people)
     bins = _bins(small, minimum, same_people)
     if len(bins[-1][1]) < minimum and len(bins) > 1:
         members, people = bins.pop()
@@ -112,7 +121,7 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
             name += "'"
         joined[name] = tuple(s.name for s in members)
         made.append(_join(name, members, same_people))
-    return Gathered(Sites([*large, *made], truth), minimum, joined)
+    return Gathered(Sites([*large, *made], truth), minimum, joined, same_people=same_people)
 
 
 def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[list[Site], set[Any]]]:

@@ -75,12 +75,12 @@ def weighted(tensor: SparseTensor, n0: float | None) -> SparseTensor:
     return twin
 
 
-def heaviest_share(tensor: SparseTensor, share: float = 0.01) -> float:
+def heaviest_share(*tensors: SparseTensor, share: float = 0.01) -> float:
     """Part of the squared cells held by the heaviest ``share`` of the patients with cells, at least one of them.
 
     >>> t = SparseTensor([[k, 0] for k in range(100)], [10.0] + [1.0] * 99, (100, 1))
     >>> round(heaviest_share(t), 3)
     0.503
     """
-    s = np.sort(sizes(tensor))[::-1]
+    s = np.sort(np.concatenate([sizes(t) for t in tensors]))[::-1]
     return float(s[: max(1, round(share * len(s)))].sum() / s.sum()) if s.sum() > 0 else 0.0
