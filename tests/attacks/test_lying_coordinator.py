@@ -44,7 +44,7 @@ class Evil:
     def letter(self, answer):
         return wire.decode_message(bytes(answer["mail"][0]), self.protocol)
 
-    def masked(self, sites, *, number: int = 0, attempt: int = 0, paid: bool = True, **more):
+    def masked(self, sites, *, number: int = 0, attempt: int = 0, paid: bool = True, votes_into=None, **more):
         """A masked sum over ``sites``; the Total, or who refused and how."""
         fold = self.desk._fold
         roster = self.order.roster(sites, attempt, paid=paid)
@@ -53,6 +53,8 @@ class Evil:
             answer = self.step(site, number=number, attempt=attempt, sites=sites, **more)
             if answer["state"] != "done":
                 return site, answer
+            if votes_into is not None:
+                votes_into[site] = answer["vote"]
             if side is None:
                 fold = self.world.desks[site]._fold
                 adder = by_name("masked", identities={COORDINATOR: self.world.key})
@@ -67,6 +69,7 @@ class Evil:
             if answer["state"] != "done" or (not answer["mail"] and side.result() == "pending" and not queue):
                 return m.to, answer
             queue += [x for raw in answer["mail"] for x in side.receive(wire.decode_message(bytes(raw), self.protocol))]
+        self.words = side.opened
         return side.result()
 
 
@@ -103,7 +106,8 @@ def test_steps_and_states_that_are_sent_change_nothing(world):
         lie = evil.step(
             "east", step=wire.pack(replace(step, **change)), public=wire.pack(world.desks["east"]._fold.public)
         )
-        assert lie["mail"] == honest["mail"]  # the stored bytes of the one release
+        assert lie == {"state": "bad", "why": "malformed"}  # there is no field for them
+        assert evil.step("east")["mail"] == honest["mail"]  # the stored bytes of the one release
     charge = _charges(world, "east", evil.order)
     assert len(charge) == 1
     assert charge[0].sd >= fold_step.noise_sd > 1
@@ -235,6 +239,41 @@ def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world
     assert len(_charges(world, "east", order)) == 1
     assert evil.step("east", number=1, opened=[good], votes=votes)["state"] == "done"
     assert len(_charges(world, "east", order)) == 2
+
+
+def test_masked_total_is_the_sum_of_what_was_sent_or_it_is_not_folded(four):
+    """The coordinator opened the sum honestly, and then tells another one: every site that signed notices."""
+    order = four.order("told", DPEM.format("masked"), head="deadline = 30\n", tail=PRIVACY)
+    evil = Evil(four, order)
+    everybody = tuple(order.sites)
+    votes = {}
+    total = evil.masked(everybody, votes_into=votes)
+    assert isinstance(total, Total)
+    words, fold = evil.words, four.desks["east"]._fold
+    sent = certificate.Opened(0, 0, dict.fromkeys(everybody, (0, 0)), total, b"", None, words, everybody)
+    mine = fold.fold(fold.step(), total)
+    good = {**sent.pack(), "state": certificate.state_digest(mine)}
+    rng = np.random.default_rng(0)
+    lies = []
+    for at in (0, int(rng.integers(words.size - 2)), words.size - 2, words.size - 1):
+        for change in (1, 2**20, 2**63):
+            lie = words.copy()
+            lie[at : at + 1] += np.uint64(change)
+            lies.append({"words": lie})
+    both = words.copy()
+    both[0] += np.uint64(5)
+    both[-1] += np.uint64(5)
+    lies += [{"words": both}, {"words": np.zeros_like(words)}, {"words": words[::-1].copy()}, {"words": words[:-1]}]
+    lies += [{"words": None, "arrays": {k: np.asarray(v) for k, v in total.arrays.items()}}]
+    lies += [{"entered": {s: [0, 0] for s in everybody[:3]}, "members": 3}, {"sites": list(everybody[:3])}]
+    lies += [{"attempt": 1}, {"sites": [*everybody, "nobody"]}]
+    for lie in lies:
+        answer = evil.step("east", number=1, opened=[{**good, **lie}], votes=votes)
+        assert answer["state"] == "bad", lie
+        assert fold.number == 0
+    four.open(order, only=("east",))  # a signer that restarts still checks: the tag's key is with its promise
+    assert evil.step("east", number=1, opened=[{**good, "words": both}], votes=votes)["state"] == "bad"
+    assert evil.step("east", number=1, opened=[good], votes=votes)["state"] == "done"
 
 
 # ---- 19: a charge is one release, also after a restart

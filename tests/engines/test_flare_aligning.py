@@ -19,6 +19,7 @@ from polyclinic.engines.flare.folders import SiteFolder, read_events, read_json
 from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.messages import Align
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
@@ -171,7 +172,7 @@ def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world):
         desk._load.result(60)
     desk = world.desks["north"]
     desk._kept.file.write_bytes(b"x")
-    answer = desk._guarded(desk._align, {"what": "align", "phase": "start", "attempt": 1, "sites": ["north", "east"]})
+    answer = desk._guarded(Align("start", 1, ("north", "east")))
     assert answer["state"] == "bad"
     assert answer["why"] == "malformed"
     assert "its codes stay" in read_events(world.sites["north"].events)[-1]["what"]
@@ -200,5 +201,5 @@ def test_owner_may_insist_on_public_lists_and_on_enough_sites(world):
     world.open(order)
     desk = world.desks["north"]
     desk._load.result(60)
-    two = {"what": "align", "phase": "start", "attempt": 1, "sites": ["east", "north"]}  # the policy asks for three
-    assert desk._guarded(desk._align, two)["state"] == "bad"
+    two = Align("start", 1, ("east", "north"))  # the policy asks for three
+    assert desk._guarded(two)["state"] == "bad"

@@ -57,6 +57,7 @@ def _opened(rng: Rng, ask: Ask) -> None:
     if not isinstance(found, list) or not found:
         ask["opened"] = _pick(rng, [5, "x", [{}], [None], [[]], {"number": 0}])
         return
+    found = ask["opened"] = list(found)
     kind = int(rng.integers(6))
     if kind == 0:
         ask["opened"] = _pick(rng, [[], found[1:], found[::-1], found[:-1], [*found, {**found[-1], "number": 7}], None])

@@ -102,11 +102,15 @@ class Opened:
     entered
         Site -> number and attempt of its contribution; older than ``number`` only in an asynchronous study.
     total
-        The total itself; of a step that gathers, without the parts.
+        The total itself; of a step that gathers, without the parts. Where there are ``words`` the arrays are empty.
     state
         Digest of the sender's public state after it.
     public
         That state itself, where a site cannot compute it: after a step that gathers. None otherwise.
+    words
+        Of a masked sum: the opened whole numbers and their tag, which those who signed the list check. None otherwise.
+    sites
+        Of a masked sum: the roster of the attempt, whose number sets the unit of the words.
     """
 
     number: int
@@ -115,6 +119,8 @@ class Opened:
     total: Total
     state: bytes
     public: Any = None
+    words: np.ndarray[Any, Any] | None = None
+    sites: tuple[str, ...] = ()
 
     def pack(self) -> dict[str, Any]:
         """As it travels, and as it is kept."""
@@ -122,12 +128,14 @@ class Opened:
             "number": self.number,
             "attempt": self.attempt,
             "entered": {s: list(k) for s, k in self.entered.items()},
-            "arrays": dict(self.total.arrays),
+            "arrays": {} if self.words is not None else dict(self.total.arrays),
             "weight": float(self.total.weight),
             "members": int(self.total.members),
             "noise_sd": float(self.total.noise_sd),
             "state": self.state,
             "public": self.public,
+            "words": self.words,
+            "sites": list(self.sites),
         }
 
     @classmethod
@@ -140,10 +148,15 @@ class Opened:
             arrays = dict(tree["arrays"])
             if not all(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arrays.values()):
                 raise MessageRefused("an opened sum holds something else than numbers")
+            words, sites = tree["words"], tuple(tree["sites"])
+            if words is not None and (words.dtype != np.uint64 or words.ndim != 1):
+                raise MessageRefused("the words of an opened sum are not whole numbers")
+            if not all(isinstance(s, str) for s in sites):
+                raise MessageRefused("the sites of an opened sum are not names")
             total = Total(arrays, float(tree["weight"]), tree["members"], float(tree["noise_sd"]))
         except (TypeError, ValueError, AttributeError) as e:
             raise MessageRefused(f"not an opened sum ({type(e).__name__})") from None
-        return cls(tree["number"], tree["attempt"], entered, total, tree["state"], tree["public"])
+        return cls(tree["number"], tree["attempt"], entered, total, tree["state"], tree["public"], words, sites)
 
     def check(self, step: Step, sites: Sequence[str], least: int, nodes: int = 1) -> None:
         """Refuse a total that the step cannot have: shapes, bounds, and who is in it."""
@@ -165,7 +178,8 @@ class Opened:
 
     def link(self, step: Step, state: bytes) -> Link:
         """What this sum adds to the chain of a party that derived ``step`` and has ``state`` after it."""
-        value = [self.total.weight, self.total.members, self.total.noise_sd, dict(self.total.arrays)]
+        value: list[Any] = [self.total.weight, self.total.members, self.total.noise_sd]
+        value.append(dict(self.total.arrays) if self.words is None else [list(self.sites), self.words])
         ages = [[s, *k] for s, k in sorted(self.entered.items())]
         return Link(
             self.number,
@@ -187,6 +201,8 @@ _FIELDS: Final[dict[str, Any]] = {
     "noise_sd": float,
     "state": bytes,
     "public": (dict, type(None)),
+    "words": (np.ndarray, type(None)),
+    "sites": list,
 }
 
 

@@ -388,16 +388,19 @@ class Conductor(Folding):
         total: Total,
         members: Iterable[str] = (),
         entered: Mapping[str, tuple[int, int]] | None = None,
+        words: Any = None,
     ) -> Opened | None:
         """A sum was taken: the next public state, and the round's figures if it was its last.
 
-        ``entered``: whose contributions, where others are to follow; what they need for it is returned.
+        ``entered``: whose contributions, where others are to follow; what they need for it is returned. ``words``: of a
+        masked sum, as it was opened, with the tag by which the sites check it.
         """
         public, opened = self.fold(step, total), None
         if entered is not None:
             mine = None if step.how == "sum" else wire.pack(public)
             attempt = max(a for _, a in entered.values())
-            opened = Opened(self.number, attempt, entered, total, state_digest(public), mine)
+            sites = () if words is None else self.roster.sites
+            opened = Opened(self.number, attempt, entered, total, state_digest(public), mine, words, sites)
             self.take(public, opened.link(step, opened.state))
         else:
             self.take(public)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from polyclinic import __version__
 from polyclinic.engines.flare.admission import Admission, admit
@@ -29,13 +29,18 @@ from polyclinic.engines.flare.folders import SiteFolder, append_event
 from polyclinic.engines.flare.kept import Kept, Key
 from polyclinic.engines.flare.letter import open_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
-from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import certificate, wire
+from polyclinic.federation.certificate import Opened
 from polyclinic.federation.envelope import digest
 from polyclinic.federation.fold import Conductor, Folding, SiteParty
-from polyclinic.federation.protocol import Exchange, Message, Method, Setting, Step, Total
+from polyclinic.federation.messages import Align, Ask, Begin, Close, Deadline, Hello, Mail, Settle, Take, read_ask
+from polyclinic.federation.protocol import Exchange, Message, Method, Roster, Setting, Step, Total
 from polyclinic.federation.refusals import Why, why_of
+from polyclinic.federation.sums.masked import Masked
 from polyclinic.federation.sums.promise import Promise, Promises
+from polyclinic.federation.sums.tag import Tag
+from polyclinic.federation.words import read_words
 from polyclinic.privacy.owner import policy_of
 from polyclinic.privacy.release import Contribution
 from polyclinic.tensors.axis import Axis
@@ -111,11 +116,11 @@ class Desk:
         self._parties = {n: SiteParty(made.method, s, made.adder, made.doors[n]) for n, s in made.sites.items()}
         self._admission = made
 
-    def _align(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+    def _align(self, ask: Align) -> dict[str, Any]:
         """Before the first sum: agree with the other sites on codes."""
         if self._kept.file.exists():
             raise MessageRefused(f"site {self.me!r} has taken sums of study {self.order.id!r}: its codes stay")
-        out, made = self._codes.answer(ask, self._protocol)
+        out, made = self._codes.answer(vars(ask), self._protocol)
         if made is not None:
             self._sit(made)
         return out
@@ -165,34 +170,50 @@ class Desk:
             append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
             return wire.encode({"state": "bad", "why": why_of(e)})
 
-    def _answer(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        what = ask["what"]
-        if what == "hello":
-            return self._hello(full=bool(ask.get("full")))
+    def _answer(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        id, ask = read_ask(tree)
+        if isinstance(ask, Hello):
+            return self._hello(full=ask.full)
         if self._state != "ready":
             return self._standing()
-        id = str(ask["id"])
         with self._lock:
             task = self._tasks.get(id)
             if task is None:
-                act = {"begin": self._begin, "step": self._sum, "mail": self._mail, "settle": self._settle}.get(what)
-                act = {"close": self._close, "deadline": self._deadline, "align": self._align}.get(what, act)
-                if act is None:
-                    raise MessageRefused(f"unknown ask {what!r}")
                 for old in [k for k, t in self._tasks.items() if t.done()][: max(0, len(self._tasks) - ASKS + 1)]:
                     del self._tasks[old]
                 if len(self._tasks) >= ASKS:
                     raise MessageRefused(f"{ASKS} asks are being answered; wait for them")
-                task = self._tasks[id] = self._pool.submit(self._guarded, act, ask)
+                task = self._tasks[id] = self._pool.submit(self._guarded, ask)
         try:
             return task.result(PATIENCE)
         except Unfinished:
             return {"state": "working"}
 
-    def _guarded(self, act: Callable[[Mapping[str, Any]], dict[str, Any]], ask: Mapping[str, Any]) -> dict[str, Any]:
+    def _act(self, ask: Ask) -> dict[str, Any]:
+        match ask:
+            case Take():
+                return self._sum(ask)
+            case Mail():
+                return self._mail(ask)
+            case Settle():
+                return self._outcome(ask)
+            case Deadline():
+                return self._deadline(ask)
+            case Close():
+                return self._close(ask)
+            case Align():
+                return self._align(ask)
+            case Begin():
+                return self._begin(ask)
+            case Hello():
+                return self._hello(full=ask.full)
+            case _:
+                assert_never(ask)
+
+    def _guarded(self, ask: Ask) -> dict[str, Any]:
         try:
             with one_thread():
-                return act(ask)
+                return self._act(ask)
         except (MessageRefused, ProtocolMismatch) as e:
             append_event(
                 self.folder.events, event="message refused", study=self.order.id, what=e.what, reasons=e.faults
@@ -205,10 +226,9 @@ class Desk:
             return self._standing()
         except OSError as e:
             return self._unwritten(e)
-        except Exception as e:  # of arithmetic, say: that it depends on data must not show
+        except Exception as e:  # an ask that no reader of ours foresaw; nothing of it was kept
             append_event(self.folder.events, event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
-            self._become("refused", [f"{type(e).__name__}: {e}"], "declined")
-            return self._standing()
+            return {"state": "bad", "why": "malformed"}
 
     def _unwritten(self, e: OSError) -> dict[str, Any]:
         """A full disk: nothing was released, because charge and state come first; the site can be asked again."""
@@ -231,9 +251,9 @@ class Desk:
 
     # ---- the fold: what this site derives for itself
 
-    def _begin(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+    def _begin(self, ask: Begin) -> dict[str, Any]:
         """Where there is no coordinator's public state: make this site's own, from what is public."""
-        self._start_fold(ask["begin"])
+        self._start_fold(ask.begin)
         return {"state": "done"}
 
     @property
@@ -241,13 +261,10 @@ class Desk:
         """Whether every node adds for itself."""
         return self.order.aggregation in ("subspace", "cycle")
 
-    def _start_fold(self, names: Any, *, keep: bool = True) -> Folding:
+    def _start_fold(self, nodes: tuple[str, ...], *, keep: bool = True) -> Folding:
         """The fold from its start; who begins is said once, and is the same ever after."""
         made = self._admission
         assert made is not None
-        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-            raise MessageRefused("who begins is not a list of names")
-        nodes = tuple(names)
         if self._fold is not None:
             if list(nodes) != self._begun:
                 raise ProtocolMismatch(f"study {self.order.id!r} began with other sites")
@@ -273,23 +290,21 @@ class Desk:
             self._save()
         return fold
 
-    def _follow(self, ask: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _follow(self, ask: Take | Close) -> dict[str, Any] | None:
         """Fold the totals that were taken since; an answer where this site needs more for it, None when it is there."""
-        fold, changed = self._start_fold(ask.get("begin")), False
-        agreed = dict(ask.get("agreed") or {})
+        fold, changed = self._start_fold(ask.begin), False
         try:
-            for tree in ask.get("opened") or ():
-                opened = certificate.Opened.read(tree)
+            for opened in ask.opened:
                 if opened.number < fold.number:
                     continue
                 step = fold.step()
                 if opened.number > fold.number or step is None:
                     return {"state": "behind", "number": fold.number}
-                opened.check(step, self.order.sites, self.order.least, self.order.per_site)
+                opened = self._checked(opened, step)
                 mine = opened.entered.get(self.me)
                 if mine is not None and (self._prepared is None or self._prepared[0] != mine):
                     raise ProtocolMismatch(f"sum {opened.number} counts a contribution that this site did not make")
-                if not fold.follow(opened, step, agreed.get(str(opened.number))):
+                if not fold.follow(opened, step, ask.agreed.get(str(opened.number))):
                     return {"state": "differs", "number": fold.number}
                 changed = True
                 if mine is not None:
@@ -299,6 +314,35 @@ class Desk:
                 self._save()
         return None
 
+    def _checked(self, opened: Opened, step: Step) -> Opened:
+        """A total that the step can have; of a masked sum, from its words, which must carry the tag of the list signed here.
+
+        A site that did not sign that list (it was away) cannot check the tag; it goes on only with the votes of those who could.
+        """
+        if (opened.words is not None) != isinstance(self._admission_made.adder, Masked):
+            raise MessageRefused(f"sum {opened.number}: words come with a masked sum, and only then")
+        if opened.words is not None:
+            members, sites = tuple(sorted(opened.entered)), tuple(opened.sites)
+            if sites != tuple(sorted(set(sites))) or not set(members) <= set(sites) <= set(self.order.sites):
+                raise MessageRefused(f"sum {opened.number}: a roster with strangers or doubles")
+            signed = [p for p in self._signed.get(opened.number, ()) if p.attempt == opened.attempt]
+            if any(p.members != members for p in self._signed.get(opened.number, ())):
+                raise ProtocolMismatch(f"sum {opened.number} is over another list than the one signed here")
+            if self.me in members and not signed:
+                raise ProtocolMismatch(
+                    f"sum {opened.number} counts this site, which has signed no list of that attempt"
+                )
+            roster = self.order.roster(sites, opened.attempt, paid=bool(step.noise_sd))
+            tag = Tag(signed[0].key) if signed else None
+            opened = replace(opened, total=read_words(step, roster, opened.words, members, tag))
+        opened.check(step, self.order.sites, self.order.least, self.order.per_site)
+        return opened
+
+    @property
+    def _admission_made(self) -> Admission:
+        assert self._admission is not None
+        return self._admission
+
     def _commit(self) -> None:
         """The prepared private state is the state."""
         assert self._prepared is not None
@@ -307,12 +351,10 @@ class Desk:
             party.private = states[node]
         self._prepared = None
 
-    def _check_votes(self, fold: Folding, votes: Any) -> None:
+    def _check_votes(self, fold: Folding, votes: Mapping[str, bytes]) -> None:
         """Enough sites were, one sum ago, where this site was: the coordinator tells everybody the same story."""
         if not fold.number or self.order.staleness is not None:
             return
-        if not isinstance(votes, Mapping):
-            raise MessageRefused("votes are not a map")
         keys = {s: bytes.fromhex(self.order.keys[s]) for s in self.order.sites}
         found = certificate.count_votes(votes, keys, self.order.digest, fold.number - 1, fold.before)
         if found < self.order.least:
@@ -331,21 +373,21 @@ class Desk:
         assert self._admission is not None
         return self._admission.method
 
-    def _sum(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+    def _sum(self, ask: Take) -> dict[str, Any]:
         assert self._admission is not None
         if self._kept.closed.exists():  # nothing is released any more
             return {"state": "bad", "why": "closed"}
-        key: Key = (int(ask["number"]), int(ask["attempt"]))
-        sites = tuple(str(s) for s in ask["sites"])
+        key: Key = (ask.number, ask.attempt)
+        sites = tuple(sorted(set(ask.sites)))
         least = self.order.least
         if (
             self._admission.adder.reveals == "total"
         ):  # where each part is seen by itself, others in the sum hide nothing
             least = max(least, policy_of(self.folder.node).min_sites)
-        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(set(sites)) < least:
+        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < least:
             raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
         if self._peers:
-            self._settle(ask)
+            self._settle(ask.commit)
         elif (more := self._follow(ask)) is not None:
             return more
         fold = self._fold
@@ -354,7 +396,7 @@ class Desk:
         if key[0] != fold.number:
             return {"state": "behind", "number": fold.number}
         if not self._peers:
-            self._check_votes(fold, ask.get("votes") or {})
+            self._check_votes(fold, ask.votes)
         step = fold.step()
         if step is None:
             return {"state": "ended"}
@@ -373,9 +415,7 @@ class Desk:
             fold.roster = roster
         if self._admission.adder.reveals == "total":
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
-        mine: dict[str, Contribution] = {
-            n: p.contribute(step, public, roster, key[0]) for n, p in self._parties.items()
-        }
+        mine = self._contributions(step, public, roster, key[0])
         one = self._promised(key[0]) if self._admission.adder.reveals == "total" else None
         sides = {n: self._admission.adder.side(n, roster, step, x, promises=one) for n, x in mine.items()}
         states = {n: p._next for n, p in self._parties.items()}
@@ -394,6 +434,17 @@ class Desk:
                 out += self._receive(m)
         vote = {} if self._peers else {"vote": self._vote()}
         return {"state": "done", "mail": self._dispatch(out), **vote}
+
+    def _contributions(self, step: Step, public: Any, roster: Roster, number: int) -> dict[str, Contribution]:
+        """What each node releases. Whatever goes wrong in here may depend on data: the owner reads it, others hear a word."""
+        try:
+            return {n: p.contribute(step, public, roster, number) for n, p in self._parties.items()}
+        except (MessageRefused, ProtocolMismatch) as e:
+            raise DataError(e.what, faults=e.faults, hint=e.hint) from None
+        except (PolyclinicError, OSError):
+            raise
+        except Exception as e:
+            raise DataError(f"sum {number}, step {step.name!r}: {type(e).__name__}: {e}") from e
 
     def _enter(self, key: Key, members: str) -> None:
         """A secure sum is entered once per attempt, and the record of it is on disk before anything leaves.
@@ -490,37 +541,33 @@ class Desk:
         except (PolyclinicError, KeyError, TypeError) as e:
             self._refuse(str(e)[:200])
 
-    def _mail(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        if not self._sides or self._key != (int(ask["number"]), int(ask["attempt"])):
+    def _mail(self, ask: Mail) -> dict[str, Any]:
+        if not self._sides or self._key != (ask.number, ask.attempt):
             return {"state": "lost"}  # this site was restarted during the sum; its keys are gone
         out: list[Message] = []
-        for raw in ask["letters"]:
-            out += self._receive(wire.decode_message(bytes(raw), self._protocol))
+        for raw in ask.letters:
+            out += self._receive(wire.decode_message(raw, self._protocol))
         return {"state": "done", "mail": self._dispatch(out)}
 
-    def _deadline(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        if self._sides and self._key == (int(ask["number"]), int(ask["attempt"])):
+    def _deadline(self, ask: Deadline) -> dict[str, Any]:
+        if self._sides and self._key == (ask.number, ask.attempt):
             with self._lock:
                 out = [m for side in self._sides.values() for m in side.deadline()]
             self._dispatch(out)
         return {"state": "done"}
 
-    def _settle(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        """Without a coordinator: wait for the sum. Always: keep or drop what was prepared, as the coordinator says."""
-        if ask["what"] == "settle":
-            return self._outcome(ask)
-        commit = tuple(ask.get("commit") or ())
+    def _settle(self, commit: Key | None) -> None:
+        """Peers: keep or drop what was prepared, as all nodes do."""
         with self._lock:
             if self._prepared is not None and self._prepared[0] == commit:
                 self._commit()
                 if self._fold is not None and self._prepared_public is not None:
                     self._fold.restore(self._prepared_public)
             self._prepared, self._prepared_public, self._sides = None, None, {}
-        return {"state": "done"}
 
-    def _outcome(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+    def _outcome(self, ask: Settle) -> dict[str, Any]:
         """Wait until this node knows the sum; the state after it is on disk before the coordinator hears of it."""
-        key = (int(ask["number"]), int(ask["attempt"]))
+        key = (ask.number, ask.attempt)
         end = time.monotonic() + PATIENCE * 0.8
         with self._moved:
             if not self._sides or self._key != key:
@@ -549,20 +596,20 @@ class Desk:
 
     # ---- the end
 
-    def _close(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+    def _close(self, ask: Close) -> dict[str, Any]:
         """Keep what stays here (memberships), hand over the model where this site has it, forget the checkpoint."""
         if self._kept.closed.exists():  # asked again after a crash
             out = dict(self._kept.read(self._kept.closed))
         else:
             if self._peers:
-                self._settle({**ask, "what": "commit"})
+                self._settle(ask.commit)
             elif (more := self._follow(ask)) is not None:
                 return more
             fold = self._fold
             if fold is None or fold.step() is not None:
                 raise MessageRefused(f"study {self.order.id!r} is not at its end")
             if not self._peers:
-                self._check_votes(fold, ask.get("votes") or {})
+                self._check_votes(fold, ask.votes)
             out = {"state": "done", "vote": self._vote()}
             if self._peers:
                 out["result"] = fold.state()
@@ -609,7 +656,7 @@ class Desk:
         for number, attempt, members, secret in value.get("signed", ()):
             self._signed[number] = (*self._signed.get(number, ()), Promise(attempt, tuple(members), secret))
         if value.get("fold") is not None:
-            self._start_fold(value["fold"]["begun"], keep=False).restore(value["fold"]["now"])
+            self._start_fold(tuple(value["fold"]["begun"]), keep=False).restore(value["fold"]["now"])
             self._prepared_public = value["fold"]["next"]
         append_event(self.folder.events, event="restored", study=self.order.id, committed=value["committed"])
 

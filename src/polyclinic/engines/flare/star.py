@@ -33,6 +33,7 @@ class StarLead(Lead):
         self._at: dict[str, int] = {}  # sums that a site has folded
         self._other: set[str] = set()  # sites whose last bits differ from ours: another processor
         self._ballots: dict[str, bytes] = {}  # votes that came with the contributions to this sum
+        self._words: Any = None  # of the last masked sum, with its tag
         self.totals = Totals(self.folder / "totals")
 
     def _sums(self) -> Outcome:
@@ -42,7 +43,8 @@ class StarLead(Lead):
             self._check_stop()
             late = self.order.staleness is not None and step.counts
             total, entered = self._take_as_they_come(step) if late else self._take(step)
-            opened = c.commit(step, total, entered={s: (n, a) for s, (n, a) in entered.items()})
+            keys = {s: (n, a) for s, (n, a) in entered.items()}
+            opened = c.commit(step, total, entered=keys, words=self._words)
             assert opened is not None
             self.totals.put(opened, c.public)
             for site, key in entered.items():
@@ -133,6 +135,7 @@ class StarLead(Lead):
             self._exchange(step, roster, side)
             result = side.result()
             if isinstance(result, Total):
+                self._words = getattr(side, "opened", None)  # masked: as opened, with its tag
                 return result, {s: [self.number, attempt] for s in getattr(side, "members", roster.sites)}
             append_event(self.events, event="burnt", number=self.number, attempt=attempt, step=step.name)
             if not self.secure:

@@ -51,7 +51,8 @@ class Totals:
         size = 0
         for k in range(max(0, number), end):
             if self._last is not None and self._last[0] == k:
-                tree, more = self._last[1], sum(a.nbytes for a in self._last[1]["arrays"].values())
+                tree = self._last[1]
+                more = sum(a.nbytes for a in (*tree["arrays"].values(), tree["words"]) if a is not None)
             else:
                 data = (self.folder / f"{k}.ckpt").read_bytes()
                 tree, more = wire.decode(data, limit=LIMIT), len(data)
