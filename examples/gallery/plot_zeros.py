@@ -17,7 +17,7 @@ cells = np.column_stack([rng.integers(d, size=20_000) for d in tensor.shape])  #
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
 for axis, zeros in zip(axes, ("observed", "missing")):
-    model = pc.CPSGD(rank=5, zeros=zeros, rounds=60, seed=0).fit(sites)
+    model = pc.CPSGD(rank=5, rounds=60, seed=0).set_params(zeros=zeros).fit(sites)
     a, b, c = model.transform(tensor), *model.factors_
     predicted = (a[cells[:, 0]] * b[cells[:, 1]] * c[cells[:, 2]]).sum(1)
     axis.hist(np.clip(predicted, -0.5, 2.5), bins=40, color="#0072B2")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hospitals
@@ -35,7 +36,7 @@ STUDIES = {
 }
 
 
-def polyclinic(*arguments: object) -> dict:
+def polyclinic(*arguments: object) -> dict[str, Any]:
     """Run one command as a person would, and read its answer."""
     done = subprocess.run(
         [sys.executable, "-m", "polyclinic.cli", *map(str, arguments), "--json"], capture_output=True, text=True
@@ -44,7 +45,8 @@ def polyclinic(*arguments: object) -> dict:
         raise SystemExit(
             f"polyclinic {' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
         )
-    return json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def free_port() -> int:
@@ -53,7 +55,7 @@ def free_port() -> int:
 
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+        return int(s.getsockname()[1])
 
 
 def same_as_one_process(study: Path, run: Path, nodes: dict[str, Path], scratch: Path) -> bool:

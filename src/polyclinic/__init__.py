@@ -6,7 +6,52 @@ Hospitals learn together what no one of them can see alone, and only sums cross 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps both lists equal
+    from polyclinic import datasets as datasets
+    from polyclinic import errors as errors
+    from polyclinic import metrics as metrics
+    from polyclinic.alignment.union import align as align
+    from polyclinic.cli.console import follow as follow
+    from polyclinic.evaluation.audit import audit as audit
+    from polyclinic.federation.battery import check_protocol as check_protocol
+    from polyclinic.federation.moments import FederatedPCA as FederatedPCA
+    from polyclinic.federation.moments import Standardizer as Standardizer
+    from polyclinic.findings.evaluate import evaluate as evaluate
+    from polyclinic.findings.replicate import replicate as replicate
+    from polyclinic.learned.groups import Groups as Groups
+    from polyclinic.learned.moments import Moments as Moments
+    from polyclinic.learned.phenotypes import Phenotypes as Phenotypes
+    from polyclinic.learned.similarity import Similarity as Similarity
+    from polyclinic.mixtures.em import GaussianMixture as GaussianMixture
+    from polyclinic.phenotypes.als import CPALS as CPALS
+    from polyclinic.phenotypes.dpem import DPEM as DPEM
+    from polyclinic.phenotypes.dpfact import DPFact as DPFact
+    from polyclinic.phenotypes.local import LocalModel as LocalModel
+    from polyclinic.phenotypes.localtf import DistributedSGD as DistributedSGD
+    from polyclinic.phenotypes.localtf import LocalTF as LocalTF
+    from polyclinic.phenotypes.rank import suggest_rank as suggest_rank
+    from polyclinic.phenotypes.sgd import CPSGD as CPSGD
+    from polyclinic.phenotypes.sumals import SumALS as SumALS
+    from polyclinic.phenotypes.trip import TRIP as TRIP
+    from polyclinic.privacy.budget import Privacy as Privacy
+    from polyclinic.report import plots as plots
+    from polyclinic.run import Run as Run
+    from polyclinic.run import load as load
+    from polyclinic.similarity.selection import UnPSLCV as UnPSLCV
+    from polyclinic.similarity.unpsl import UnPSL as UnPSL
+    from polyclinic.study import Node as Node
+    from polyclinic.study import Study as Study
+    from polyclinic.tensors.axis import Axis as Axis
+    from polyclinic.tensors.checkup import check as check
+    from polyclinic.tensors.doors import from_frame as from_frame
+    from polyclinic.tensors.doors import from_numpy as from_numpy
+    from polyclinic.tensors.doors import from_scipy as from_scipy
+    from polyclinic.tensors.ingest import ingest as ingest
+    from polyclinic.tensors.people import People as People
+    from polyclinic.tensors.site import Site as Site
+    from polyclinic.tensors.sparse import SparseTensor as SparseTensor
 
 __version__ = "0.1.0"
 
@@ -42,9 +87,11 @@ _WHERE = {
     "check_protocol": "polyclinic.federation.battery",
     "evaluate": "polyclinic.findings.evaluate",
     "follow": "polyclinic.cli.console",
+    "check": "polyclinic.tensors.checkup",
     "from_frame": "polyclinic.tensors.doors",
     "from_numpy": "polyclinic.tensors.doors",
     "from_scipy": "polyclinic.tensors.doors",
+    "ingest": "polyclinic.tensors.ingest",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
     "suggest_rank": "polyclinic.phenotypes.rank",
@@ -57,15 +104,17 @@ _ROOMS = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics
 __all__ = ["__version__", *sorted(_WHERE), *sorted(_ROOMS)]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that ``import polyclinic`` stays fast."""
-    if name in _WHERE:
-        value = getattr(import_module(_WHERE[name]), name)
-        globals()[name] = value
-        return value
-    if name in _ROOMS:
-        return import_module(_ROOMS[name])
-    raise AttributeError(f"module 'polyclinic' has no attribute {name!r}")
+if not TYPE_CHECKING:  # else every misspelt name would be an Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on first use, so that ``import polyclinic`` stays fast."""
+        if name in _WHERE:
+            value = getattr(import_module(_WHERE[name]), name)
+            globals()[name] = value
+            return value
+        if name in _ROOMS:
+            return import_module(_ROOMS[name])
+        raise AttributeError(f"module 'polyclinic' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -48,6 +48,25 @@ def test_a_row_is_a_visit_and_sites_are_aligned() -> None:
     assert pc.CPALS(rank=2, rounds=3).fit(sites).result_.rank == 2
 
 
+def test_covariates_and_unknown_outcomes() -> None:
+    df = rows()
+    df["age"], df["sex"] = 40.0 + df.pid % 50, np.where(df.pid % 2, "F", "M")
+    df.loc[df.pid < 5, "age"] = np.nan
+    df.loc[df.pid == 7, "sex"] = None
+    df["died"] = df.died.astype(float).where(df.pid != 9)
+    (site,) = pc.from_frame(df, patient="pid", modes=["diagnosis"], outcome="died", covariates=["age", "sex"])
+    ids = np.array([int(x) for x in site.counts().axes[0].labels or ()])
+    assert site.people is not None
+    assert site.labels is not None
+    age, sex = site.people.columns["age"], site.people.columns["sex"]
+    np.testing.assert_array_equal(age, np.where(ids < 5, np.nan, 40.0 + ids % 50))
+    assert sex.tolist() == ["" if i == 7 else "F" if i % 2 else "M" for i in ids]
+    assert np.isnan(site.labels).sum() == 1
+    df.loc[df.index[0], "sex"] = "X"
+    with pytest.raises(DataError, match="sex, site 'hospital': 1 patients have several values"):
+        pc.from_frame(df, patient="pid", modes=["diagnosis"], covariates=["sex"])
+
+
 def test_with_a_visit_a_cell_is_the_number_of_visits() -> None:
     df = rows(800)
     df.loc[::7, "procedure"] = None  # rows of a visit may leave modes empty

@@ -79,7 +79,7 @@ def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bo
     with follow("TRIP over masked sums", method.params.rounds, quiet=quiet) as progress:
         run_study(study, method, folder, sites=sites, progress=progress)
     row("TRIP", "masked sums", method, time.perf_counter() - begun)
-    others = [
+    others: list[tuple[str, str, Any]] = [
         ("SumALS", "masked sums", pc.SumALS(rank=rank, seed=seed, aggregation="masked")),
         ("LocalTF", "each site's factors", pc.LocalTF(rank=rank, seed=seed)),
         ("DPFact", "each site's factors", pc.DPFact(rank=rank, seed=seed)),

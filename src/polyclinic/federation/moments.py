@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Outcome
+from polyclinic.federation.keywords import FederatedPCATyped, StandardizerTyped
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.learned import moments as learned
@@ -418,7 +419,7 @@ class _FromMoments(Estimator):
         raise NotImplementedError
 
 
-class Standardizer(_FromMoments):
+class Standardizer(StandardizerTyped, _FromMoments):
     """Bring every feature to mean 0 and standard deviation 1 over all hospitals' patients; only sums leave a hospital.
 
     Without privacy it equals pooled standardising (divisor n) to rounding. With ``privacy`` all records are clipped to a
@@ -450,7 +451,7 @@ class Standardizer(_FromMoments):
         return np.asarray((X - self.mean_) / self.scale_)
 
 
-class FederatedPCA(_FromMoments):
+class FederatedPCA(FederatedPCATyped, _FromMoments):
     """The directions in which patients differ most, from summed covariances; every hospital projects its own patients.
 
     Attributes

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.errors import ConfigError
 from polyclinic.learned.origin import Origin
 from polyclinic.privacy.card import Card
 from polyclinic.tensors.table import Table
@@ -101,6 +102,16 @@ class Value:
         from polyclinic.learned.file import save
 
         return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model of this kind; ``pc.load`` reads any."""
+        from polyclinic.learned.file import load
+
+        found: Any = load(path)
+        if not isinstance(found, cls):
+            raise ConfigError(f"{path} holds {found.kind}, not {cls.kind}", hint="pc.load(path) reads any kind")
+        return found
 
     def table(self) -> Table:
         """The model for people."""

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from scipy.special import logsumexp
 
 from polyclinic.errors import ConfigError, PolicyRefusal
+from polyclinic.federation.keywords import GaussianMixtureTyped
 from polyclinic.federation.moments import (
     GRID,
     RADIUS,
@@ -120,7 +121,7 @@ class MixturePublic:
     frame: Array | None = None  # (2, m) its centre and half-width
 
 
-class GaussianMixture(FittedMixture):
+class GaussianMixture(GaussianMixtureTyped, FittedMixture):
     """Groups of patients that all hospitals agree on; the same fit as on pooled data, and no record leaves.
 
     From the same start every parameter equals scikit-learn's on the pooled records. With ``privacy`` records are clipped

@@ -181,7 +181,7 @@ def _none(values: Sequence[float | None]) -> float | None:
 def _auc(lab: Lab, name: str, data: str, rank: int, seed: int) -> float | None:
     network = cohort(data, seed, lab["patients"])
     names = [s.name for s in network]
-    privacy = {"privacy": Privacy(lab["epsilon"], lab["delta"], level="entry", clip=1.0)}
+    privacy: dict[str, Any] = {"privacy": Privacy(lab["epsilon"], lab["delta"], level="entry", clip=1.0)}
     printed = literal(data, names, rounds=lab["epochs"])
     common: dict[str, Any] = {"rank": rank, "seed": seed}
     try:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Progress
+from polyclinic.federation.keywords import CPALSTyped
 from polyclinic.phenotypes.central import Central, Clock, Data
 from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.start import start
@@ -56,7 +57,7 @@ class Run:
     history: list[dict[str, Any]]
 
 
-class CPALS(Central):
+class CPALS(CPALSTyped, Central):
     """Phenotypes from all patients under one roof, by alternating least squares.
 
     Minimises 1/2 ||O - X||^2 over all cells (``zeros="observed"``) or over the nonzeros only (``"missing"``), plus

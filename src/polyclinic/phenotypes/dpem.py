@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from polyclinic.federation.fold import Outcome
+from polyclinic.federation.keywords import DPEMTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
 from polyclinic.federation.sums import facts_of
 from polyclinic.learned.placing import Events
@@ -99,7 +100,7 @@ class DPEMPrivate:
     """Nothing is carried over: a patient is placed anew in every round."""
 
 
-class DPEM(FederatedFactorization):
+class DPEM(DPEMTyped, FederatedFactorization):
     """Phenotypes that say nothing about any one patient: differential privacy for whole patients, by EM on noisy sums.
 
     With ``privacy=pc.Privacy(epsilon, delta)`` everything that leaves a hospital is paid for; without it this is plain

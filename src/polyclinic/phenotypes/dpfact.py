@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.keywords import DPFactTyped
 from polyclinic.federation.protocol import Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.local_pass import WARM, Elastic, Passed
@@ -41,7 +42,7 @@ class DPFactParams(LocalParams):
     )
 
 
-class DPFact(LocalTF):
+class DPFact(DPFactTyped, LocalTF):
     """Phenotypes by elastic averaging, with phenotypes of a site's own.
 
     Examples

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.keywords import LocalModelTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.als import CPALS
@@ -51,7 +52,7 @@ class AlonePrivate:
     done: bool = False
 
 
-class LocalModel(FederatedFactorization):
+class LocalModel(LocalModelTyped, FederatedFactorization):
     """What hospitals find alone: CPALS at each site, columns matched by the Hungarian method to the site with the most
     nonzeros (TRIP's pivot), averaged once with equal weights, as in the TRIP paper.
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.keywords import DistributedSGDTyped, LocalTFTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
@@ -77,7 +78,7 @@ class LocalPrivate:
     passes: int = 0
 
 
-class LocalTF(FederatedFactorization):
+class LocalTF(LocalTFTyped, FederatedFactorization):
     """Phenotypes by averaging: hospitals learn alone for a while, meet, average, and go on from the average.
 
     ``tol`` is the relative change of the squared error met during a pass (observed: over all cells; missing: over nonzeros).
@@ -329,7 +330,7 @@ class LocalTF(FederatedFactorization):
         )
 
 
-class DistributedSGD(LocalTF):
+class DistributedSGD(DistributedSGDTyped, LocalTF):
     """Distributed SGD: communication after every pass; LocalTF with ``local_passes=1``."""
 
     name = "distributedsgd"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.fold import Progress
+from polyclinic.federation.keywords import CPSGDTyped
 from polyclinic.phenotypes.central import Central, Clock, Data
 from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.local_pass import close_patients, local_pass, open_factors, open_patients
@@ -47,7 +48,7 @@ class Run:
     history: list[dict[str, Any]]
 
 
-class CPSGD(Central):
+class CPSGD(CPSGDTyped, Central):
     """Phenotypes from all patients under one roof, by stochastic passes (P-SGD, the baseline of DPFact).
 
     ``zeros="observed"`` (default) counts every cell: batches of patients, memberships by HALS, a projected gradient

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.keywords import SumALSTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.gramstart import StartPublic
@@ -66,7 +67,7 @@ class SumPrivate:
     first: bool = True
 
 
-class SumALS(Started):
+class SumALS(SumALSTyped, Started):
     """Exactly pooled least squares by sums: the baseline to beat in rounds, at the price of R x R more numbers a mode.
 
     It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and

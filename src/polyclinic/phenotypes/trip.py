@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError, Divergence
+from polyclinic.federation.keywords import TRIPTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.gramstart import StartPublic
@@ -90,7 +91,7 @@ class TRIPPrivate:
     first: bool = True
 
 
-class TRIP(Started):
+class TRIP(TRIPTyped, Started):
     """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
 
     It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and

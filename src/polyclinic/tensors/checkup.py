@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
@@ -16,7 +17,7 @@ from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.cooccurrence import choose_codes, count_together, repeats
 from polyclinic.tensors.skew import skew
 
-__all__ = ["Checkup", "Limits", "check_node"]
+__all__ = ["Checkup", "Limits", "check", "check_node"]
 
 COARSER: Final = 30  # patients a code below which coarser codes are advised (a guess)
 
@@ -50,6 +51,13 @@ class Limits:
     max_dropped: float = 0.5
     max_unmapped: float = 0.5
     max_one_patient: float = 0.2
+
+
+def check(node: Node | str | Path, study: Study | str | Path | None = None) -> Checkup:
+    """Check a hospital's node file and database from Python: all faults at once, nothing is sent (``polyclinic check``)."""
+    read = node if isinstance(node, Node) else Node.read(Path(node))
+    asked = study if study is None or isinstance(study, Study) else Study.read(Path(study))
+    return check_node(read, asked)
 
 
 def check_node(node: Node, study: Study | None = None, *, limits: Limits | None = None) -> Checkup:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.frame import Column, column_of, columns_of
+from polyclinic.tensors.people import People
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -31,6 +32,7 @@ def from_frame(
     visit: str | None = None,
     site: str | None = None,
     outcome: str | None = None,
+    covariates: Sequence[str] = (),
 ) -> Sites:
     """Hospitals from a long table: one row says that a patient had these codes together.
 
@@ -51,6 +53,8 @@ def from_frame(
         Column with the hospital; default: one hospital, called ``"hospital"``.
     outcome
         Column with 0, 1 (or False, True), the same in all rows of a patient; empty where unknown.
+    covariates
+        Columns with age, sex, ... the same in all rows of a patient; ``pc.evaluate`` adjusts for them.
 
     Examples
     --------
@@ -59,7 +63,7 @@ def from_frame(
     >>> sites[0].tensor.coords.tolist(), sites[0].labels.tolist()
     ([[0, 0, 0], [0, 1, 0], [1, 0, 1]], [0, 1])
     """
-    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome) if c is not None)]
+    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome) if c is not None), *covariates]
     _named(frame, wanted, modes)
     if count is not None and visit is not None:
         raise DataError(
@@ -101,9 +105,10 @@ def from_frame(
             cells = np.ones(len(coords))
         tensor = SparseTensor(coords, cells, shape, [Axis("patient", tuple(who.labels[i] for i in people)), *axes])
         labels = None if values is None else _one_each(values, rows, index, len(people), wrong, name)
-        made.append(Site(name, tensor, labels=labels))
+        known = {c: _one_value(column_of(frame, c), rows, index, len(people), wrong, name) for c in covariates}
+        made.append(Site(name, tensor, labels=labels, people=People(known) if known else None))
     if wrong:
-        raise DataError(f"{outcome}: patients with several outcomes", faults=wrong[:10], hint="one outcome a patient")
+        raise DataError("patients with several outcomes or covariates", faults=wrong[:10], hint="one value a patient")
     return Sites(made)
 
 
@@ -295,6 +300,26 @@ def _one_each(column: Column, rows: Index, index: Index, patients: int, wrong: l
     np.maximum.at(high, index[told], here[told])
     both = int((low < high).sum())
     if both:
-        wrong.append(f"site {site!r}: {both} patients have 0 and 1")
+        wrong.append(f"{column.name}, site {site!r}: {both} patients have 0 and 1")
     out = np.where(np.isinf(low), np.nan, low)
     return out if np.isnan(out).any() else out.astype(np.int64)
+
+
+def _one_value(column: Column, rows: Index, index: Index, patients: int, wrong: list[str], site: str) -> NDArray[Any]:
+    """(patients,) numbers (NaN: unknown) or texts (empty: unknown) of a covariate."""
+    numbers = column.numbers()
+    if numbers is None:
+        keys = column.keys()
+        here, texts = keys.index[rows].astype(float), np.array(["", *keys.labels], dtype=object)
+        here[here < 0] = np.nan
+    else:
+        here = numbers[rows]
+    told = ~np.isnan(here)
+    low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
+    np.minimum.at(low, index[told], here[told])
+    np.maximum.at(high, index[told], here[told])
+    several = int((low < high).sum())
+    if several:
+        wrong.append(f"{column.name}, site {site!r}: {several} patients have several values")
+    out = np.where(np.isinf(low), np.nan, low)
+    return out if numbers is not None else texts[np.where(np.isnan(out), 0, out + 1).astype(np.int64)]

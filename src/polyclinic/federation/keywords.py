@@ -1,0 +1,572 @@
+"""Parameters of every estimator as types: what an editor completes, and what a type checker refuses.
+
+Written by ``python tests/learned/keywords.py`` from the declared parameters; a test keeps it equal to them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from polyclinic.privacy.budget import Privacy
+
+__all__ = [
+    "CPALSKeywords",
+    "CPALSTyped",
+    "CPSGDKeywords",
+    "CPSGDTyped",
+    "DPEMKeywords",
+    "DPEMTyped",
+    "DPFactKeywords",
+    "DPFactTyped",
+    "DistributedSGDKeywords",
+    "DistributedSGDTyped",
+    "FederatedPCAKeywords",
+    "FederatedPCATyped",
+    "GaussianMixtureKeywords",
+    "GaussianMixtureTyped",
+    "LocalModelKeywords",
+    "LocalModelTyped",
+    "LocalTFKeywords",
+    "LocalTFTyped",
+    "StandardizerKeywords",
+    "StandardizerTyped",
+    "SumALSKeywords",
+    "SumALSTyped",
+    "TRIPKeywords",
+    "TRIPTyped",
+]
+
+
+class CPALSKeywords(TypedDict, total=False):
+    """What ``CPALS(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    distinct: float
+    ridge: float
+    warmup: int
+    sweeps: int
+    threads: int
+
+
+class CPALSTyped:
+    """What ``CPALS`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    distinct: float
+    ridge: float
+    warmup: int
+    sweeps: int
+    threads: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[CPALSKeywords]) -> None: ...
+
+
+class CPSGDKeywords(TypedDict, total=False):
+    """What ``CPSGD(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    learning_rate: Any
+    sparsity: float
+    clip: float | None
+
+
+class CPSGDTyped:
+    """What ``CPSGD`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    learning_rate: Any
+    sparsity: float
+    clip: float | None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[CPSGDKeywords]) -> None: ...
+
+
+class DPEMKeywords(TypedDict, total=False):
+    """What ``DPEM(...)`` takes."""
+
+    rounds: int | None
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | None
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    planning_size: int | None
+    background: bool
+    smoothing: float
+    regroup: bool
+    prune: bool
+    fdr: float
+
+
+class DPEMTyped:
+    """What ``DPEM`` was given."""
+
+    rounds: int | None
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | None
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    planning_size: int | None
+    background: bool
+    smoothing: float
+    regroup: bool
+    prune: bool
+    fdr: float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[DPEMKeywords]) -> None: ...
+
+
+class DPFactKeywords(TypedDict, total=False):
+    """What ``DPFact(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    local_passes: int
+    learning_rate: Any
+    sparsity: float | dict[str, float]
+    weights: Literal["energy", "uniform", "nonzeros"] | None
+    elastic: float
+    server_step: float
+
+
+class DPFactTyped:
+    """What ``DPFact`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    local_passes: int
+    learning_rate: Any
+    sparsity: float | dict[str, float]
+    weights: Literal["energy", "uniform", "nonzeros"] | None
+    elastic: float
+    server_step: float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[DPFactKeywords]) -> None: ...
+
+
+class DistributedSGDKeywords(TypedDict, total=False):
+    """What ``DistributedSGD(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    local_passes: int
+    learning_rate: Any
+    sparsity: float | dict[str, float]
+    weights: Literal["energy", "uniform", "nonzeros"] | None
+
+
+class DistributedSGDTyped:
+    """What ``DistributedSGD`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    local_passes: int
+    learning_rate: Any
+    sparsity: float | dict[str, float]
+    weights: Literal["energy", "uniform", "nonzeros"] | None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[DistributedSGDKeywords]) -> None: ...
+
+
+class FederatedPCAKeywords(TypedDict, total=False):
+    """What ``FederatedPCA(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    radius: float | None
+    center: tuple[float, ...] | None
+    max_patients: int
+    n_components: int
+    standardize: bool
+
+
+class FederatedPCATyped:
+    """What ``FederatedPCA`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    radius: float | None
+    center: tuple[float, ...] | None
+    max_patients: int
+    n_components: int
+    standardize: bool
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[FederatedPCAKeywords]) -> None: ...
+
+
+class GaussianMixtureKeywords(TypedDict, total=False):
+    """What ``GaussianMixture(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    n_components: int
+    covariance_type: Literal["full", "tied", "diag", "spherical"]
+    reg_covar: float
+    n_starts: int
+    start: Literal["votes", "box"]
+    weights_init: Any
+    means_init: Any
+    precisions_init: Any
+    radius: float | None
+    center: Any
+    max_patients: int
+    min_patients: int
+    paid_rounds: int
+    start_share: float
+
+
+class GaussianMixtureTyped:
+    """What ``GaussianMixture`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    n_components: int
+    covariance_type: Literal["full", "tied", "diag", "spherical"]
+    reg_covar: float
+    n_starts: int
+    start: Literal["votes", "box"]
+    weights_init: Any
+    means_init: Any
+    precisions_init: Any
+    radius: float | None
+    center: Any
+    max_patients: int
+    min_patients: int
+    paid_rounds: int
+    start_share: float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[GaussianMixtureKeywords]) -> None: ...
+
+
+class LocalModelKeywords(TypedDict, total=False):
+    """What ``LocalModel(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+
+
+class LocalModelTyped:
+    """What ``LocalModel`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[LocalModelKeywords]) -> None: ...
+
+
+class LocalTFKeywords(TypedDict, total=False):
+    """What ``LocalTF(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    local_passes: int
+    learning_rate: Any
+    sparsity: float | dict[str, float]
+    weights: Literal["energy", "uniform", "nonzeros"] | None
+
+
+class LocalTFTyped:
+    """What ``LocalTF`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    local_passes: int
+    learning_rate: Any
+    sparsity: float | dict[str, float]
+    weights: Literal["energy", "uniform", "nonzeros"] | None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[LocalTFKeywords]) -> None: ...
+
+
+class StandardizerKeywords(TypedDict, total=False):
+    """What ``Standardizer(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    radius: float | None
+    center: tuple[float, ...] | None
+    max_patients: int
+
+
+class StandardizerTyped:
+    """What ``Standardizer`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    radius: float | None
+    center: tuple[float, ...] | None
+    max_patients: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[StandardizerKeywords]) -> None: ...
+
+
+class SumALSKeywords(TypedDict, total=False):
+    """What ``SumALS(...)`` takes."""
+
+    rounds: int
+    tol: float | None
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | Literal["auto"]
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    start: Literal["gram", "random"] | tuple[Any, ...]
+    buckets: int | None
+    warmup: int
+
+
+class SumALSTyped:
+    """What ``SumALS`` was given."""
+
+    rounds: int
+    tol: float | None
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | Literal["auto"]
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    start: Literal["gram", "random"] | tuple[Any, ...]
+    buckets: int | None
+    warmup: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[SumALSKeywords]) -> None: ...
+
+
+class TRIPKeywords(TypedDict, total=False):
+    """What ``TRIP(...)`` takes."""
+
+    rounds: int
+    tol: float | None
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | Literal["auto"]
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    start: Literal["gram", "random"] | tuple[Any, ...]
+    buckets: int | None
+    penalty: float | None
+    penalty_growth: float
+    warmup: int
+    distinct: float
+
+
+class TRIPTyped:
+    """What ``TRIP`` was given."""
+
+    rounds: int
+    tol: float | None
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | Literal["auto"]
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    start: Literal["gram", "random"] | tuple[Any, ...]
+    buckets: int | None
+    penalty: float | None
+    penalty_growth: float
+    warmup: int
+    distinct: float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[TRIPKeywords]) -> None: ...

@@ -1,0 +1,85 @@
+"""Write ``federation/keywords.py`` anew from the estimators' declared parameters: ``python tests/learned/keywords.py``."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import polyclinic as pc
+from polyclinic.federation import keywords
+from polyclinic.federation.estimator import Configured
+from polyclinic.privacy.budget import Privacy
+
+HEAD = '''"""Parameters of every estimator as types: what an editor completes, and what a type checker refuses.
+
+Written by ``python tests/learned/keywords.py`` from the declared parameters; a test keeps it equal to them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from polyclinic.privacy.budget import Privacy
+
+__all__ = {names}
+'''
+
+ONE = '''
+
+class {name}Keywords(TypedDict, total=False):
+    """What ``{name}(...)`` takes."""
+
+{fields}
+
+
+class {name}Typed:
+    """What ``{name}`` was given."""
+
+{fields}
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[{name}Keywords]) -> None: ...
+'''
+
+
+def text(kind: Any) -> str:
+    """A type as it is written."""
+    if kind is None or kind is type(None):
+        return "None"
+    if kind in (int, float, str, bool, bytes):
+        return str(kind.__name__)
+    if kind is Privacy:
+        return "Privacy"
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        parts = list(dict.fromkeys(text(k) for k in inside))
+        return "Any" if "Any" in parts else " | ".join(parts)
+    if origin is Literal:
+        return f"Literal[{', '.join(repr(v) for v in inside)}]".replace("'", '"')
+    if origin in (tuple, dict, list):
+        held = ", ".join("..." if k is Ellipsis else text(k) for k in inside)
+        return f"{origin.__name__}[{held}]"
+    return "Any"
+
+
+def estimators() -> dict[str, type[Configured]]:
+    """Public estimators with declared parameters."""
+    found = {n: getattr(pc, n) for n in pc.__all__}
+    return {n: c for n, c in sorted(found.items()) if isinstance(c, type) and issubclass(c, Configured)}
+
+
+def rendered() -> str:
+    """The file."""
+    names = sorted(f"{n}{end}" for n in estimators() for end in ("Keywords", "Typed"))
+    out = [HEAD.format(names=str(names).replace("'", '"'))]
+    for name, cls in estimators().items():
+        fields = "\n".join(f"    {f}: {text(info.annotation)}" for f, info in cls.Params.model_fields.items())
+        out.append(ONE.format(name=name, fields=fields))
+    return "".join(out)
+
+
+if __name__ == "__main__":
+    Path(keywords.__file__).write_text(rendered(), encoding="utf-8")
