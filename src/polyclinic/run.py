@@ -203,6 +203,8 @@ class Run:
                 for s in sites:
                     kept = {"memberships": model.memberships_[s.name]}
                     kept |= {} if s.labels is None else {"labels": s.labels}
+                    named = s.tensor.axes[0].labels if s.tensor is not None else None
+                    kept |= {} if named is None else {"patients": np.array(named)}  # for `report --cohort`, the owner's
                     own = folder.path / "sites" / s.name / "memberships.npz"
                     folder.write_arrays(own, kept)
                     os.chmod(own, 0o600)

@@ -81,3 +81,11 @@ def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) ->
         {"step": "in the source", "patients": 50},
         {"step": "code rules", "patients": 50},
     ]
+    # ... and its patients go back to OMOP as cohorts, at their owner's place.
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "run"), "--cohort", "east"])
+    assert ended.value.code == 0
+    lines = (tmp_path / "run" / "sites" / "east" / "cohort" / "cohort.csv").read_text().splitlines()
+    subjects = {x.split(",")[1] for x in lines[1:]}
+    assert subjects
+    assert subjects <= {f"east{p}" for p in range(25)}

@@ -31,7 +31,10 @@ def command(
     cohort: Annotated[
         str | None, typer.Option("--cohort", help="Local only: OMOP cohort rows of this site's patients.")
     ] = None,
-    tensor: Annotated[Path | None, typer.Option("--tensor", help="With --cohort: the site's tensor.npz.")] = None,
+    tensor: Annotated[
+        Path | None,
+        typer.Option("--tensor", help="With --cohort: the site's tensor.npz, where the run does not name patients."),
+    ] = None,
     events: Annotated[Path | None, typer.Option("--events", help="With --cohort: the site's events.parquet.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
@@ -45,8 +48,6 @@ def command(
 
     run = RunFolder(folder)
     faults = []
-    if cohort is not None and tensor is None:
-        faults.append("--cohort needs --tensor: the patients' identifiers are at the site, not in the run folder")
     faults += [f"--sheet {name!r} is not a file name" for name in sheet or () if not name or Path(name).name != name]
     if faults:
         raise ConfigError("report: wrong options", faults=faults)
@@ -80,7 +81,6 @@ def command(
     if cohort is not None:
         from polyclinic.report.cohort import write_cohort
 
-        assert tensor is not None
         target = run.path / "sites" / cohort / "cohort"
         made["cohort"] = [str(p) for p in write_cohort(run, cohort, tensor, events=events, out=target)]
     if as_json:

@@ -61,7 +61,7 @@ class EventTable:
     notes
         Kind of remark -> number: events without time, without visit.
     attrition
-        Patients and rows in the source, and left after each step of the protocol.
+        Patients and rows in the source, and left after each step of the protocol; empty where there is none.
     """
 
     path: Path
@@ -128,9 +128,6 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         more, attrition = restrict(con, node, study, opened)
         rows = attrition[-1].rows
         counted = con.execute(COUNTED).fetchall()
-    else:
-        people = _one(con, "SELECT count(DISTINCT patient_id) FROM canonical WHERE dropped IS NULL")
-        attrition = (Attrition("in the source", people, rows),)
     used = [r for r in counted if r[1] is None]
     notes = {
         "events without time": sum(r[4] for r in used),

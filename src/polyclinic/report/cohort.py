@@ -21,7 +21,9 @@ from polyclinic.tensors.table import Table
 __all__ = ["write_cohort"]
 
 
-def write_cohort(folder: RunFolder, site: str, tensor: Path, *, events: Path | None = None, out: Path) -> list[Path]:
+def write_cohort(
+    folder: RunFolder, site: str, tensor: Path | None = None, *, events: Path | None = None, out: Path
+) -> list[Path]:
     """Write ``cohort`` and ``cohort_definition`` of one site's own patients, readable by their owner only.
 
     Parameters
@@ -31,7 +33,8 @@ def write_cohort(folder: RunFolder, site: str, tensor: Path, *, events: Path | N
     site
         Whose patients; their memberships must be in the folder (they are, at the site or in a simulation).
     tensor
-        The site's ``tensor.npz`` as ``polyclinic ingest`` wrote it: its patient axis names the subjects.
+        The site's ``tensor.npz`` as ``polyclinic ingest`` wrote it: its patient axis names the subjects. None: as the
+        run of ``simulate`` keeps them beside the memberships, for their owner.
     events
         ``events.parquet`` of the same site: start and end are a patient's first and last event; without it both are
         empty (NULL), to be filled in by the site.
@@ -51,7 +54,16 @@ def write_cohort(folder: RunFolder, site: str, tensor: Path, *, events: Path | N
         raise ConfigError(f"no cohort of site {site!r} can be written", faults=faults)
     with np.load(kept, allow_pickle=False) as z:
         memberships = np.abs(z["memberships"])
-    subjects = SparseTensor.load(tensor).axes[0].labels
+        kept_names = tuple(str(x) for x in z["patients"]) if "patients" in z.files else None
+    if tensor is not None:
+        subjects = SparseTensor.load(tensor).axes[0].labels
+    elif kept_names is not None:  # a simulation names patients after their site, too
+        subjects = tuple(x.removeprefix(f"{site}/") for x in kept_names)
+    else:
+        raise ConfigError(
+            f"{kept}: does not name its patients",
+            hint="give the site's own tensor.npz: report --cohort SITE --tensor FILE",
+        )
     if subjects is None or len(subjects) != len(memberships):
         raise DataError(
             f"{tensor}: {0 if subjects is None else len(subjects)} named patients, the run has {len(memberships)}",

@@ -172,7 +172,10 @@ def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[Eve
     table, opened = read_events(con, node, scratch / "events.parquet", study)
     labels = read_labels(con, opened, rule, node.source.label)
     con.execute(f"SET memory_limit = {literal(COUNTING)}")
-    return table, choose_codes(con, table.scan(), study), labels
+    vocabulary = choose_codes(con, table.scan(), study)
+    if not table.attrition:  # no protocol: everybody is in
+        table = replace(table, attrition=(Attrition("in the source", len(vocabulary.people), table.rows),))
+    return table, vocabulary, labels
 
 
 def _split(
