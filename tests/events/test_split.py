@@ -77,10 +77,9 @@ def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) ->
     with pytest.raises(SystemExit) as ended:
         main(["simulate", str(path), "--out", str(tmp_path / "run")])
     assert ended.value.code == 0
-    assert json.loads((tmp_path / "run" / "study.json").read_text())["attrition"] == [
-        {"step": "in the source", "patients": 50},
-        {"step": "code rules", "patients": 50},
-    ]
+    attrition = json.loads((tmp_path / "run" / "study.json").read_text())["attrition"]
+    assert attrition[0] == {"step": "in the source", "patients": 50}
+    assert attrition[-1]["patients"] == 50
     # ... and its patients go back to OMOP as cohorts, at their owner's place.
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path / "run"), "--cohort", "east"])
