@@ -170,12 +170,16 @@ def _federated(
             node = nodes.get(s.name, alone)
             doors[s.name] = Door(
                 s.name,
-                policy=None if node is None else _in_process(policy_of(node)),
+                # the parts of one node have no patient in common
+                policy=None
+                if node is None
+                else _in_process(policy_of(node)).model_copy(update={"cohorts_disjoint": alone is not None}),
                 # real records are paid from their owner's ledger, whatever the run folder
                 ledger=Ledger(folder.ledgers / f"{s.name}.jsonl", site=s.name) if node is None else ledger_of(node),
                 study=study.name,
                 store=folder.path / "sites" / s.name / "releases" / str(k),
                 cohort=s.name,
+                run=f"{_run_id(folder)}-{k}-{s.name}",
             )
             doors[s.name].admit(
                 study.name,
@@ -198,9 +202,13 @@ def _federated(
                 progress=follow,
             )
         )
+        for d in doors.values():
+            d.close()
         if best is None or (getattr(run, "objective_", None) or np.inf) < (getattr(best, "objective_", None) or np.inf):
             best = run
         found.append(run)
+    if starts > 1:
+        best.chosen_from([m for m in found if m is not best])
     if starts > 1 and isinstance(
         best.result_, Phenotypes
     ):  # how alike the starts are: the mean factor match to the chosen one
@@ -208,6 +216,16 @@ def _federated(
             np.mean([factor_match_score(m.factors_, best.factors_) for m in found if m is not best])
         )
     return best
+
+
+def _run_id(folder: RunFolder) -> str:
+    """A name of this run folder that no other has: two runs of a study are two runs in the owner's book."""
+    from secrets import token_hex
+
+    file = folder.path / "run.id"
+    if not file.exists():
+        file.write_text(token_hex(16))
+    return file.read_text().strip()
 
 
 def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:

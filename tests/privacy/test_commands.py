@@ -55,7 +55,7 @@ def test_verify_exits_4_when_a_line_was_edited(capsys, ledger):
     ledger.path.write_bytes(ledger.path.read_bytes().replace(b'"multiplier":10.0', b'"multiplier":99.0', 1))
     code, _, err = run(capsys, "ledger", "verify", ledger.path)
     assert code == 4
-    assert "line 1" in err
+    assert "line 2" in err
     code, out, _ = run(capsys, "ledger", "verify", ledger.path, "--json")
     assert code == 4
     assert json.loads(out)["whole"] is False
@@ -74,7 +74,7 @@ def test_an_export_kept_elsewhere_finds_a_ledger_that_was_put_back(capsys, ledge
     ledger.charge(Charge("icu", "dpem", 9, "statistics", 0, Gaussian(10.0)))
     kept = tmp_path / "kept.json"
     assert run(capsys, "ledger", "export", ledger.path, "--out", kept)[0] == 0
-    assert len(json.loads(kept.read_text())["ledgers"][0]["entries"]) == 5
+    assert len(json.loads(kept.read_text())["ledgers"][0]["entries"]) == 6  # the first begins the book
     assert run(capsys, "ledger", "verify", ledger.path, "--against", kept)[0] == 0
     for p, data in old.items():
         p.write_bytes(data)

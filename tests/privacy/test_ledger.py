@@ -98,7 +98,7 @@ def test_any_changed_byte_any_cut_and_any_order_is_found(sample, data):
         broken = whole[: data.draw(st.integers(0, len(whole) - 1))]
     else:
         parts = whole.splitlines(keepends=True)
-        order = data.draw(st.lists(st.integers(0, len(parts) - 1), max_size=6).filter(lambda o: o != [0, 1, 2, 3]))
+        order = data.draw(st.lists(st.integers(0, len(parts) - 1), max_size=6).filter(lambda o: o != [0, 1, 2, 3, 4]))
         broken = b"".join(parts[i] for i in order)
     path.write_bytes(broken)
     try:
@@ -107,19 +107,68 @@ def test_any_changed_byte_any_cut_and_any_order_is_found(sample, data):
         path.write_bytes(whole)
 
 
-def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
-    from polyclinic.privacy import chain as module
-
-    data = lines(full)
-    body = json.loads(data[2])
-    body.pop("hash")
-    body["charge"]["event"]["multiplier"] = 90.0
+def rewritten(lines: list[bytes], at: int, key=None, **event) -> list[bytes]:
+    """All lines with one changed and everything after it chained anew, signed with a key or with what was there."""
     import hashlib
 
-    body["hash"] = hashlib.sha256(module.canonical(body)).hexdigest()
-    data[2] = module.canonical(body) + b"\n"
+    from polyclinic.privacy.lines import canonical, to_sign
+
+    out, previous = [], json.loads(lines[0])["previous"]
+    for n, line in enumerate(lines):
+        value = json.loads(line)
+        signature = value.pop("signature")
+        value.pop("hash")
+        if n == at:
+            value["body"]["event"] |= event
+        value["previous"] = previous
+        previous = hashlib.sha256(canonical(value)).hexdigest()
+        signature = signature if key is None else key.sign(to_sign(previous)).hex()
+        out.append(canonical({**value, "hash": previous, "signature": signature}) + b"\n")
+    return out
+
+
+def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
+    data = lines(full)
+    data[2] = rewritten(data, 2, multiplier=90.0)[2]
     full.path.write_bytes(b"".join(data))
     assert any("does not follow" in f for f in full.verify())
+
+
+def test_a_book_that_is_chained_anew_is_found_without_its_key_by_signatures_and_with_it_by_an_anchor(full, tmp_path):
+    """ATTACKS row 24: every line rewritten and re-chained, the head too."""
+    from dataclasses import asdict
+
+    from polyclinic.privacy.head import BookKey
+
+    anchor = full.head
+    kept = lines(full)
+    for key in (None, BookKey(os.urandom(32)), BookKey.of(full.path.with_name("ledger.jsonl.key"), make=False)):
+        data = rewritten(kept, 2, key, multiplier=90.0)
+        full.path.write_bytes(b"".join(data))
+        head = full.path.with_name("ledger.jsonl.head")
+        head.write_text(json.dumps(asdict(Head(len(data), json.loads(data[-1])["hash"]))))
+        found = Ledger(full.path).verify()
+        own = key is not None and key.public == anchor.key
+        assert any("signed" in f for f in found) != own
+        assert Ledger(full.path).verify(anchor=anchor)
+        full.path.with_name("ledger.jsonl.state").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("what", ["ledger.jsonl", "ledger.jsonl.head", "both", "put back"])
+def test_a_book_that_was_deleted_or_put_back_is_found_by_its_anchor(tmp_path, what):
+    """ATTACKS row 24: head and lines deleted, or both put back."""
+    path, anchor = tmp_path / "ledger.jsonl", tmp_path / "elsewhere" / "head"
+    ledger = Ledger(path, anchor=anchor)
+    ledger.charge(charge(0))
+    old = {p: p.read_bytes() for p in tmp_path.glob("ledger.jsonl*")}
+    ledger.charge(charge(1))
+    for p in tmp_path.glob("ledger.jsonl*"):
+        if what == "put back":
+            p.write_bytes(old[p])
+        elif p.name == what or (what == "both" and p.suffix != ".key"):
+            p.unlink()
+    with pytest.raises(LedgerError, match="no release may leave"):
+        Ledger(path, anchor=anchor).charge(charge(2))
 
 
 def test_head_file_removed_or_changed_is_found(full):
@@ -127,7 +176,8 @@ def test_head_file_removed_or_changed_is_found(full):
     kept = head.read_text()
     head.unlink()
     assert full.verify()
-    head.write_text(kept.replace('"count": 6', '"count": 5'))
+    assert '"count": 7' in kept, "six charges, and the line that begins the book"
+    head.write_text(kept.replace('"count": 7', '"count": 6'))
     assert full.verify()
     head.write_text("{")
     assert full.verify()
@@ -165,7 +215,7 @@ def test_a_second_crash_before_the_head_leaves_a_ledger_that_goes_on(full):
 
         class Dies(Ledger):
             def _write_head(self):
-                if len(self._entries) > n:  # noqa: B023 - used in this turn only
+                if self._reading.count > n + 1:  # noqa: B023 - used in this turn only
                     raise Died
                 super()._write_head()
 

@@ -38,9 +38,10 @@ def test_re_running_a_study_is_paid_from_the_same_budget():
     door = Door("north", policy=policy, ledger=ledger)
     door.admit("icu", "dpem", Privacy(epsilon=0.8), sites=3, patients=10)
     ledger.charge(Charge("icu", "dpem", 1, "s", 0, Gaussian(7.0)))
+    again = Door("north", policy=policy, ledger=ledger)
     with pytest.raises(PolicyRefusal, match="icu"):
-        door.admit("icu", "dpem", Privacy(epsilon=0.8), sites=3, patients=10)
-    door.admit("icu", "dpem", Privacy(epsilon=0.8), sites=3, patients=10, resume=True)
+        again.admit("icu", "dpem", Privacy(epsilon=0.8), sites=3, patients=10)
+    again.admit("icu", "dpem", Privacy(epsilon=0.8), sites=3, patients=10, resume=True)
 
 
 @pytest.mark.parametrize("privacy", [None, Privacy(epsilon=1.0, level="entry", clip=1.0)])

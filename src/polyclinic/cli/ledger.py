@@ -12,6 +12,7 @@ from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.privacy.accountant import Unbounded
 from polyclinic.privacy.ledger import Head, Ledger
 from polyclinic.privacy.outbox import Outbox
+from polyclinic.privacy.reading import verify_lines
 
 __all__ = ["app"]
 
@@ -107,17 +108,24 @@ def show(path: Where, delta: Delta = 1e-6, json_: Json = False) -> None:
 def verify(
     path: Where,
     against: Annotated[Path | None, typer.Option("--against", help="An earlier export, kept elsewhere.")] = None,
+    key: Annotated[str | None, typer.Option(help="The book's public key, to check an export offline.")] = None,
     json_: Json = False,
 ) -> None:
-    """Find any line that was edited, removed or reordered; exit code 4 if one was."""
+    """Find any line that was edited, removed or reordered; exit code 4 if one was. An export (.json) is checked offline."""
     from polyclinic.cli.console import console, say_json
 
-    anchors = _anchors(against)
-    files = _files(path)
     faults: dict[str, list[str]] = {}
-    for file in files:
-        found = Ledger(file).verify(anchor=anchors.get(file.name) or (anchors.get("") if len(files) == 1 else None))
-        faults[str(file)] = list(found)
+    if path.suffix == ".json":
+        files = []
+        for name, lines in _exported(path).items():
+            files.append(Path(name))
+            faults[name] = verify_lines(lines, key)
+    else:
+        anchors = _anchors(against)
+        files = _files(path)
+        for file in files:
+            known = anchors.get(file.name) or (anchors.get("") if len(files) == 1 else None)
+            faults[str(file)] = list(_open(path, file).verify(anchor=known))
     bad = {k: v for k, v in faults.items() if v}
     if json_:
         say_json({"whole": not bad, "ledgers": faults})
@@ -134,13 +142,85 @@ def verify(
         console.print(f"{file}: whole")
 
 
+def _open(given: Path, file: Path) -> Ledger:
+    """A book with its anchor, where the node file tells it."""
+    if given.suffix == ".toml":
+        from polyclinic.privacy.owner import ledger_of
+        from polyclinic.study import Node
+
+        return ledger_of(Node.read(given))
+    return Ledger(file)
+
+
+def _exported(path: Path) -> dict[str, list[str]]:
+    try:
+        value = json.loads(path.read_text())
+        return {str(x.get("path", path)): [str(y) for y in x["lines"]] for x in value.get("ledgers", [value])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ConfigError(f"{path}: not an export of a ledger ({e})") from e
+
+
+@app.command()
+def recover(
+    path: Where,
+    head: Annotated[
+        list[Path] | None, typer.Option(help="A head that somebody else kept (an export, an anchor).")
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who answers for the gap.")] = "",
+    why: Annotated[str, typer.Option(help="What happened.")] = "",
+    write: Annotated[
+        bool, typer.Option("--write", help="Set the damaged file aside and charge the lost lines.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Show what is left of a damaged book and what was spent beyond it; with --write go on after a line that says so."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.privacy import recovery
+
+    (file,) = _files(path)
+    ledger = _open(path, file)
+    heads = [h for p in head or () for h in _anchors(p).values()]
+    found = recovery.what_is_left(ledger, heads)
+    lost = "unknown: the cohort counts as spent" if found.spent is None else f"mu^2 {found.spent:.6g}"
+    value: dict[str, Any] = {
+        "path": str(file),
+        "lines_that_hold": found.good,
+        "faults": list(found.faults),
+        "known_lines": None if found.known is None else found.known.count,
+        "spent_in_lost_lines": found.spent,
+    }
+    if write:
+        gap = recovery.recover(ledger, found, by=by, why=why)
+        value["gap"] = gap.count
+    if json_:
+        say_json(value)
+        return
+    console.print(f"{file}: {found.good} lines hold", soft_wrap=True)
+    for f in found.faults:
+        console.print(f"  - {f}", soft_wrap=True, markup=False)
+    known = (
+        "nobody kept a head"
+        if found.known is None
+        else f"the longest head that was kept knows {found.known.count} lines"
+    )
+    console.print(f"  {known}; spent beyond what is left: {lost}", soft_wrap=True)
+    if write:
+        console.print(
+            "  the damaged file is set aside; a line says what was lost, who answers for it, and what it cost"
+        )
+    else:
+        console.print(
+            "  restore a backup, or: polyclinic ledger recover ... --write --by NAME --why TEXT", markup=False
+        )
+
+
 def _anchors(path: Path | None) -> dict[str, Head]:
     if path is None:
         return {}
     try:
         value = json.loads(path.read_text())
         ledgers = value.get("ledgers", [value])
-        made = {Path(x.get("path", "")).name: Head(int(x["head"]["count"]), str(x["head"]["hash"])) for x in ledgers}
+        made = {Path(x.get("path", "")).name: Head.from_json(x.get("head", x)) for x in ledgers}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise ConfigError(f"{path}: not an export of a ledger ({e})") from e
     return {**made, "": next(iter(made.values()))} if len(made) == 1 else made

@@ -182,6 +182,7 @@ class Estimator(Configured, Method[Any, Any, Any]):
     """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
 
     lines_: tuple[Any, ...]  # of the books, for what is built on this
+    happened_: Any  # what the card was made from
 
     def fit(
         self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
@@ -216,12 +217,21 @@ class Estimator(Configured, Method[Any, Any, Any]):
             **({"noise": outcome.noise} if outcome.noise else {}),
         )
         self.lines_ = outcome.lines
+        self.happened_ = happened
         self.privacy_ = make_card(self.facts, happened)
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if outcome.setting.columns is not None:  # as in scikit-learn: only where features have names
             self.feature_names_in_ = np.array(outcome.setting.columns, dtype=object)
         self._publish(outcome)
         self._conclude()
+
+    def chosen_from(self, others: Sequence[Estimator]) -> None:
+        """This fit was chosen among several starts: its card and its lines are those of all of them."""
+        from polyclinic.privacy.card import make_card
+
+        self.happened_ = self.happened_.with_starts([m.happened_ for m in others])
+        self.lines_ = tuple({e.hash: e for m in (self, *others) for e in m.lines_}.values())
+        self.privacy_ = make_card(self.facts, self.happened_)
 
     def _publish(self, outcome: Outcome) -> None:
         raise NotImplementedError

@@ -36,9 +36,9 @@ from polyclinic.federation.protocol import (
 from polyclinic.federation.sums import by_name
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.accountant import gaussian_mu
-from polyclinic.privacy.chain import Entry
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import on_grid
+from polyclinic.privacy.lines import Entry
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
 
@@ -505,7 +505,7 @@ class Fold(Conductor):
         """The public start, and every site's private one."""
         super().begin()
         for p in self.parties.values():
-            self._since[p.site.name] = p.door.ledger.head.count
+            self._since[p.site.name] = p.door.ledger.count
             p.door.begin()
         list(self.each(lambda p: p.open(self.public), self.parties.values()))
 

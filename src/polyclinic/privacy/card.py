@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.chain import Charge
+from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.facts import MethodFacts, SumFacts
 from polyclinic.privacy.happened import Happened
 from polyclinic.privacy.mechanism import NOT_PRIVATE

@@ -27,10 +27,12 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.facts import PLAIN, SumFacts
 from polyclinic.privacy.grid import NoiseScale, noise_scale
 from polyclinic.privacy.ledger import Charge, Ledger
+from polyclinic.privacy.lines import Reserve, Rules
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox, private_folder, read_release, write_release
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.policy import Policy, price
 from polyclinic.privacy.release import Array, Contribution, Step
+from polyclinic.privacy.tally import Tally, cost
 
 __all__ = ["Door", "event_of"]
 
@@ -62,6 +64,8 @@ class Door:
         A name of this one run of the study.
     resumed
         The run goes on after an interruption, with its store intact.
+    resume_for
+        Seconds after which a run that stopped gives back what was set aside for it.
 
     Examples
     --------
@@ -86,6 +90,7 @@ class Door:
         wait: float = 0.0,
         run: str = "",
         resumed: bool = False,
+        resume_for: float = 14 * 86_400.0,
     ) -> None:
         self.site = site
         self.policy = policy
@@ -103,6 +108,8 @@ class Door:
         self.outbox = None if folder is None else Outbox(folder)
         self._kept: dict[str, tuple[int, str, Contribution]] = {}
         self.session = ""
+        self._fresh = False
+        self.resume_for = resume_for
         if policy is not None and policy.review != "none" and self.outbox is None:
             raise ConfigError(
                 f"site {site!r}: review = {policy.review!r} needs an outbox", hint="give store= or outbox= a folder"
@@ -140,25 +147,56 @@ class Door:
         self.max_sites = 1 if privacy is None else privacy.max_sites_per_patient
         if self.policy is None:
             return
-        faults = self.policy.study_faults(
-            self.ledger,
+        if not self._run:
+            self.begin()
+            self._fresh = True
+        policy, order = self.policy, self._run
+        faults = policy.study_faults(
+            self.ledger.tally,
             study=study,
             method=method,
             privacy=privacy,
             sites=sites if isinstance(sites, int) else len(sites),
             patients=patients,
             cohort=self.cohort,
+            order=order,
             resume=resume,
         )
+        if not faults and not resume:
+            faults = self._reserve(policy, order, price(privacy))
         if faults:
+            if order in self.ledger.tally.open:
+                self.ledger.close(order, "refused")
             raise PolicyRefusal(
                 f"site {self.site!r} does not take part in study {study!r}; nothing was computed",
                 faults=faults,
                 hint="ask the owner of the data, or change the study",
             )
 
+    def _reserve(self, policy: Policy, order: str, events: tuple[Event, ...]) -> list[str]:
+        """Set aside what the study may charge; the reasons if another study came first."""
+
+        def faults(tally: Tally) -> list[str]:
+            more = cost(events) if events else 0.0
+            return policy.budget_faults(tally, more, study=self.study, cohort=self.cohort) if events else []
+
+        rules = policy.model_dump_json(exclude_defaults=True)
+        digest = hashlib.sha256(rules.encode()).hexdigest()
+        if self.ledger.tally.policy != digest:
+            self.ledger.write(Rules(digest, rules))
+        body = Reserve(order, self.study, self.cohort, events, time.time() + self.resume_for, digest)
+        return self.ledger.reserve(body, unless=faults)
+
+    def close(self, reason: str = "finished") -> None:
+        """The run is over: what it did not charge is free again, and nothing more leaves under it."""
+        if self._run:
+            self.ledger.close(self._run, reason)
+
     def begin(self, session: str | None = None) -> str:
         """A new run in this process begins (or, with the name of its session, goes on): its releases are its own."""
+        if session is None and self._fresh:  # the run that was just admitted
+            self._fresh = False
+            return self.session
         self.session = token_hex(8) if session is None else session
         return self.session
 
@@ -218,7 +256,7 @@ class Door:
         digest = _digest(step, share, mine)
         id, stored = self._find(self._name(step, number), digest)
         if stored is not None:
-            if also and not self.ledger.paid(id, attempt):
+            if also and not self.ledger.paid(self._run, id, attempt):
                 self._pay(
                     self._charge(step, attempt, _together(also), NoiseScale(0.0, None), share, by, number, id, stored)
                 )
@@ -226,7 +264,7 @@ class Door:
 
         scale = noise_scale(step, share)
         self._check_grid(step, mine)
-        if self.ledger.paid(id):
+        if self.ledger.paid(self._run, id):
             return self._reviewed(id, step, self._finish(id, step, digest))
         noisy = self._noisy(mine, math.sqrt(share) * scale.sd, scale.grid)
         self._prepare(id, step, digest, noisy)
@@ -238,13 +276,8 @@ class Door:
     def _pay(self, charge: Charge) -> None:
         """Check the owner's rules and write the line, as one: no other study can come in between."""
 
-        def faults() -> list[str]:
-            if self.policy is None:
-                return []
-            proven = charge.formal and charge.adjacency == "patient"
-            return self.policy.charge_faults(self.ledger, charge, proven=proven)
-
-        self.ledger.charge(charge, unless=faults)
+        policy = self.policy
+        self.ledger.charge(charge, unless=None if policy is None else lambda tally: policy.charge_faults(tally, charge))
 
     def _charge(
         self,
@@ -358,7 +391,7 @@ class Door:
         part = None if self._store is None else self._store / f"{id}.part"
         if part is not None and part.exists():
             release, facts = read_release(part)
-            if facts["digest"] == digest and self.ledger.paid(id, bytes=_digest(step, 1.0, release)):
+            if facts["digest"] == digest and self.ledger.paid(self._run, id, bytes=_digest(step, 1.0, release)):
                 self._keep(id, step, digest, release)
                 return release
         raise PolicyRefusal(

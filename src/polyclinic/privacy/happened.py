@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.chain import Charge, Entry
+from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import event_of
+from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.release import Release
 from polyclinic.tensors.axis import Axis
@@ -44,6 +45,21 @@ class Happened:
     axes: tuple[Axis, ...] = ()
     asked: Privacy | None = None
     lost: tuple[str, ...] = ()
+    hashes: tuple[str, ...] = ()  # of the lines, where they were read from a book
+
+    def with_starts(self, others: Sequence[Happened]) -> Happened:
+        """Of a run that was chosen among several starts: all of them were released."""
+        lines, hashes = list(self.lines), list(self.hashes)
+        count = self.releases
+        for other in others:
+            count += other.releases
+            for n, line in enumerate(other.lines):
+                mark = other.hashes[n] if other.hashes else ""
+                if not mark or mark not in hashes:
+                    lines.append(line)
+                    hashes.append(mark)
+        lost = tuple(sorted({n for h in (self, *others) for n in h.lost}))
+        return replace(self, lines=tuple(lines), hashes=tuple(hashes), releases=count, lost=lost)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -73,12 +89,14 @@ class Happened:
         """
         own = {e.hash: e for e in entries if e.charge is not None}
         lines = [replace(e.charge, site=e.charge.site or "") for e in own.values() if e.charge is not None]
+        hashes = [e.hash for e in own.values()]
         if not any(c.step != VOCABULARY for c in lines):
+            hashes = []
             lines += [c for r in releases for c in _expected(method, r, noise)]
         names = {n for r in releases for n in r.members}
         exact = [r for r in releases if r.members and not r.step.noise_sd > 0]
         lost = tuple(sorted({n for n in names if any(n not in r.members for r in exact)}))
-        return cls(method, tuple(lines), len(releases), tuple(axes), asked, lost)
+        return cls(method, tuple(lines), len(releases), tuple(axes), asked, lost, tuple(hashes))
 
 
 def _expected(method: str, r: Release, noise: str) -> list[Charge]:

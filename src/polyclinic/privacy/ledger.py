@@ -1,9 +1,10 @@
-"""The ledger of a site: what has left, what it cost; written and on disk before anything leaves.
+"""The book of a site: what has left, what it cost, who decided what; written and on disk before anything leaves.
 
-One JSON line per entry, each with the hash of the line before it. A second file keeps the number and hash of the last
-line, so that lines removed from the end are found too. Nothing is ever deleted or changed; every re-run, restart and
-trial is another line. Both files together could be put back to an older state by somebody who may write them: an
-exported head (number and hash), kept elsewhere, finds that as well (``verify(anchor=...)``).
+One JSON line per entry (``privacy.lines``), each with the hash of the line before it and the signature of the book's own
+key. ``.head`` keeps the end of the book, signed, so that lines removed from the end are found; ``.state`` what the lines up
+to some point add up to, signed, so that a book of 100,000 lines is opened by reading on from there. Nothing is ever deleted
+or changed. Whoever may write all these files AND the key can put an older book in their place: an anchor (a head kept
+elsewhere by every write) or a witness (a peer that saw a head) finds that.
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event
-from polyclinic.privacy.chain import START, Charge, Entry, Head, line_hash, opened, plain, sealed
+from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.head import BookKey, Head
+from polyclinic.privacy.lines import START, Began, Body, Close, Entry, Gap, Key, Note, Reserve, sealed
+from polyclinic.privacy.reading import Reading, read_head
 from polyclinic.privacy.release import Adjacency
+from polyclinic.privacy.tally import Tally
 
 __all__ = ["Charge", "Entry", "Head", "Ledger"]
+
+EVERY: Final = 256  # lines between two snapshots
+Unless = Callable[[Tally], Sequence[str]]
 
 
 class Ledger:
@@ -33,9 +41,13 @@ class Ledger:
     Parameters
     ----------
     path
-        The ``.jsonl`` file; made on the first charge. None: in memory only (simulation).
+        The ``.jsonl`` file; made on the first charge. None: in memory only (simulation), not signed.
     site
         Name of the site, written in every line.
+    anchor
+        A file elsewhere that is given every head, and that the book is compared with when it is opened.
+    syslog
+        Whether every head goes to the system's log, too.
 
     Examples
     --------
@@ -45,19 +57,23 @@ class Ledger:
     1.212
     """
 
-    def __init__(self, path: Path | str | None = None, *, site: str = "") -> None:
+    def __init__(
+        self, path: Path | str | None = None, *, site: str = "", anchor: Path | str | None = None, syslog: bool = False
+    ) -> None:
         self.path = None if path is None else Path(path)
         self.site = site
-        self._entries: list[Entry] = []
-        self._releases: dict[str, list[Charge]] = {}
+        self.anchor = None if anchor is None else Path(anchor)
+        self.syslog = syslog
+        self._reading = Reading(START if path is not None else secrets.token_hex(32))  # no two books in memory are one
+        self._entries: list[Entry] = []  # in memory, or as last read from the file
+        self._entries_at = 0
+        self._key: BookKey | None = None
         self._mutex = threading.RLock()
         self._holder = 0
-        self._start = START if path is not None else secrets.token_hex(32)  # no two books in memory are one
-        self._seen: tuple[int, int] | None = None  # size and time of the file when it was last read whole
 
     # ---- writing
 
-    def charge(self, charge: Charge, *, unless: Callable[[], Sequence[str]] | None = None) -> Entry:
+    def charge(self, charge: Charge, *, unless: Unless | None = None) -> Entry:
         """Write a charge and wait until it is on disk. Only then may the release leave.
 
         Parameters
@@ -65,44 +81,94 @@ class Ledger:
         charge
             What is released.
         unless
-            Reasons not to, asked under the same lock: nothing can be written between the answer and the line.
+            Reasons not to, asked under the same lock: nothing can be written between the answer and the line. Not asked
+            where an open reservation covers the charge.
         """
-        return self._append("charge", charge, "", unless)
 
-    def paid(self, release: str, attempt: int | None = None, *, bytes: str | None = None) -> bool:
-        """Whether a release is in the book (in that attempt, with those bytes)."""
-        self._look()
-        return any(
-            (attempt is None or c.attempt == attempt) and (bytes is None or c.bytes == bytes)
-            for c in self._releases.get(release, ())
-        )
+        def faults(tally: Tally) -> Sequence[str]:
+            if charge.run and charge.run in tally.closed:
+                return [f"the order {charge.run[:16]} is closed in this book; nothing more leaves under it"]
+            return [] if unless is None else unless(tally)
 
-    def _append(
-        self, kind: str, charge: Charge | None, text: str, unless: Callable[[], Sequence[str]] | None = None
-    ) -> Entry:
-        if self.path is None:
-            _refuse(charge, unless)
-            entry = sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)[0]
-            self._add(entry)
-            return entry
+        where = f"study {charge.study!r}, round {charge.round}, step {charge.step!r}"
+        return self.write(charge, unless=faults, what=f"site {charge.site!r}, {where}: not released")
+
+    def reserve(self, body: Reserve, *, unless: Unless | None = None) -> list[str]:
+        """Set aside what an order may charge, or say why not; checked and written under one lock.
+
+        An order that has a reservation keeps it.
+        """
+        with self._opened():
+            tally = self._reading.tally
+            faults = [] if unless is None or body.order in tally.open else list(unless(tally))
+            if not faults and body.order not in tally.open:
+                self._append(body, None)
+            return faults
+
+    def close(self, order: str, reason: str, *, sums: int = 0) -> Entry | None:
+        """An order is over: the rest of its reservation is free. None if it was closed before."""
+        with self._opened():
+            if order in self._reading.tally.closed:
+                return None
+            return self._append(Close(order, reason, sums), None)
+
+    def tie(self, identity: bytes, sign: Callable[[bytes], bytes]) -> None:
+        """Tie the book to an identity of the site: it signs the book's public key, once."""
+        with self._opened():
+            if self.path is None or identity.hex() in self._reading.tally.identities:
+                return
+            self._begin()
+            assert self._key is not None
+            proof = sign(b"polyclinic/book/2" + bytes.fromhex(self._key.public))
+            self._append(Key(identity.hex(), proof.hex()), None)
+
+    def write(self, body: Body, *, unless: Unless | None = None, what: str = "not written") -> Entry:
+        """Write any line, unless there are reasons not to."""
+        with self._opened():
+            return self._append(body, unless, what)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Hold the lock with everything read."""
+        if self._holder == threading.get_ident():
+            yield
+            return
         with self._locked():
-            self._refresh()
-            _refuse(charge, unless)
-            return self._write(kind, charge, text)
+            if self.path is not None:
+                self._refresh()
+            yield
 
-    def _add(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        if entry.charge is not None and entry.charge.release:
-            self._releases.setdefault(entry.charge.release, []).append(entry.charge)
+    def _append(self, body: Body, unless: Unless | None, what: str = "not written") -> Entry:
+        faults = [] if unless is None else list(unless(self._reading.tally))
+        if faults:
+            raise PolicyRefusal(what, faults=faults, hint="ask the owner of the data, or ask for less")
+        if self.path is None:
+            entry, line = sealed(self._reading.count, body, self._reading.hash, self.site)
+            self._reading.add(entry, line)
+            self._entries.append(entry)
+            return entry
+        self._begin()
+        return self._write(body)
 
-    def _write(self, kind: str, charge: Charge | None, text: str) -> Entry:
+    def _begin(self) -> None:
+        """Signed lines need a key: made with the first of them."""
+        if self.path is None or self._reading.key:
+            return
+        self._key = BookKey.of(self._file(".key"), make=True)
+        assert self._key is not None
+        self._write(Began(self._key.public))
+
+    def _write(self, body: Body) -> Entry:
         assert self.path is not None
-        entry, line = sealed(len(self._entries), kind, charge, text, self._last.hash, self.site)
+        key = self._own_key()
+        read = self._reading
+        number = body.count if isinstance(body, Gap) else read.count  # the lost lines keep their numbers
+        entry, line = sealed(number, body, read.hash, self.site, key.sign)
         try:
-            head = self._read_head([])
-            if self._entries and (head is None or head.count < len(self._entries)):
+            head = read_head(self._file(".head"), [])
+            if read.count and (head is None or head.count < read.count):
                 self._write_head()  # a crash came between a line and its head; a second one must not leave two lines
-                for stray in self.path.parent.glob(f".{self._head_path.name}.*"):
+                for stray in self.path.parent.glob(f".{self._file('.head').name}.*"):
                     stray.unlink(missing_ok=True)
             new = not self.path.exists()
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -115,37 +181,72 @@ class Ledger:
                 os.close(handle)
             if new:
                 _sync_folder(self.path.parent)
-            self._add(entry)
+            read.add(entry, line)
             self._write_head()
+            if read.count % EVERY == 0:
+                self._write_state()
         except OSError as e:
             raise LedgerError(
                 f"ledger {self.path}: the charge could not be written ({e.strerror})",
                 hint="nothing was released; make the file writable, or free space on the disk",
             ) from e
-        stat = self.path.stat()
-        self._seen = (stat.st_size, stat.st_mtime_ns)
+        read.looked(self.path)
         return entry
+
+    def _own_key(self) -> BookKey:
+        if self._key is None:
+            self._key = BookKey.of(self._file(".key"), make=False)
+        if self._key is None or (self._reading.key and self._key.public != self._reading.key):
+            raise LedgerError(
+                f"ledger {self.path}: its key is missing or another one; no release may leave",
+                hint="restore the .key file from a backup; `polyclinic ledger recover` tells what can be done without",
+            )
+        return self._key
 
     def _write_head(self) -> None:
         from polyclinic.tensors.files import atomic
 
-        with atomic(self._head_path) as temporary:
-            temporary.write_text(json.dumps(asdict(self._last)))
+        value = json.dumps(asdict(self._signed()))
+        with atomic(self._file(".head")) as temporary:
+            temporary.write_text(value)
+        if self.anchor is not None:
+            self.anchor.parent.mkdir(parents=True, exist_ok=True)
+            with atomic(self.anchor) as temporary:
+                temporary.write_text(value)
+        if self.syslog:
+            import syslog
 
-    @property
-    def _head_path(self) -> Path:
+            syslog.syslog(f"polyclinic book {self.site}: {self._reading.count} lines, head {self._reading.hash}")
+
+    def _signed(self) -> Head:
+        read = self._reading
+        if self.path is None or not read.key:
+            return Head(read.count, read.hash)
+        key = self._own_key()
+        bare = Head(read.count, read.hash, self.site, read.book, key.public, key.seal(read.tally.summary()))
+        return Head(**{**asdict(bare), "signature": key.sign(bare.signed_words()).hex()})
+
+    def _write_state(self) -> None:
+        from polyclinic.tensors.files import atomic
+
+        with atomic(self._file(".state")) as temporary:
+            temporary.write_bytes(self._reading.snapshot(self._own_key()))
+
+    def _file(self, suffix: str) -> Path:
         assert self.path is not None
-        return self.path.with_name(self.path.name + ".head")
+        return self.path.with_name(self.path.name + suffix)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time."""
+        """One at a time: threads of this process, then processes."""
         import fcntl
 
-        assert self.path is not None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._mutex:  # threads of this process first: the lock of the file is the process's
-            handle = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        with self._mutex:
+            if self.path is None:
+                yield
+                return
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._file(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 self._holder = threading.get_ident()
@@ -154,81 +255,67 @@ class Ledger:
                 self._holder = 0
                 os.close(handle)
 
+    def repair(self) -> None:
+        """After a damaged book was cut to the lines that hold: give it a head again."""
+        with self._locked():
+            self._reading = Reading(START)
+            if self.path is not None and self.path.exists():
+                self._reading.all(self.path)
+                self._write_head()
+                self._reading.looked(self.path)
+
     # ---- reading
 
     def _refresh(self) -> None:
-        """Take in what other processes wrote; refuse a ledger that does not hold together."""
+        """Read on from the last line that was seen; refuse a book that does not hold together."""
         assert self.path is not None
-        stat = self.path.stat() if self.path.exists() else None
-        now = None if stat is None else (stat.st_size, stat.st_mtime_ns)
-        if now is not None and now == self._seen:
+        read = self._reading
+        if not read.count:
+            started = Reading.from_snapshot(self.path, self._file(".state"))
+            if started is not None:
+                read = self._reading = started
+        elif read.unchanged(self.path):
             return
-        entries, faults, torn = self._read()
+        first = not read.looked_at
+        faults, torn = read.on(self.path, self._file(".head"))
+        if not faults and first and self.anchor is not None and self.anchor.exists():
+            faults = self._against(read_head(self.anchor, faults), f"the anchor {self.anchor}")
         if faults:
+            self._reading = Reading(START)  # nothing of it is believed
             raise LedgerError(
                 f"ledger {self.path} does not hold together; no release may leave",
                 faults=faults,
-                hint="restore the file from a backup; `polyclinic ledger verify` shows where it was changed",
+                hint="restore the file from a backup; `polyclinic ledger verify` shows where it was changed, "
+                "`polyclinic ledger recover` what can be done without one",
             )
-        self._entries, self._releases = [], {}
-        for e in entries:
-            self._add(e)
         if torn:
             # The process died while it wrote: that charge was never complete, so its release never left.
-            os.truncate(self.path, stat.st_size - torn if stat else 0)
-            self._write("note", None, f"a line of {torn} bytes was cut by a crash before its release; removed")
-        self._seen = now if not torn else self._seen
+            os.truncate(self.path, read.offset)
+            self._begin()
+            self._write(Note(f"a line of {torn} bytes was cut by a crash before its release; removed"))
+        read.looked(self.path)
 
-    def _read(self) -> tuple[list[Entry], list[str], int]:
-        """Entries, faults, and how many bytes of an unfinished last line were left by a crash."""
-        assert self.path is not None
-        data = self.path.read_bytes() if self.path.exists() else b""
-        lines = data.split(b"\n")
-        tail = lines.pop()
-        entries: list[Entry] = []
-        faults: list[str] = []
-        previous = START
-        for n, line in enumerate(lines):
-            try:
-                entry = opened(line)
-            except (ValueError, KeyError, TypeError, LedgerError) as e:
-                faults.append(f"line {n + 1}: not an entry of a ledger ({str(e).splitlines()[0]})")
-                previous = ""
-                continue
-            if line_hash(line) != entry.hash:
-                faults.append(f"line {n + 1}: was edited (its hash does not fit)")
-            if entry.number != n:
-                faults.append(f"line {n + 1}: is entry {entry.number}; lines were removed or reordered")
-            elif previous and entry.previous != previous:
-                faults.append(f"line {n + 1}: does not follow the line before it")
-            previous = entry.hash
-            entries.append(entry)
-        head = self._read_head(faults)
-        if head is None and entries and not (len(entries) == 1 and not faults):
-            faults.append(f"{self._head_path.name} is missing")
-        if head is not None and not faults:
-            if head.count > len(entries):
-                faults.append(f"{head.count - len(entries)} line(s) were removed from the end")
-            elif head.count and entries[head.count - 1].hash != head.hash:
-                faults.append(f"line {head.count}: is not the line the head file names")
-            elif len(entries) > head.count + 1:
-                faults.append(f"{len(entries) - head.count} lines are newer than the head file (a crash leaves one)")
-        if tail and faults:
-            faults.append("the last line is not complete")
-        return entries, faults, len(tail)
-
-    def _read_head(self, faults: list[str]) -> Head | None:
-        if not self._head_path.exists():
-            return None
-        try:
-            value = json.loads(self._head_path.read_text())
-            return Head(int(value["count"]), str(value["hash"]))
-        except (ValueError, KeyError, TypeError):
-            faults.append(f"{self._head_path.name} is not readable")
-            return None
+    def _against(self, head: Head | None, name: str) -> list[str]:
+        """Whether a head that was kept elsewhere is one of this book."""
+        if head is None:
+            return [f"{name} is not readable"]
+        told = f"line {head.count} is not the one that {name} names: the book was put back or rewritten"
+        if head.count > self._reading.count:
+            return [f"{self._reading.count} line(s), and {name} knows of {head.count}: the book was cut or put back"]
+        if not head.count or head.hash == self._reading.hash:
+            return []
+        known = self._reading.hashes.get(head.count)
+        if known is None:  # before the snapshot: look it up
+            whole = Reading(START, trusted=self._reading.count)
+            assert self.path is not None
+            whole.all(self.path)
+            known = whole.hashes.get(head.count)
+        return [] if known == head.hash else [told]
 
     def verify(self, *, anchor: Head | None = None) -> tuple[str, ...]:
         """Every place where the file was edited, cut, reordered or put back; empty if it is whole.
+
+        Every line is read and every signature checked.
 
         Parameters
         ----------
@@ -238,41 +325,63 @@ class Ledger:
         if self.path is None:
             return ()
         with self._locked():
-            if not self.path.exists() and not self._head_path.exists():
+            if not self.path.exists() and not self._file(".head").exists():
                 return (f"{self.path}: no such ledger",)
-            entries, faults, torn = self._read()
+            whole = Reading(START)
+            faults, torn = whole.on(self.path, self._file(".head"))
         if torn and not any("not complete" in f for f in faults):
             faults.append(f"the last line is not complete ({torn} bytes, left by a crash before its release)")
-        if anchor is not None and (
-            len(entries) < anchor.count or (anchor.count and entries[anchor.count - 1].hash != anchor.hash)
-        ):
-            faults.append(
-                f"entry {anchor.count} is not the one that was exported: the ledger was put back or rewritten"
-            )
+        kept = [] if anchor is None else [(anchor, "the head that was exported")]
+        if self.anchor is not None and self.anchor.exists():
+            told: list[str] = []
+            found = read_head(self.anchor, told)
+            faults += told
+            kept += [] if found is None else [(found, f"the anchor {self.anchor}")]
+        for head, name in kept:
+            if head.count and whole.hashes.get(head.count) != head.hash:
+                faults.append(
+                    f"line {head.count} is not the one that {name} names: the ledger was put back or rewritten"
+                )
         return tuple(faults)
 
     @property
-    def _last(self) -> Head:
-        return Head(len(self._entries), self._entries[-1].hash if self._entries else self._start)
+    def head(self) -> Head:
+        """The end of the book, signed: for witnesses."""
+        with self._opened():
+            return self._signed()
 
     @property
-    def head(self) -> Head:
-        """Number and hash of the last entry."""
-        self._look()
-        return self._last
+    def tally(self) -> Tally:
+        """What the lines add up to."""
+        if self.path is None or self.path.exists() or self._file(".head").exists():
+            with self._opened():
+                return self._reading.tally
+        return self._reading.tally
+
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        _ = self.tally
+        return self._reading.count
+
+    def paid(self, run: str, release: str, attempt: int | None = None, *, bytes: str | None = None) -> bool:
+        """Whether a release of a run is in the book (in that attempt, with those bytes)."""
+        found = self.tally.releases.get(run, {}).get(release, ())
+        return any((attempt is None or a == attempt) and (bytes is None or b == bytes) for a, b in found)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All lines, oldest first; a ledger that does not hold together is refused."""
-        self._look()
+        if self.path is not None:
+            _ = self.tally
+            if self._reading.offset != self._entries_at:
+                whole = Reading(START, trusted=self._reading.count)  # signatures were checked when they were first read
+                with self._opened():
+                    found, faults = whole.all(self.path)
+                if faults:
+                    raise LedgerError(f"ledger {self.path} does not hold together; no release may leave", faults=faults)
+                self._entries, self._entries_at = found, self._reading.offset
         return tuple(self._entries)
-
-    def _look(self) -> None:
-        if self.path is None or self._holder == threading.get_ident():  # the holder of the lock has looked already
-            return
-        if self.path.exists() or self._head_path.exists():
-            with self._locked():
-                self._refresh()
 
     def charges(
         self, *, study: str | None = None, cohort: str | None = None, adjacency: Adjacency | None = None
@@ -311,36 +420,30 @@ class Ledger:
     ) -> float:
         """What has been spent (infinite after a release without bound), with ``more`` added to it."""
         events = self.events(study=study, cohort=cohort, adjacency=adjacency, bounded=bounded)
+        if study is None and adjacency == "patient":
+            events += _gaps(self.entries, cohort)
         return accountant.epsilon([*events, *more], delta)
 
     def export(self) -> dict[str, Any]:
-        """Everything as plain values, with the head to keep elsewhere."""
+        """Everything as plain values, with the head to keep elsewhere and the lines as they stand (the audit trail)."""
+        entries = self.entries
+        lines = [] if self.path is None else self.path.read_text().splitlines()
         return {
-            "site": self.site,
+            "site": self.site or next((e.site for e in entries if e.site), ""),
+            "key": self._reading.key,
             "head": asdict(self.head),
-            "entries": [
-                {
-                    "number": e.number,
-                    "time": e.time,
-                    "kind": e.kind,
-                    **({} if e.charge is None else plain(e.charge)),
-                    **({"text": e.text} if e.text else {}),
-                    "previous": e.previous,
-                    "hash": e.hash,
-                }
-                for e in self.entries
-            ],
+            "entries": [e.plain() for e in entries],
+            "lines": lines,
         }
 
 
-def _refuse(charge: Charge | None, unless: Callable[[], Sequence[str]] | None) -> None:
-    faults = [] if unless is None or charge is None else list(unless())
-    if faults and charge is not None:
-        raise PolicyRefusal(
-            f"site {charge.site!r}, study {charge.study!r}, round {charge.round}, step {charge.step!r}: not released",
-            faults=faults,
-            hint="ask the owner of the data, or ask for less",
-        )
+def _gaps(entries: Sequence[Entry], cohort: str | None) -> list[Event]:
+    """What was spent in lines that are lost, or by a newer version."""
+    from polyclinic.privacy.lines import Unknown
+
+    lost = [e for x in entries if isinstance(b := x.body, Gap) and cohort in (None, b.cohort) for e in b.events]
+    newer = any(isinstance(x.body, Unknown) and x.body.costs for x in entries)
+    return [*lost, *([accountant.Unbounded()] if newer else [])]
 
 
 def _sync_folder(path: Path) -> None:

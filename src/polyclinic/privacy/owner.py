@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,6 +29,10 @@ class LedgerRule(BaseModel):
     simulated_noise_seed: int | None = Field(
         None,
         description="Only with [site] rehearsal = true: seeded noise, which protects nobody; card and ledger say so.",
+    )
+    anchor: str | None = Field(
+        None,
+        description="Where each head of the book goes besides: 'file:PATH', 'syslog' or 'none'; default: in the site's folder.",
     )
     cohort: str = Field("all", min_length=1, description="Name of the patients whose budget this is.")
 
@@ -56,6 +61,8 @@ def _read(node: Node) -> tuple[Policy, LedgerRule]:
         faults += _faults("ledger", e, LedgerRule)
     if rule.path is not None and _erasable(node, node.path(rule.path)):
         faults.append(f"ledger.path: {rule.path!r} lies in {node.site.folder!r}, which `site erase` removes")
+    if rule.anchor is not None and rule.anchor not in ("syslog", "none") and not rule.anchor.startswith("file:"):
+        faults.append(f"ledger.anchor: {rule.anchor!r} is none of 'file:PATH', 'syslog', 'none'")
     if rule.simulated_noise_seed is not None and not node.site.rehearsal:
         faults.append(
             "ledger.simulated_noise_seed: whoever knows the seed subtracts the noise; refused unless [site] rehearsal = true"
@@ -88,15 +95,26 @@ def ledger_of(node: Node) -> Ledger:
     nothing, and the first would be erased with the folder.
     """
     rule = _read(node)[1]
+    anchor = _anchor(node, rule)
     if rule.path:
-        return Ledger(node.path(rule.path), site=node.name)
+        return Ledger(node.path(rule.path), site=node.name, **anchor)
     beside, inside = node.path(f"{node.name}.ledger.jsonl"), node.home / "ledger.jsonl"
     if inside.exists() and not beside.exists():
         head = inside.with_name(inside.name + ".head")
         if head.exists():  # first: a crash between the two leaves a ledger that is still found, and whole
             head.replace(beside.with_name(beside.name + ".head"))
         inside.replace(beside)
-    return Ledger(beside, site=node.name)
+    return Ledger(beside, site=node.name, **anchor)
+
+
+def _anchor(node: Node, rule: LedgerRule) -> dict[str, Any]:
+    """A head elsewhere: a book that was deleted, cut or put back is then found. By default in the site's folder."""
+    word = rule.anchor
+    if word == "syslog":
+        return {"syslog": True}
+    if word == "none":
+        return {}
+    return {"anchor": node.home / "ledger.head" if word is None else node.path(word.removeprefix("file:"))}
 
 
 def noise_of(node: Node) -> Noise:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from polyclinic.privacy.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.ledger import Charge, Ledger
+from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.tally import Tally, cost
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "price"]
 
 
 class Policy(BaseModel):
@@ -53,6 +53,9 @@ class Policy(BaseModel):
     max_one_patient: float = Field(
         0.2, ge=0, le=1, description="check fails where one patient has a larger share of the events (of 100 and more)."
     )
+    cohorts_disjoint: bool = Field(
+        False, description="Have the cohorts no patient in common? Then each has a budget of its own."
+    )
     allow_gather: bool = Field(False, description="May a contribution be shown by itself, not only in a sum?")
     allow_unproven: bool | None = Field(
         None,
@@ -68,7 +71,7 @@ class Policy(BaseModel):
 
     def study_faults(
         self,
-        ledger: Ledger,
+        tally: Tally,
         *,
         study: str,
         method: str,
@@ -76,6 +79,7 @@ class Policy(BaseModel):
         sites: int,
         patients: int,
         cohort: str = "all",
+        order: str = "",
         resume: bool = False,
     ) -> list[str]:
         """Why this study may not run here; empty if it may."""
@@ -95,22 +99,32 @@ class Policy(BaseModel):
             return faults
         if privacy.delta > self.delta:
             faults.append(f"delta {privacy.delta:g} is larger than the {self.delta:g} allowed")
-        planned = [] if resume else [Gaussian(calibrate(privacy.epsilon, privacy.delta)[0])]
-        return faults + self.budget_faults(ledger, planned, study=study, cohort=cohort)
+        if resume or order in tally.open:  # what it may charge was set aside before
+            return faults
+        return faults + self.budget_faults(tally, cost(price(privacy)), study=study, cohort=cohort, order=order)
 
-    def charge_faults(self, ledger: Ledger, charge: Charge, *, proven: bool) -> list[str]:
-        """Why this release may not leave; empty if it may."""
+    def charge_faults(self, tally: Tally, charge: Charge) -> list[str]:
+        """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""
         faults = []
         if charge.how == "gather" and not self.allow_gather:
             faults.append(f"step {charge.step!r} shows the contribution by itself (how = 'gather'), not in a sum")
-        if not proven:
+        if not (charge.formal and charge.adjacency == "patient"):
             if not self.allows_unproven:
                 faults.append(f"step {charge.step!r} has no proven patient-level bound")
             return faults
-        return faults + self.budget_faults(ledger, [charge.event], study=charge.study, cohort=charge.cohort)
+        if faults or tally.covers(charge):
+            return faults
+        return self.budget_faults(
+            tally, cost([charge.event]), study=charge.study, cohort=charge.cohort, order=charge.run
+        )
 
-    def budget_faults(self, ledger: Ledger, more: Sequence[Event], *, study: str, cohort: str) -> list[str]:
-        """Which limits would be exceeded by ``more``; patient-level, at the policy's delta."""
+    def budget_faults(self, tally: Tally, more: float, *, study: str, cohort: str, order: str = "") -> list[str]:
+        """Which limits ``more`` (of mu^2) would exceed, beside what is spent and what other orders have set aside.
+
+        A budget belongs to the patients: another cohort's label is no second one, unless the owner says that cohorts have
+        no patient in common (``cohorts_disjoint``).
+        """
+        apart = cohort if self.cohorts_disjoint else None
         faults = []
         for limit, name, of in (
             (self.max_epsilon_per_study, f"study {study!r}", study),
@@ -118,11 +132,18 @@ class Policy(BaseModel):
         ):
             if limit is None:
                 continue
-            spent = ledger.epsilon(self.delta, study=of, cohort=cohort, bounded=True)
-            after = ledger.epsilon(self.delta, study=of, cohort=cohort, bounded=True, more=more)
+            spent = tally.epsilon(self.delta, study=of, cohort=apart, apart=order)
+            after = tally.epsilon(self.delta, study=of, cohort=apart, apart=order, more=more)
             if after > limit * (1 + 1e-9):
                 faults.append(
-                    f"{name}: patient-level epsilon {spent:.4g} spent, would be {after:.4g}, allowed {limit:g} "
+                    f"{name}: patient-level epsilon {spent:.4g} spent or set aside, would be {after:.4g}, allowed {limit:g} "
                     f"(delta {self.delta:g})"
                 )
         return faults
+
+
+def price(privacy: Privacy | None) -> tuple[Event, ...]:
+    """What a study that asks for this may charge at most; () without a patient-level bound."""
+    if privacy is None or privacy.level != "patient":
+        return ()
+    return (Gaussian(calibrate(privacy.epsilon, privacy.delta)[0]),)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accountant import calibrate
-from polyclinic.privacy.chain import Entry
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.release import Array, Contribution, Step
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
@@ -152,7 +152,7 @@ def paid_vocabulary(
     lines: dict[str, tuple[Entry, ...]] = {}
     for name in sorted(tensors):
         door = (doors or {}).get(name) or Door(name)
-        before = door.ledger.head.count
+        before = door.ledger.count
         door.begin()
         out = door.release(step, counts(tensors[name]), share=1.0)
         lines[name] = tuple(e for e in door.ledger.entries[before:] if e.charge is not None and door.wrote(e.charge))

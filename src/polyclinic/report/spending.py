@@ -10,7 +10,7 @@ from typing import Final
 
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
-from polyclinic.privacy.chain import Charge
+from polyclinic.privacy.charge import Charge
 from polyclinic.report.contents import RunContents
 
 __all__ = ["AfterRound", "SiteSpending", "spending"]

@@ -37,8 +37,8 @@ from polyclinic.federation.moments import complete
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.tally import Tally
 from polyclinic.similarity import facts as known
 from polyclinic.similarity.labels import classes_of_all
 from polyclinic.similarity.metric import SimilarityMetric
@@ -240,7 +240,7 @@ def search(
     )
     for s in sites:
         own = rules[s.name].study_faults(
-            Ledger(site=s.name),
+            Tally(),
             study="search",
             method=PrototypeSearch.name,
             privacy=None,

@@ -15,7 +15,8 @@ from typing import Any, Final
 from polyclinic.errors import LedgerError
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event, Unbounded
-from polyclinic.privacy.chain import Charge, opened
+from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.lines import opened
 from polyclinic.privacy.outbox import Outbox, Pending
 
 __all__ = ["Watch", "find_outboxes", "find_runs"]
@@ -180,7 +181,7 @@ def _read_charges(path: Path, size: int, changed: int) -> tuple[tuple[Charge, ..
     found, when = [], ""
     for line in _lines(path):
         try:
-            entry = opened(line.encode())
+            entry, _ = opened(line.encode())
         except (ValueError, KeyError, TypeError, LedgerError):
             continue
         if entry.charge is not None:

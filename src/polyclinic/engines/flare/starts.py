@@ -61,6 +61,8 @@ def choose(folder: CoordinatorFolder, orders: Sequence[Order]) -> tuple[int, lis
         models.append(model)
     goals = [getattr(m, "objective_", None) for m in models]
     best = int(np.argmin([np.inf if g is None else g for g in goals]))
+    if len(models) > 1:
+        models[best].chosen_from([m for k, m in enumerate(models) if k != best])
     if len(models) > 1 and isinstance(models[best].result_, Phenotypes):
         others = [m for k, m in enumerate(models) if k != best]
         models[best].stability_ = float(

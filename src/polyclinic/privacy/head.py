@@ -1,0 +1,137 @@
+"""The end of a book: how many lines, the hash of the last, what was spent; signed, and sealed for the book's owner.
+
+Whoever keeps a head elsewhere (a peer, the coordinator, an anchor file) can later show that lines were removed, rewritten
+or put back: a witness can invent no head, because only the book's key signs one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from polyclinic.errors import LedgerError
+
+__all__ = ["BookKey", "Head"]
+
+SIZE: Final = 1024  # of the sealed summary, whatever is in it
+
+
+@dataclass(frozen=True)
+class Head:
+    """Number of lines and the hash of the last: keep it elsewhere to find a book that was put back.
+
+    Attributes
+    ----------
+    site, book
+        Whose; the book by the hash of the line that carries its key ("" for unsigned books).
+    key
+        The book's public key.
+    sealed
+        What was spent, for the owner's eyes: see :meth:`BookKey.unseal`.
+    """
+
+    count: int
+    hash: str
+    site: str = ""
+    book: str = ""
+    key: str = ""
+    sealed: str = field(default="", repr=False)
+    signature: str = field(default="", repr=False)
+
+    def signed_words(self) -> bytes:
+        """What the book's key signs."""
+        words = [self.count, self.hash, self.site, self.book, self.key, self.sealed]
+        return b"polyclinic/head/2" + json.dumps(words).encode()
+
+    @property
+    def valid(self) -> bool:
+        """Whether it is signed by the key that it names."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            verifier(self.key).verify(bytes.fromhex(self.signature), self.signed_words())
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Head:
+        """From plain values, those of version 1 too."""
+        texts = {k: str(value.get(k, "")) for k in ("site", "book", "key", "sealed", "signature")}
+        return cls(int(value["count"]), str(value["hash"]), **texts)
+
+
+def verifier(key: str) -> Any:
+    """The public key that verifies lines and heads."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+
+
+class BookKey:
+    """The book's own signing key: beside the book, readable by its owner only, kept over all federations."""
+
+    def __init__(self, raw: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        self._raw = raw
+        self._key = Ed25519PrivateKey.from_private_bytes(raw)
+        self.public = self._key.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def of(cls, path: Path, *, make: bool) -> BookKey | None:
+        """The key in a file; a new one is made where there is none and ``make`` says so."""
+        if path.exists():
+            raw = path.read_bytes()
+            if len(raw) != 32:
+                raise LedgerError(f"{path} is no key of a book", hint="restore it from a backup")
+            return cls(raw)
+        if not make:
+            return None
+        raw = os.urandom(32)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(handle, raw)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        return cls(raw)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a key is not pickled")
+
+    def sign(self, words: bytes) -> bytes:
+        """Ed25519."""
+        return self._key.sign(words)
+
+    def _secret(self) -> bytes:
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        return HKDF(SHA256(), 32, None, b"polyclinic/head/2 summary").derive(self._raw)
+
+    def seal(self, summary: Mapping[str, Any]) -> str:
+        """A summary only this key's owner can read; always the same length."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        text = json.dumps(summary, separators=(",", ":")).encode()
+        if len(text) > SIZE:
+            text = json.dumps({"all": summary.get("all")}, separators=(",", ":")).encode()
+        nonce = os.urandom(12)
+        return (nonce + ChaCha20Poly1305(self._secret()).encrypt(nonce, text.ljust(SIZE), None)).hex()
+
+    def unseal(self, sealed: str) -> dict[str, Any] | None:
+        """The summary of a head that this key sealed; None if it did not."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        try:
+            raw = bytes.fromhex(sealed)
+            found: dict[str, Any] = json.loads(ChaCha20Poly1305(self._secret()).decrypt(raw[:12], raw[12:], None))
+        except (InvalidTag, ValueError):
+            return None
+        return found

@@ -1,0 +1,220 @@
+"""What a book adds up to: spent and reserved, per study, per cohort and over all, kept while lines are read or written.
+
+Gaussian releases add up in one number, ``mu^2 = sum 1 / multiplier^2``; so a charge against a reservation is one addition
+and one comparison. Events of other kinds (lines of earlier versions) are kept as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyclinic.privacy import accountant
+from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
+from polyclinic.privacy.charge import Charge, event_from
+from polyclinic.privacy.lines import Body, Close, Gap, Reserve, Unknown, Withdraw
+
+__all__ = ["Account", "Reserved", "Tally", "cost"]
+
+ALL = "all"
+
+
+def cost(events: Iterable[Event]) -> float:
+    """``mu^2`` of Gaussian events; infinite if one is of another kind.
+
+    >>> round(cost([Gaussian(10.0, 4)]), 12)
+    0.04
+    """
+    mu = accountant.gaussian_mu(events)
+    return math.inf if mu is None else mu * mu
+
+
+@dataclass
+class Account:
+    """What one scope has spent: ``mu^2`` of Gaussian releases, old events of other kinds, how many had no bound."""
+
+    mu2: float = 0.0
+    others: list[Event] = field(default_factory=list)
+    unbounded: int = 0
+
+    def add(self, event: Event) -> None:
+        """Spend."""
+        if isinstance(event, Unbounded):
+            self.unbounded += 1
+        elif accountant.gaussian_mu([event]) is not None:
+            self.mu2 += cost([event])
+        else:
+            self.others.append(event)
+
+    def epsilon(self, delta: float, more: float = 0.0) -> float:
+        """Patient-level epsilon of everything that has a bound, with ``more`` (of ``mu^2``) added."""
+        mu2 = self.mu2 + more
+        if self.others:
+            return accountant.epsilon([*self.others, *([Gaussian(mu2**-0.5)] if mu2 > 0 else [])], delta)
+        return accountant.gaussian_epsilon(math.sqrt(mu2), delta)
+
+
+@dataclass
+class Reserved:
+    """What an open order may still charge."""
+
+    study: str
+    cohort: str
+    mu2: float
+    until: float
+    charged: float = 0.0
+
+    def left(self, now: float) -> float:
+        """Not charged yet; nothing once its time is over."""
+        return max(self.mu2 - self.charged, 0.0) if not self.until or now <= self.until else 0.0
+
+
+class Tally:
+    """The sums of a book."""
+
+    def __init__(self) -> None:
+        self.studies: dict[str, Account] = {}
+        self.cohorts: dict[str, Account] = {}
+        self.all = Account()
+        self.open: dict[str, Reserved] = {}
+        self.closed: set[str] = set()
+        self.releases: dict[str, dict[str, list[list[Any]]]] = {}  # run -> release -> [attempt, digest of its bytes]
+        self.identities: set[str] = set()
+        self.policy = ""  # digest of the rules that were written last
+        self.approved: set[str] = set()  # digests of facts or bytes that the owner let out
+
+    def add(self, body: Body) -> None:
+        """Take in a line."""
+        match body:
+            case Charge():
+                self._charge(body)
+            case Reserve():
+                self.closed.discard(body.order)
+                self.open[body.order] = Reserved(body.study, body.cohort, cost(body.events), body.until)
+            case Close() | Withdraw():
+                self.open.pop(body.order, None)
+                self.releases.pop(body.order, None)
+                self.closed.add(body.order)
+            case Gap():
+                for e in body.events:
+                    self.cohorts.setdefault(body.cohort, Account()).add(e)
+                    self.all.add(e)
+            case Unknown() if body.costs:
+                self.all.mu2 = math.inf
+            case _:
+                self._other(body)
+
+    def _other(self, body: Body) -> None:
+        from polyclinic.privacy.lines import Approve, Key, Rules
+
+        match body:
+            case Key():
+                self.identities.add(body.identity)
+            case Rules():
+                self.policy = body.digest
+            case Approve():
+                self.approved.add(body.facts)
+            case _:
+                pass
+
+    def _charge(self, c: Charge) -> None:
+        if c.release:
+            self.releases.setdefault(c.run, {}).setdefault(c.release, []).append([c.attempt, c.bytes])
+        if c.adjacency != "patient":
+            return
+        for account in (
+            self.studies.setdefault(c.study, Account()),
+            self.studies.setdefault(f"{c.study}\0{c.cohort}", Account()),
+            self.cohorts.setdefault(c.cohort, Account()),
+            self.all,
+        ):
+            account.add(c.event)
+        held = self.open.get(c.run)
+        if held is not None and not isinstance(c.event, Unbounded):
+            held.charged += cost([c.event])
+
+    # ---- questions
+
+    def covers(self, charge: Charge, now: float | None = None) -> bool:
+        """Whether an open reservation has room for a charge."""
+        held = self.open.get(charge.run)
+        if (
+            held is None
+            or isinstance(charge.event, Unbounded)
+            or (held.study, held.cohort) != (charge.study, charge.cohort)
+        ):
+            return False
+        return cost([charge.event]) <= held.left(time.time() if now is None else now) + 1e-12 * held.mu2
+
+    def epsilon(
+        self,
+        delta: float,
+        *,
+        study: str | None = None,
+        cohort: str | None = None,
+        more: float = 0.0,
+        apart: str = "",
+        now: float | None = None,
+    ) -> float:
+        """Spent and reserved in a scope, with ``more`` added; ``apart``: an order whose reservation does not count."""
+        at = time.time() if now is None else now
+        if study is not None:
+            account = self.studies.get(study if cohort is None else f"{study}\0{cohort}", Account())
+        else:
+            account = self.all if cohort is None else self.cohorts.get(cohort, Account())
+        held = sum(
+            r.left(at)
+            for order, r in self.open.items()
+            if order != apart and study in (None, r.study) and cohort in (None, r.cohort)
+        )
+        return account.epsilon(delta, held + more)
+
+    # ---- as plain values
+
+    def summary(self) -> dict[str, Any]:
+        """Spent and reserved per cohort and over all, short enough for a head."""
+        at = time.time()
+        held = {c: sum(r.left(at) for r in self.open.values() if r.cohort == c) for c in self.cohorts}
+        return {
+            "all": [self.all.mu2, self.all.unbounded, sum(r.left(at) for r in self.open.values())],
+            **{f"cohort {c}": [a.mu2, a.unbounded, held[c]] for c, a in self.cohorts.items()},
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Everything, for a snapshot."""
+
+        def account(a: Account) -> list[Any]:
+            return [a.mu2, [accountant.to_json(e) for e in a.others], a.unbounded]
+
+        return {
+            "studies": {k: account(a) for k, a in self.studies.items()},
+            "cohorts": {k: account(a) for k, a in self.cohorts.items()},
+            "all": account(self.all),
+            "open": {k: vars(r) for k, r in self.open.items()},
+            "closed": sorted(self.closed),
+            "releases": self.releases,
+            "identities": sorted(self.identities),
+            "policy": self.policy,
+            "approved": sorted(self.approved),
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Tally:
+        """Inverse of :meth:`state`."""
+
+        def account(v: Any) -> Account:
+            return Account(float(v[0]), [event_from(e) for e in v[1]], int(v[2]))
+
+        made = cls()
+        made.studies = {k: account(v) for k, v in state["studies"].items()}
+        made.cohorts = {k: account(v) for k, v in state["cohorts"].items()}
+        made.all = account(state["all"])
+        made.open = {k: Reserved(**v) for k, v in state["open"].items()}
+        made.closed = set(state["closed"])
+        made.releases = dict(state["releases"])
+        made.identities, made.approved = set(state["identities"]), set(state["approved"])
+        made.policy = str(state["policy"])
+        return made
