@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -76,15 +77,27 @@ def command(
 
 def erase(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
+    study: Annotated[str | None, typer.Option(help="This study only: its data, states, releases and results.")] = None,
+    data: Annotated[bool, typer.Option("--data", help="Patients' data of all studies.")] = False,
+    results: Annotated[bool, typer.Option("--results", help="Results (memberships) of all studies.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="The whole folder, keys and pins included (the default).")
+    ] = False,
+    by: Annotated[str, typer.Option(help="Who decides; written in the book.")] = "owner",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json_: Json = False,
 ) -> None:
-    """Erase the site's folder: tensors, caches, checkpoints. The hospital's own data and its ledger stay."""
+    """Erase a study, data, results, or the whole folder. The hospital's own data and its book stay; a line says what went."""
     from polyclinic.engines.flare.processes import alive, recorded
     from polyclinic.errors import ConfigError
+    from polyclinic.privacy.ledger import Ledger
+    from polyclinic.privacy.lines import Erase
     from polyclinic.privacy.owner import ledger_of
     from polyclinic.study import Node
 
+    chosen = [w for w, on in (("study", study is not None), ("data", data), ("results", results), ("all", all_)) if on]
+    if len(chosen) > 1:
+        raise ConfigError(f"erase one thing at a time, not {' and '.join(chosen)}")
     read = Node.read(node)
     home, near = read.home.resolve(), read.folder.resolve()
     if home == near or near not in home.parents or home.is_symlink():
@@ -96,10 +109,29 @@ def erase(
         return
     if any(alive(p) for p in recorded(home / "federation" / "pids")):
         raise ConfigError(f"site {read.name!r} is running", hint=f"polyclinic site stop --node {node}")
-    ledger_of(read)  # one that an earlier version began in the folder moves out of it; one put there by hand is refused
+    book = ledger_of(
+        read
+    )  # one that an earlier version began in the folder moves out; one put there by hand is refused
+    if chosen and chosen != ["all"]:
+        from polyclinic.engines.flare.folders import SiteFolder
+        from polyclinic.engines.flare.retention import erase as forget
+
+        if not yes:
+            typer.confirm(f"erase {chosen[0]} {study or 'of all studies'} of {read.name}?", abort=True, err=json_)
+        files = forget(SiteFolder.of(node), chosen[0], by=by, study=study or "")
+        told = f"{read.name}: {files} files of {chosen[0]} {study or ''} erased; keys, pins and book stay\n"
+        _say({"site": read.name, "what": chosen[0], "files": files, "erased": True}, json_, told)
+        return
+    files = sum(len(names) for _, _, names in os.walk(home))
     if not yes:
-        typer.confirm(f"erase {home} and everything in it?", abort=True, err=json_)
+        typer.echo(
+            f"{home}: {files} files go, the site's keys and pins among them; the book {book.path} stays", err=json_
+        )
+        if typer.prompt("type the site's name to erase them", err=json_) != read.name:
+            raise typer.Abort
     shutil.rmtree(home)
+    if book.path is not None and book.path.exists():  # its anchor went with the folder
+        Ledger(book.path, site=read.name).write(Erase("all", files, by))
     _say({"site": read.name, "folder": str(home), "erased": True}, json_, f"{home}: erased\n")
 
 

@@ -27,7 +27,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.facts import PLAIN, SumFacts
 from polyclinic.privacy.grid import NoiseScale, noise_scale
 from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.lines import Reserve, Rules
+from polyclinic.privacy.lines import Refuse, Reserve, Rules
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox, private_folder, read_release, write_release
 from polyclinic.privacy.policy import Policy, price
@@ -166,7 +166,7 @@ class Door:
             faults = self._reserve(policy, order, price(privacy))
         if faults:
             if order in self.ledger.tally.open:
-                self.ledger.close(order, "refused")
+                self.ledger.write(Refuse(order, "policy", tuple(faults)))
             raise PolicyRefusal(
                 f"site {self.site!r} does not take part in study {study!r}; nothing was computed",
                 faults=faults,

@@ -86,8 +86,8 @@ class Ledger:
         """
 
         def faults(tally: Tally) -> Sequence[str]:
-            if charge.run and charge.run in tally.closed:
-                return [f"the order {charge.run[:16]} is closed in this book; nothing more leaves under it"]
+            if over := tally.over(charge.run):
+                return [over]
             return [] if unless is None else unless(tally)
 
         where = f"study {charge.study!r}, round {charge.round}, step {charge.step!r}"
@@ -100,6 +100,8 @@ class Ledger:
         """
         with self._opened():
             tally = self._reading.tally
+            if body.order in tally.closed:
+                return [tally.over(body.order)]
             faults = [] if unless is None or body.order in tally.open else list(unless(tally))
             if not faults and body.order not in tally.open:
                 self._append(body, None)
@@ -118,8 +120,7 @@ class Ledger:
             if self.path is None or identity.hex() in self._reading.tally.identities:
                 return
             self._begin()
-            assert self._key is not None
-            proof = sign(b"polyclinic/book/2" + bytes.fromhex(self._key.public))
+            proof = sign(b"polyclinic/book/2" + bytes.fromhex(self._own_key().public))
             self._append(Key(identity.hex(), proof.hex()), None)
 
     def write(self, body: Body, *, unless: Unless | None = None, what: str = "not written") -> Entry:

@@ -10,16 +10,16 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.charge import Charge, event_from
-from polyclinic.privacy.lines import Body, Close, Gap, Reserve, Unknown, Withdraw
+from polyclinic.privacy.lines import Accept, Body, Close, Gap, Refuse, Reserve, Unknown, Withdraw
 
 __all__ = ["Account", "Reserved", "Tally", "cost"]
 
-ALL = "all"
+POLICY: Final = "policy"  # who refuses where no person does
 
 
 def cost(events: Iterable[Event]) -> float:
@@ -81,6 +81,7 @@ class Tally:
         self.all = Account()
         self.open: dict[str, Reserved] = {}
         self.closed: set[str] = set()
+        self.withdrawn: set[str] = set()  # by their owner; an acceptance takes that back
         self.releases: dict[str, dict[str, list[list[Any]]]] = {}  # run -> release -> [attempt, digest of its bytes]
         self.identities: set[str] = set()
         self.policy = ""  # digest of the rules that were written last
@@ -92,12 +93,17 @@ class Tally:
             case Charge():
                 self._charge(body)
             case Reserve():
-                self.closed.discard(body.order)
                 self.open[body.order] = Reserved(body.study, body.cohort, cost(body.events), body.until)
-            case Close() | Withdraw():
+            case Close():
                 self.open.pop(body.order, None)
                 self.releases.pop(body.order, None)
                 self.closed.add(body.order)
+            case Withdraw() | Refuse():
+                self.open.pop(body.order, None)
+                if body.by != POLICY:  # a rule may be changed, and the order be asked again
+                    self.withdrawn.add(body.order)
+            case Accept():
+                self.withdrawn.discard(body.order)
             case Gap():
                 for e in body.events:
                     self.cohorts.setdefault(body.cohort, Account()).add(e)
@@ -137,6 +143,12 @@ class Tally:
             held.charged += cost([c.event])
 
     # ---- questions
+
+    def over(self, order: str) -> str:
+        """Why nothing may leave under an order any more; empty if it may."""
+        if order and order in self.closed:
+            return f"the order {order[:16]} is closed in this book; nothing more leaves under it"
+        return f"the owner withdrew from the order {order[:16]}" if order and order in self.withdrawn else ""
 
     def covers(self, charge: Charge, now: float | None = None) -> bool:
         """Whether an open reservation has room for a charge."""
@@ -195,6 +207,7 @@ class Tally:
             "all": account(self.all),
             "open": {k: vars(r) for k, r in self.open.items()},
             "closed": sorted(self.closed),
+            "withdrawn": sorted(self.withdrawn),
             "releases": self.releases,
             "identities": sorted(self.identities),
             "policy": self.policy,
@@ -213,7 +226,7 @@ class Tally:
         made.cohorts = {k: account(v) for k, v in state["cohorts"].items()}
         made.all = account(state["all"])
         made.open = {k: Reserved(**v) for k, v in state["open"].items()}
-        made.closed = set(state["closed"])
+        made.closed, made.withdrawn = set(state["closed"]), set(state["withdrawn"])
         made.releases = dict(state["releases"])
         made.identities, made.approved = set(state["identities"]), set(state["approved"])
         made.policy = str(state["policy"])

@@ -21,6 +21,16 @@ class SiteIdentity(Section):
 
     name: str = Field(pattern=NAME, description="Unique in the federation.")
     folder: str = Field("site", description="Folder of tensors, caches and checkpoints; erasable as a whole.")
+    retention: str = Field(
+        "90d",
+        pattern=r"^(none|keep|\d+[dh])$",
+        description="How long results (memberships) of a study stay: 90d, 12h, none, keep.",
+    )
+    resume_for: str = Field(
+        "14d",
+        pattern=r"^(none|keep|\d+[dh])$",
+        description="How long a study that stopped may go on; then its data go.",
+    )
     rehearsal: bool = Field(
         False, description="No real patient is behind this file; allows seeded noise. Never at a hospital."
     )

@@ -13,6 +13,7 @@ from polyclinic import __version__
 from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
 from polyclinic.engines.flare.order import COORDINATOR, Order, read_order
+from polyclinic.engines.flare.retention import seconds
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.protocol import Method, Sum
@@ -114,6 +115,8 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
         time.sleep(0.5)
     study = order.parsed(private(home / "files"))
     method, doors = _doors(order, folder, study)
+    identity = folder.identity()
+    ledger_of(folder.node).tie(identity.public, identity.sign)
     privacy: Privacy | None = getattr(method.params, "privacy", None)
 
     def agree(patients: int) -> None:
@@ -125,7 +128,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
                 order.sites,
                 patients,
                 aggregation=order.aggregation,
-                resume=door.resumed and bool(door.ledger.charges(study=study.name)),
+                resume=door.resumed and door.run in door.ledger.tally.releases,
             )
 
     agree(2**31)  # before the data are read: everything but the number of patients
@@ -178,8 +181,9 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
             outbox=outbox_of(folder.node),
             cohort=rule.cohort,
             wait=order.deadline,
-            run=order.id,
+            run=order.digest,
             resumed=(home / "state.ckpt").exists(),
+            resume_for=seconds(folder.node.site.resume_for),
         )
         for node in nodes
     }

@@ -29,6 +29,7 @@ from polyclinic.engines.flare.folders import SiteFolder, append_event
 from polyclinic.engines.flare.kept import Kept, Key
 from polyclinic.engines.flare.letter import open_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
+from polyclinic.engines.flare.retention import drop_data
 from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import certificate, wire
 from polyclinic.federation.certificate import Opened
@@ -617,7 +618,10 @@ class Desk:
             kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
             self._kept.end(kept, out)
             append_event(self.folder.events, event="finished", study=self.order.id)
+        for party in self._parties.values():
+            party.door.close("finished")  # the line first, then the data
         self._kept.forget()
+        drop_data(self._kept.home)
         return out
 
     # ---- the checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from polyclinic.engines.flare.admission import asked, describe
+from polyclinic.engines.flare.admission import asked, consent, describe
 from polyclinic.engines.flare.coordination import coordinator_fingerprint
 from polyclinic.engines.flare.enrolment import read_request, request_of, site_name
 from polyclinic.engines.flare.folders import (
@@ -32,8 +32,9 @@ from polyclinic.engines.flare.provisioning import package, request_zip
 from polyclinic.engines.flare.reception import call
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
+from polyclinic.privacy.lines import Accept, Refuse, Withdraw
 from polyclinic.privacy.outbox import Outbox
-from polyclinic.privacy.owner import outbox_of, policy_of
+from polyclinic.privacy.owner import ledger_of, outbox_of, policy_of
 
 __all__ = [
     "complete",
@@ -227,7 +228,7 @@ def pending(folder: SiteFolder) -> list[tuple[Outbox, Any]]:
     return [(box, p) for p in box.all() if p.state == "pending"]
 
 
-def decide(folder: SiteFolder, study: str, *, accept: bool) -> None:
+def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner", shown: str = "") -> None:
     """The owner's word about a study, by its name or the digest of its order; it holds for that order and no other."""
     known = asked(folder)
     fits = [o for o in known if o.id == study or (len(study) >= 8 and o.digest.startswith(study))]
@@ -238,5 +239,10 @@ def decide(folder: SiteFolder, study: str, *, accept: bool) -> None:
             hint="polyclinic site review shows what is asked; the digest in brackets names one order",
         )
     (order,) = fits
+    book, before = ledger_of(folder.node), consent(order, folder)
+    if accept:
+        book.write(Accept(order.digest, by, shown))
+    else:
+        book.write(Withdraw(order.digest, by) if before else Refuse(order.digest, by, shown=shown))
     write_json(folder.study(order.digest) / "accepted.json", {"accepted": accept, "order": order.digest})
     append_event(folder.events, event="accepted" if accept else "rejected", study=order.id, order=order.digest)

@@ -14,6 +14,7 @@ from polyclinic.engines.flare.folders import SiteFolder, append_event, read_even
 from polyclinic.engines.flare.membership import joined, pending, studies, unpinned
 from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, record, recorded
 from polyclinic.engines.flare.proxy import grpc_environment, reachable
+from polyclinic.engines.flare.retention import sweep
 from polyclinic.errors import ConfigError
 
 __all__ = ["start", "status", "stop"]
@@ -27,6 +28,7 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
             f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
         )
     end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
+    sweep(folder)  # data that a crash left, and results that are older than the owner keeps them
     argv = ["-m", "polyclinic.engines.flare.serve", "client", str(folder.workspace.resolve()), folder.node.name]
     env = {
         **os.environ,
