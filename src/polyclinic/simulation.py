@@ -11,6 +11,7 @@ import numpy as np
 
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
+from polyclinic.engines.acts import run_acts
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
@@ -21,6 +22,8 @@ from polyclinic.evaluation.summary import summary
 from polyclinic.events.accounting import Attrition, shared
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
+from polyclinic.findings.value import Findings
+from polyclinic.findings.whole import Whole
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.door import Door
@@ -120,11 +123,16 @@ def run_study(
 
     if who.steps:
         folder.write_json(folder.path / "attrition.json", attrition(who.steps))
+    if isinstance(method, Whole):
+        method.plan = replace(method.plan, minimum=_least(study))
     if isinstance(method, Method):
         model = _federated(study, method, found, folder, resume, threads, follow)
     else:
         model = method.fit(found, progress=follow)
+        if study.evaluate is not None and hasattr(model, "factors_"):
+            model.findings_ = run_acts(study, model, found, minimum=_least(study))
     figures = summary(model, found, seed=study.seed)
+    figures |= write_findings(model, folder)
     write_outcome(model, found, folder)
     if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
         counted = write_counts(model, found, folder, study)
@@ -215,7 +223,23 @@ def _federated(
         best.stability_ = float(
             np.mean([factor_match_score(m.factors_, best.factors_) for m in found if m is not best])
         )
-    return best
+    return best.model_ if isinstance(best, Whole) else best
+
+
+def write_findings(model: Any, folder: RunFolder) -> dict[str, Any]:
+    """``findings.json``, where the study was evaluated; returns the figures that ``metrics.json`` gains."""
+    found: Findings | None = model.__dict__.get("findings_")
+    if found is None:
+        return {}
+    folder.write_json(folder.path / "findings.json", found.to_json())
+    out: dict[str, Any] = {"predicts_unseen_codes": found.predicts_unseen_codes}
+    if found.replicability is not None:
+        out["phenotypes_replicable"] = found.replicable
+    if found.outcome is not None:
+        area, adds = found.outcome.auc, found.outcome.adds
+        out["auc_cross_fitted"] = None if area is None else [area.value, area.low, area.high]
+        out["auc_added_to_covariates"] = None if adds is None else list(adds)
+    return out
 
 
 def _run_id(folder: RunFolder) -> str:

@@ -356,6 +356,7 @@ def _publish(run: Path, order: Any, model: Any) -> None:
 
     from polyclinic.evaluation.summary import privacy_figures
     from polyclinic.run import Run, RunFolder
+    from polyclinic.simulation import write_findings
 
     if order.staleness is not None:
         text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
@@ -364,7 +365,9 @@ def _publish(run: Path, order: Any, model: Any) -> None:
     folder.write_json(
         folder.study, {"study": dict(order.study), "sites": list(order.sites), "versions": folder.manifest()}
     )
+    model = getattr(model, "model_", model)
     Run.write(folder, model)
+    found = write_findings(model, folder)
     last = model.history_[-1] if model.history_ else {}
     figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
     traffic = model.traffic_
@@ -372,6 +375,7 @@ def _publish(run: Path, order: Any, model: Any) -> None:
         folder.metrics,
         {
             **figures,
+            **found,
             "engine": "flare",
             "method": model.name,
             "sites": list(order.sites),

@@ -72,4 +72,9 @@ def _made(study: Study, cls: type[Any]) -> Any:
         from polyclinic.privacy.budget import Privacy
 
         values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))
-    return cls(**values)
+    made = cls(**values)
+    from polyclinic.engines.acts import folds_of, whole
+    from polyclinic.federation.protocol import Method
+
+    follows = study.evaluate is not None or folds_of(study) > 0
+    return whole(study, made) if follows and isinstance(made, Method) else made

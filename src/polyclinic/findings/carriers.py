@@ -12,6 +12,7 @@ from pydantic import Field
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.statistics import wilson
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.table import Table
 
@@ -61,6 +62,14 @@ class Carriers(Act):
     """
 
     name = "carriers"
+    facts = MethodFacts(
+        steps={
+            "carriers": StepMeaning(
+                "how many patients have each phenotype, and how many of them each of its codes",
+                "the total of a code that one patient has",
+            )
+        }
+    )
     exact = 1e-9
     Params = CarriersParams
     Public = CarriersPublic

@@ -21,6 +21,7 @@ from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.statistics import Z
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
@@ -53,6 +54,12 @@ class Completion(Act):
     """Nats gained over the other half's marginals, per hidden event."""
 
     name = "completion"
+    facts = MethodFacts(
+        steps={
+            "marginals": StepMeaning("patients who have each code, by half", "a code that one patient has"),
+            "gains": StepMeaning("how well hidden codes are predicted, summed over patients", "little of one patient"),
+        }
+    )
     exact = 1e-6
     Params = CompletionParams
     Public = CompletionPublic

@@ -27,7 +27,7 @@ LINES: Final = {
     "carriers": '[evaluate] what = ["carriers"]',
     "people": '[people] age = [0, 50, 70, 120], sex = true and [evaluate] what = ["people"]',
     "outcome": '[people] outcome = "mortality" and [evaluate] what = ["outcome"]',
-    "survival": '[people] survival = {to = "death", grid = "30d", until = "730d"} and [evaluate] what = ["survival"]',
+    "survival": '[people] survival = {time = "days", event = "died"} and [evaluate] what = ["survival"]',
     "completion": '[evaluate] what = ["completion"]',
     "replicate": "[study] replicate = 1",
 }

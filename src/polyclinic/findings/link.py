@@ -19,6 +19,7 @@ from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.completion import _codes_seen
 from polyclinic.findings.placed import CARRIES
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 
 __all__ = ["Link", "LinkPublic", "partial"]
@@ -47,6 +48,13 @@ class Link(Act):
     """Whether a phenotype's modes belong together, among patients that did not make it."""
 
     name = "link"
+    facts = MethodFacts(
+        steps={
+            "link": StepMeaning(
+                "how scores of two kinds of codes go together, summed over patients", "little of one patient"
+            )
+        }
+    )
     exact = None  # whether a hospital carries a phenotype is a fact of hospitals
     Params = LinkParams
     Public = LinkPublic

@@ -19,6 +19,7 @@ from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.designs import CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.findings.placed import Covariates, Placer, outcome_of
 from polyclinic.findings.regression import BOUND, Climbs, Part, intercept, profile, shapes, unpacked
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 
 __all__ = ["BINS", "Outcome", "OutcomePublic"]
@@ -59,6 +60,24 @@ class Outcome(Act):
     """Odds ratios of carriers, and the cross-fitted AUC with and without phenotypes."""
 
     name = "outcome"
+    facts = MethodFacts(
+        steps={
+            "moments": StepMeaning(
+                "patients by outcome, and sums of the columns of the regressions",
+                "whether a known patient is among few",
+            ),
+            "newton": StepMeaning(
+                "slopes and curvatures of logistic regressions; the hospital's intercept stays", "little of one patient"
+            ),
+            "tests": StepMeaning(
+                "the same without one phenotype each, and histograms of predicted risks", "a risk that one patient has"
+            ),
+            "paired": StepMeaning(
+                "sums that compare predictions, and regressions without one phenotype each", "little of one patient"
+            ),
+            "rest": StepMeaning("regressions without one phenotype each", "little of one patient"),
+        }
+    )
     Params = OutcomeParams
     Public = OutcomePublic
     params: OutcomeParams

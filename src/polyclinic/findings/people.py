@@ -13,6 +13,7 @@ from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.placed import Variable
 from polyclinic.privacy.cells import suppress
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.table import Table
 
@@ -39,6 +40,13 @@ class People(Act):
     """Table 1: how the carriers of a phenotype differ from everybody."""
 
     name = "people"
+    facts = MethodFacts(
+        steps={
+            "people": StepMeaning(
+                "patients with each phenotype by age band, sex and other public levels", "a level that one patient has"
+            )
+        }
+    )
     exact = 1e-12
     Params = PeopleParams
     Public = PeoplePublic

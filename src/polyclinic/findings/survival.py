@@ -14,6 +14,7 @@ from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.placed import Covariates
 from polyclinic.findings.regression import Climbs, Part, shapes, unpacked
 from polyclinic.findings.times import EfronSums, efron, efron_sums
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 
 __all__ = ["Survival", "SurvivalPublic"]
@@ -45,6 +46,12 @@ class Survival(Act):
     """How long carriers and others stay free of the event."""
 
     name = "survival"
+    facts = MethodFacts(
+        steps={
+            "survival": StepMeaning("patients by time, event and phenotype", "the day on which one patient left"),
+            "cox": StepMeaning("slopes and curvatures of Cox's model", "little of one patient"),
+        }
+    )
     Params = SurvivalParams
     Public = SurvivalPublic
     params: SurvivalParams

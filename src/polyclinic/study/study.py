@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.study.cohort import CohortRule, TimeRule, VisitRule
+from polyclinic.study.evaluate import EvaluateRule, PeopleRule
 from polyclinic.study.node import Node
 from polyclinic.study.rules import CodeRule, FeatureRule, Identity, LabelRule, Method, PrivacyAsked, TensorRule
 from polyclinic.study.source import Source
@@ -69,7 +70,7 @@ class Study(TomlFile):
     >>> Study.parse({"study": {"name": "icu", "sead": 1}})
     Traceback (most recent call last):
     polyclinic.errors.ConfigError: [PC200] study: wrong study file
-      - study.sead: unknown key; known: deadline, description, name, nodes_per_site, quorum, seed, staleness
+      - study.sead: unknown key; known: deadline, description, key, name, nodes_per_site, quorum, replicate, seed, staleness
       what to do: correct every line above; docs/reference/files.md lists all keys
     """
 
@@ -83,6 +84,8 @@ class Study(TomlFile):
     labels: LabelRule | None = None
     method: Method | None = None
     privacy: PrivacyAsked | None = None
+    people: PeopleRule | None = None
+    evaluate: EvaluateRule | None = None
     site: tuple[SiteEntry, ...] = ()
     sites: Split | None = None
     data: Generated | None = None
@@ -91,11 +94,13 @@ class Study(TomlFile):
     @classmethod
     def _empty_means_absent(cls, values: Any) -> Any:
         # `[privacy]` with nothing under it is how the documented example leaves privacy off.
-        return (
-            {k: v for k, v in values.items() if not (k == "privacy" and v == {})}
-            if isinstance(values, dict)
-            else values
-        )
+        if not isinstance(values, dict):
+            return values
+        out = {k: v for k, v in values.items() if not (k == "privacy" and v == {})}
+        people = out.get("people")
+        if isinstance(people, dict) and people.get("outcome") and "labels" not in out:
+            out["labels"] = {k: people[k] for k in ("outcome", "days") if k in people}  # [labels] is the short form
+        return out
 
     @classmethod
     def _together(cls, values: Mapping[str, Any]) -> list[str]:

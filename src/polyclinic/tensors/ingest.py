@@ -25,6 +25,8 @@ from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.cooccurrence import Vocabulary, choose_codes, count_together, repeats
 from polyclinic.tensors.floor import floor
+from polyclinic.tensors.people import People
+from polyclinic.tensors.rows import read_people
 from polyclinic.tensors.site import Site, Sites, one_order
 from polyclinic.tensors.skew import skew
 from polyclinic.tensors.sparse import SparseTensor
@@ -164,7 +166,8 @@ def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     tensor, step = count_together(con, study.rule(), vocabulary)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
     manifest["skew"] = skew(tensor, again).to_json()
-    return Ingested(Site(node.name, tensor, None, _aligned(con, tensor)), manifest, table.attrition)
+    site = Site(node.name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
+    return Ingested(site, manifest, table.attrition)
 
 
 def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
@@ -196,8 +199,12 @@ def _split(
             if not e.what.startswith("nothing occurs together"):
                 raise
             continue  # a unit without a single co-occurrence takes no part
-        out.append(Site(name, tensor, None, _aligned(con, tensor)))
+        out.append(Site(name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor)))
     return out, [s.to_json() for s in (*table.steps, vocabulary.step)], table.attrition
+
+
+def _people(con: Connection, node: Node, study: Study, tensor: SparseTensor) -> People | None:
+    return read_people(con, study.people, tensor.axes[0].labels or (), dict(node.source.columns))
 
 
 def _distinct(site: Site) -> Site:

@@ -1,0 +1,97 @@
+"""What follows the fit of a study, for every engine: the plan of its acts, the fit with its acts as one method, and acts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.compose import Ladder
+from polyclinic.federation.fold import run
+from polyclinic.findings.evaluate import ACTS, LINES, Plan, findings_of, traffic_of
+from polyclinic.findings.placed import Placer, variables_of
+from polyclinic.findings.value import Findings
+from polyclinic.findings.whole import Whole
+from polyclinic.privacy.door import Door
+from polyclinic.study import Study
+from polyclinic.tensors.site import Site
+
+__all__ = ["folds_of", "plan_of", "run_acts", "whole"]
+
+
+def folds_of(study: Study) -> int:
+    """Halvings of a study: what it says; else one where it is evaluated without a formal guarantee."""
+    if study.study.replicate is not None:
+        return study.study.replicate
+    rule = study.evaluate
+    if rule is None or study.privacy is not None or study.method is None:
+        return 0
+    return int(rule.what is None or "replicate" in rule.what)
+
+
+def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> Plan:
+    """The acts that a study asks for; all faults at once, before anything is read.
+
+    Everything in it is public and follows from the study alone, so that every site makes the same acts.
+    """
+    rule, people = study.evaluate, study.people
+    variables = variables_of((), people) if people is not None else ()
+    generated = study.data is not None  # generated patients have an outcome
+    can = {
+        "carriers": True,
+        "people": bool(variables),
+        "outcome": study.labels is not None or generated,
+        "survival": people is not None and people.survival is not None,
+        "completion": True,
+    }
+    asked = None if rule is None else rule.what
+    what = tuple(a for a in ACTS if can.get(a) and (asked is None or a in asked))
+    faults = [f"evaluate.what: {a} needs {LINES[a]}" for a in (asked or ()) if a in can and not can[a]]
+    names = [v.name for v in variables]
+    adjust = tuple(rule.adjust) if rule is not None and rule.adjust is not None else (*names, "site")
+    faults += [f"evaluate.adjust: {a!r} is not in [people]" for a in adjust if a not in (*names, "site", "size")]
+    if faults:
+        raise ConfigError(f"study {study.name!r} cannot be evaluated as it says", faults=faults)
+    follow = people.survival if people is not None and people.survival is not None else None
+    words = outcome or (study.labels.words() if study.labels is not None else "outcome of the generated patients")
+    missing = {a: LINES[a] for a in ACTS if a not in what and not (a == "replicate" and folds_of(study))}
+    return Plan(
+        what,
+        variables,
+        adjust,
+        words,
+        30.0 if follow is None else follow.width,
+        730.0 if follow is None else follow.end,
+        study.study.key or study.name,
+        study.seed,
+        aggregation,
+        rule is None or rule.baselines,
+        rule is None or rule.support,
+        minimum,
+        missing,
+    )
+
+
+def whole(study: Study, method: Any) -> Whole:
+    """A study's method with everything that follows it, as one method."""
+    plan = plan_of(study, aggregation=method.params.aggregation)
+    return Whole(method, plan, folds_of(study))
+
+
+def run_acts(
+    study: Study,
+    model: Any,
+    sites: Sequence[Site],
+    *,
+    halves: Sequence[Any] = (),
+    doors: Mapping[str, Door] | None = None,
+    aggregation: str = "plain",
+    minimum: int = 11,
+) -> Findings:
+    """Acts alone, of a model that is there: of a central method, or stored."""
+    plan = plan_of(study, minimum=minimum, aggregation=aggregation)
+    acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
+    ladder = Ladder(acts, name="evaluate")
+    outcome = run(ladder, sites, doors=doors)
+    return replace(findings_of(plan, acts, ladder.publics(outcome.public)), traffic=traffic_of(outcome))
