@@ -17,6 +17,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation.protocol import Message, Roster, Step, Total
 
-__all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce"]
+__all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce", "parties_digest"]
 
 _LOG = logging.getLogger("polyclinic.federation")
 _DEPTH = 8  # no honest body nests deeper; stops a hostile one from exhausting the stack
@@ -164,6 +165,33 @@ def _aad(sender: str, to: str, label: str) -> bytes:
     return "\0".join((sender, to, label)).encode("utf-8", "surrogatepass")
 
 
+@lru_cache(maxsize=4096)
+def _verify(key: bytes, signature: bytes, data: bytes) -> None:
+    """Check a signature; the same three texts need no second look (in one process many parties are shown the same letter)."""
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
+
+
+_LAST: list[tuple[Roster, bytes]] = []
+
+
+def parties_digest(roster: Roster) -> bytes:
+    """Digest of who takes part under which rules and keys, whatever the attempt; remembered for the last rosters."""
+    for known, value in _LAST:
+        if known is roster:
+            return value
+    value = digest(
+        [
+            list(roster.sites),
+            roster.coordinator,
+            sorted([list(e) for e in roster.edges]),
+            [roster.threshold, roster.colluders],
+            dict(roster.keys),
+        ]
+    )
+    _LAST[:] = [(roster, value), *_LAST[:3]]
+    return value
+
+
 class Envelope:
     """Seals and opens one party's letters of one attempt.
 
@@ -195,16 +223,13 @@ class Envelope:
             [
                 "polyclinic sum 2",
                 roster.chain,
-                list(roster.sites),
-                roster.coordinator,
-                sorted([list(e) for e in roster.edges]),
-                [roster.threshold, roster.colluders, roster.attempt],
-                dict(roster.keys),
+                parties_digest(roster),
+                roster.attempt,
                 [step.round, step.name, {k: list(v) for k, v in step.shapes.items()}],
                 [float(step.bound), float(step.weight_bound), step.grid, float(step.noise_sd)],
             ]
         )
-        self._verify = {p: Ed25519PublicKey.from_public_bytes(roster.keys[p]) for p in parties}
+        self._parties = frozenset(parties)
         self._seen: set[tuple[str, str]] = set()
 
     def sign(self, purpose: str, value: Any) -> bytes:
@@ -214,7 +239,9 @@ class Envelope:
     def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
         """Refuse unless ``who`` signed exactly this value for exactly this purpose and attempt."""
         try:
-            self._verify[who].verify(bytes(signature), digest([self.context, purpose, who, value]))
+            if who not in self._parties:
+                raise KeyError(who)
+            _verify(self.roster.keys[who], bytes(signature), digest([self.context, purpose, who, value]))
         except (InvalidSignature, KeyError, TypeError, ValueError) as e:
             raise MessageRefused(f"{purpose} of {who!r}: the signature is wrong") from e
 
@@ -230,7 +257,7 @@ class Envelope:
         where = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"
         if m.to != self.me:
             raise MessageRefused(f"{where} is not for {self.me!r}")
-        if m.sender not in self._verify or m.sender == self.me:
+        if m.sender not in self._parties or m.sender == self.me:
             raise MessageRefused(f"{where}: the sender is not on the roster")
         if (m.round, m.step, m.attempt) != (s.round, s.name, self.roster.attempt):
             raise MessageRefused(
@@ -247,6 +274,10 @@ class Envelope:
         if (m.sender, m.kind) in self._seen:
             raise MessageRefused(f"{where} was received before (replayed)")
         return body
+
+    def forget(self, *kinds: str) -> None:
+        """Letters of these kinds may come again: the exchange has begun anew."""
+        self._seen = {x for x in self._seen if x[1] not in kinds}
 
     def accept(self, message: Message) -> None:
         """Remember an opened message, so that a replay is refused."""

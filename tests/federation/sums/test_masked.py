@@ -175,11 +175,14 @@ def test_a_lying_coordinator_cannot_get_two_lists_signed(network: Make) -> None:
     for site in roster.sites[1:]:
         listed = alive if site in roster.sites[1:3] else dead
         (answer,) = sides[site].receive(coordinator.envelope.seal(site, "survivors", {"sites": listed}))
-        signed[site] = answer.body["own"]
+        signed[site] = answer.body["votes"]
     assert survivors
-    for site in roster.sites[1:]:  # nobody can be shown 3 signatures under the list that it signed itself
-        with pytest.raises(MessageRefused, match="signature"):
-            sides[site].receive(coordinator.envelope.seal(site, "signatures", {"signatures": signed}))
+    voters = sorted(signed)
+    for site in voters:  # nobody can be shown 4 votes for the list that it voted for itself
+        at = (alive if site in roster.sites[1:3] else dead).index(site)
+        votes = b"".join(signed[v][16 * at : 16 * at + 16].ljust(16, b"0") for v in voters)
+        with pytest.raises(MessageRefused, match="2 right signatures"):
+            sides[site].receive(coordinator.envelope.seal(site, "signatures", {"voters": voters, "votes": votes}))
         with pytest.raises(MessageRefused, match=r"one list|received before"):
             sides[site].receive(coordinator.envelope.seal(site, "survivors", {"sites": alive}))
     assert victim in alive
@@ -204,10 +207,16 @@ def test_too_few_signatures_release_no_share(network: Make) -> None:
     _, roster, _, sides, queue = start(5, 4, network)
     carry(sides, queue, "signatures")
     (message,) = [m for m in queue if m.to == roster.sites[0]]
-    few = dict(list(message.body["signatures"].items())[:2])
-    forged = sides["coordinator"].envelope.seal(roster.sites[0], "signatures", {"signatures": few})
-    with pytest.raises(MessageRefused, match="threshold"):
-        sides[roster.sites[0]].receive(forged)
+    voters, votes = message.body["voters"], message.body["votes"]
+    for body, why in [
+        ({"voters": voters[:3], "votes": votes[: 3 * 16]}, "3 right signatures"),
+        ({"voters": voters, "votes": bytes(16) * 5}, "1 right signatures"),
+        ({"voters": voters, "votes": votes[16:] + votes[:16]}, "1 right signatures"),
+        ({"voters": [voters[0]] * 5, "votes": votes}, "doubles"),
+    ]:
+        forged = sides["coordinator"].envelope.seal(roster.sites[0], "signatures", body)
+        with pytest.raises(MessageRefused, match=why):
+            sides[roster.sites[0]].receive(forged)
 
 
 def test_false_shares_burn_the_sum_instead_of_spoiling_it(network: Make) -> None:
@@ -262,8 +271,8 @@ def test_keys_and_masks_are_fresh_in_every_attempt_and_round(add: Make, network:
         office = add(adder, r, s, parts)
         office.run()
         vectors += [m.body["vector"] for m in office.transcript if m.kind == "masked"]
-        keys += [m.body["mask"] for m in office.transcript if m.kind == "advertise"]
-    assert len(set(keys)) == 9
+        keys += [m.body["line"] for m in office.transcript if m.kind == "advertise"]
+    assert len(set(keys)) == 6  # the third sum went on with the keys of the second; a new attempt had new ones
     assert not any(np.any(a == b) for i, a in enumerate(vectors) for b in vectors[:i])
 
 

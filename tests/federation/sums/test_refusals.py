@@ -143,7 +143,7 @@ def test_a_refusal_names_the_reason_and_is_logged(network: Make, caplog: pytest.
         (replace(m, to="elsewhere"), "is not for 'coordinator'"),
         (replace(m, sender="ghost"), "not on the roster"),
         (replace(m, attempt=7), "belongs to another sum"),
-        (replace(m, body={**m.body, "mask": bytes(32)}), "signature is wrong"),
+        (replace(m, body={**m.body, "line": bytes(32)}), "signature is wrong"),
         (replace(m, sender=roster.sites[1]), "signature is wrong"),
         (replace(m, body={k: v for k, v in m.body.items() if k != "signature"}), "signature is wrong"),
     ]:

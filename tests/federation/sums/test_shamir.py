@@ -2,65 +2,78 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import secrets
 
+import numpy as np
 import pytest
 
 from polyclinic.federation.sums import shamir
+from polyclinic.federation.sums.field import P
 
 
-def is_probable_prime(p: int) -> bool:
-    d, s = p - 1, 0
-    while d % 2 == 0:
-        d, s = d // 2, s + 1
-    for _ in range(40):
-        x = pow(secrets.randbelow(p - 3) + 2, d, p)
-        if x in (1, p - 1):
-            continue
-        for _ in range(s - 1):
-            x = x * x % p
-            if x == p - 1:
-                break
-        else:
-            return False
-    return True
+def numbers(*values: int) -> shamir.Elements:
+    return np.array(values, np.uint64)
 
 
-def test_the_field_is_a_field_and_holds_every_32_bytes() -> None:
-    assert shamir.PRIME > 2**256
-    assert is_probable_prime(shamir.PRIME)
+def test_the_field_is_a_field() -> None:
+    """2^61 - 1 is prime: the Lucas-Lehmer test of Mersenne numbers."""
+    assert P == 2**61 - 1
+    s = 4
+    for _ in range(61 - 2):
+        s = (s * s - 2) % P
+    assert s == 0
 
 
-@pytest.mark.parametrize("secret", [b"\0" * 32, b"\xff" * 32, secrets.token_bytes(32)], ids=["zeros", "ones", "random"])
-def test_every_subset_of_threshold_size_rebuilds(secret: bytes) -> None:
-    points = [1, 2, 5, 9, 11]
+@pytest.mark.parametrize("secret", [numbers(0, 0, 0, 0), numbers(*[P - 1] * 4), shamir.draw(4)], ids=["0", "p-1", "?"])
+def test_every_subset_of_threshold_size_rebuilds(secret: shamir.Elements) -> None:
+    points = [1, 2, 5, 9, 1000]
     shares = shamir.split(secret, points, 3)
     for chosen in itertools.combinations(range(5), 3):
-        assert shamir.rebuild([shares[i] for i in chosen], shamir.weights([points[i] for i in chosen])) == secret
+        back = shamir.rebuild(shares[list(chosen)], shamir.weights(tuple(points[i] for i in chosen)))
+        np.testing.assert_array_equal(back, secret)
+
+
+def test_shares_and_weights_are_those_of_exact_integers() -> None:
+    points = (3, 7, 11)
+    w = shamir.weights(points)
+    for a, got in zip(points, w):
+        exact = 1
+        for b in points:
+            if b != a:
+                exact = exact * b * pow(b - a, -1, P) % P
+        assert int(got) == exact
+    shares = shamir.split(shamir.draw(5), list(points), 3)
+    exact_sum = [sum(int(w[k]) * int(shares[k, m]) for k in range(3)) % P for m in range(5)]
+    assert shamir.rebuild(shares, w).tolist() == exact_sum
 
 
 def test_fewer_than_threshold_fit_every_secret() -> None:
     """With t - 1 shares, for EVERY candidate secret there is a completing share: nothing was learned."""
-    shares = shamir.split(secrets.token_bytes(32), [1, 2, 3], 3)
-    w = shamir.weights([1, 2, 3])
-    for candidate in (b"\0" * 32, b"a" * 32, secrets.token_bytes(32)):
-        known = sum(int.from_bytes(s, "big") * a for s, a in zip(shares[:2], w))
-        third = (int.from_bytes(candidate, "big") - known) * pow(w[2], -1, shamir.PRIME) % shamir.PRIME
-        completed = [*shares[:2], third.to_bytes(shamir.SHARE_BYTES, "big")]
-        assert shamir.rebuild(completed, w) == candidate
+    shares = shamir.split(shamir.draw(1), [1, 2, 3], 3)
+    w = shamir.weights((1, 2, 3))
+    for candidate in (0, P - 1, int(shamir.draw(1)[0])):
+        known = sum(int(shares[k, 0]) * int(w[k]) for k in range(2))
+        third = (candidate - known) * pow(int(w[2]), -1, P) % P
+        completed = np.array([shares[0], shares[1], [third]], np.uint64)
+        assert int(shamir.rebuild(completed, w)[0]) == candidate
 
 
-def test_false_shares_do_not_rebuild_the_secret() -> None:
-    secret = secrets.token_bytes(32)
-    shares = shamir.split(secret, [1, 2, 3], 2)
-    false = bytes([shares[0][0], *(b ^ 1 for b in shares[0][1:])])
-    with contextlib.suppress(ValueError):  # raised where the false secret does not even fit 32 bytes
-        assert shamir.rebuild([false, shares[1]], shamir.weights([1, 2])) != secret
+def test_shares_are_uniform_and_fresh() -> None:
+    one = np.array([shamir.split(numbers(5), [1, 2], 2)[0, 0] for _ in range(4000)]) / P
+    assert abs(one.mean() - 0.5) < 5 / np.sqrt(12 * 4000)
+    assert len(set(one.tolist())) == 4000
 
 
 def test_wrong_arguments_are_refused() -> None:
-    for bad in [(b"short", [1, 2], 2), (b"k" * 32, [1, 1], 2), (b"k" * 32, [0, 1], 2), (b"k" * 32, [1, 2], 3)]:
+    good = shamir.draw(4)
+    for bad in [
+        (good, [1, 1], 2),
+        (good, [0, 1], 2),
+        (good, [1, 2], 3),
+        (numbers(P), [1, 2], 2),
+        (good[None], [1, 2], 2),
+    ]:
         with pytest.raises(ValueError):
             shamir.split(*bad)
+    with pytest.raises(ValueError, match="2 shares are needed"):
+        shamir.rebuild(shamir.draw(3, 4), shamir.weights((1, 2)))

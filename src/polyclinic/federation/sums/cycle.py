@@ -26,8 +26,8 @@ from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, a
 from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts
 from polyclinic.federation.sums import graph
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
-from polyclinic.federation.sums.masked import stream
 from polyclinic.federation.sums.promise import Promises
+from polyclinic.federation.sums.stream import stream
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 
 __all__ = ["Cycle", "CycleNode", "hamiltonian"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import polyclinic.tensors.compiled  # noqa: F401  (where compiled kernels are kept)
 
-__all__ = ["P", "evaluate", "multiply", "residues"]
+__all__ = ["P", "accumulate", "combine", "evaluate", "lagrange", "multiply", "polynomial", "residues"]
 
 P: Final = 2**61 - 1
 _P = np.uint64(P)
@@ -104,3 +104,63 @@ def evaluate(words: NDArray[np.int64], at: np.uint64) -> Any:
             rest = multiply(rest, step)
         step, blocks = multiply(step, step), blocks >> 1
     return _reduce(total + rest)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def accumulate(vector: NDArray[np.uint64], random: NDArray[np.uint64], sign: int) -> None:
+    """Add a mask (or take it off) in place: all words mod 2^64, the last mod p.
+
+    ``random`` is one word longer: its last two words are 128 bits, reduced mod p (``2^64 = 8``).
+    """
+    d = vector.size - 1
+    m = _reduce(_reduce(random[d]) + multiply(_reduce(random[d + 1]), np.uint64(8)))
+    if sign > 0:
+        for i in range(d):
+            vector[i] += random[i]
+        vector[d] = _reduce(vector[d] + m)
+    else:
+        for i in range(d):
+            vector[i] -= random[i]
+        vector[d] = _reduce(vector[d] + (_P - m))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def polynomial(coefficients: NDArray[np.uint64], points: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """``out[k, m] = sum_j coefficients[j, m] points[k]^j mod p``."""
+    t, m = coefficients.shape
+    out = np.zeros((points.size, m), np.uint64)
+    for k in range(points.size):
+        x = points[k]
+        for j in range(t - 1, -1, -1):
+            for i in range(m):
+                out[k, i] = _reduce(multiply(out[k, i], x) + coefficients[j, i])
+    return out
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def lagrange(points: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Weights with which values of a polynomial at ``points`` add up to its value at zero."""
+    out = np.empty(points.size, np.uint64)
+    for a in range(points.size):
+        top, bottom = np.uint64(1), np.uint64(1)
+        for b in range(points.size):
+            if b != a:
+                top = multiply(top, points[b])
+                bottom = multiply(bottom, _reduce(points[b] + (_P - points[a])))
+        power = _P - np.uint64(2)  # the inverse, by Fermat
+        while power:
+            if power & np.uint64(1):
+                top = multiply(top, bottom)
+            bottom, power = multiply(bottom, bottom), power >> np.uint64(1)
+        out[a] = top
+    return out
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def combine(shares: NDArray[np.uint64], weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """``out[m] = sum_k weights[k] shares[k, m] mod p``."""
+    out = np.zeros(shares.shape[1], np.uint64)
+    for k in range(weights.size):
+        for i in range(out.size):
+            out[i] = _reduce(out[i] + multiply(shares[k, i], weights[k]))
+    return out

@@ -31,7 +31,7 @@ from polyclinic.errors import MessageRefused
 from polyclinic.federation.sums.field import P, evaluate
 from polyclinic.federation.sums.fixedpoint import BITS, Words
 
-__all__ = ["Tag", "add", "mask"]
+__all__ = ["Tag"]
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,3 @@ class Tag:
                 hint="the coordinator, or a site, has changed it: nothing is built on this total",
             )
         return opened[:-1]
-
-
-def add(a: Words, b: Words, sign: int = 1) -> Words:
-    """Sum (or difference) of two vectors with tags: all words mod 2^64, the last mod p."""
-    out = a + b if sign > 0 else a - b
-    out[-1] = (int(a[-1]) + sign * int(b[-1])) % P
-    return out
-
-
-def mask(random: Words) -> Words:
-    """A mask for d words and a tag from ``d + 2`` random words: the last 128 bits are reduced mod p."""
-    out = random[:-1]
-    out[-1] = (int(random[-2]) + (int(random[-1]) << 64)) % P
-    return out

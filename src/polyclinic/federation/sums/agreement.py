@@ -1,0 +1,225 @@
+"""Keys that the parties of a masked sum agree on once a run, and secrets that they share ahead, some twenty sums at a time.
+
+Once a run every site makes ONE X25519 key. Every pair has a key from it, which never leaves the two and is never rebuilt; every site has
+a line with the coordinator, whose letters then carry a keyed digest instead of a signature. For each of the next sums ("slots") a
+site draws two secrets and shares both with its keepers (``sums.neighbours``, ``sums.shamir``):
+
+    seed   of its self-mask: rebuilt if its vector is in the sum
+    lock   of a table with the 32 bytes from which its pairwise masks of this ONE slot follow: rebuilt if it was lost
+
+So opening one sum tells nothing about another. A mask is ``stream(HMAC(secret of the slot, context of the sum))``: whoever differs in
+order, state, step, roster or attempt makes masks that do not cancel. A slot is used once, whatever happens to the sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyclinic.errors import MessageRefused
+from polyclinic.federation.envelope import Channel
+from polyclinic.federation.sums import shamir
+from polyclinic.federation.sums.neighbours import Circle
+from polyclinic.federation.sums.shamir import ELEMENTS, Elements
+from polyclinic.federation.sums.stream import stream
+from polyclinic.federation.sums.tag import Tag
+
+__all__ = ["Board", "Session", "keyed"]
+
+VOTE = 16  # bytes of a vote for one keeper
+
+
+def keyed(key: bytes, *words: bytes) -> bytes:
+    """HMAC-SHA256 of some words, each with its length."""
+    return hmac.digest(key, b"".join(len(w).to_bytes(4, "little") + w for w in words), "sha256")
+
+
+def commitment(id: bytes, batch: int, slot: int, site: str, seed: bytes) -> bytes:
+    """What a site says about a seed before it shares it, so that false shares are noticed."""
+    return hashlib.sha256(b"self-mask seed" + id + bytes([batch % 256, slot]) + site.encode() + b"\0" + seed).digest()
+
+
+class Session:
+    """What one site remembers between the sums of a run; lives in memory and cannot be pickled.
+
+    Parameters
+    ----------
+    me, circle
+        The site, and who its neighbours are.
+    id
+        Digest of everybody's keys.
+    roster
+        Digest of who takes part under which rules: another roster needs another session.
+    pairs
+        Key with every other site.
+    line
+        Key with the coordinator.
+    slots
+        Sums for which secrets are shared at a time.
+    """
+
+    def __init__(
+        self, me: str, circle: Circle, id: bytes, roster: bytes, pairs: dict[str, bytes], line: bytes, slots: int
+    ) -> None:
+        self.me, self.circle, self.id, self.roster, self.line, self.slots = me, circle, id, roster, line, slots
+        self.members: tuple[str, ...] = ()  # whose secrets I keep shares of, or would if they were neighbours
+        self.batch, self.slot = -1, slots
+        self._pairs, self._group = pairs, b""
+        self._near = circle.near(me)
+        self._part = os.urandom(32)
+        self._secrets = shamir.draw(0)
+        self._bases: dict[str, Elements] = {}  # neighbour -> 32 bytes a slot
+        self._kept: dict[str, Elements] = {}  # site -> its shares that I keep, shape (2, slots, 4)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("keys of a masked sum are never serialised")
+
+    @property
+    def left(self) -> int:
+        """Sums for which secrets are shared already."""
+        return self.slots - self.slot
+
+    @property
+    def dealers(self) -> tuple[str, ...]:
+        """Sites whose 32 bytes make the group's key: all, or as many as cannot all be colluders where all would be too many."""
+        return self.circle.order if not self.circle.half else self.circle.order[: self.circle.keep]
+
+    def _channel(self, peer: str) -> Channel:
+        return Channel(keyed(self._pairs[peer], b"line", self.id, str(self.batch).encode()), self.me, peer)
+
+    def deal(self) -> dict[str, Any]:
+        """Draw and share the secrets of the next slots: the body of the letter ``shares``."""
+        self.batch, self.slot, n = self.batch + 1, self.slots, self.slots
+        number = str(self.batch).encode()
+        self._secrets = shamir.draw(2, n, ELEMENTS)
+        keepers = self.circle.keepers(self.me)
+        shares = shamir.split(
+            self._secrets.ravel(), [self.circle.at[k] + 1 for k in keepers], self.circle.keep
+        ).reshape(len(keepers), 2, n, ELEMENTS)
+        self._kept = {self.me: shares[0]}
+        part = self._part if self.batch == 0 and self.me in self.dealers else b""
+        sealed = {s: self._channel(s).seal(shares[i].tobytes() + part, "shares") for i, s in enumerate(keepers) if i}
+        if part:
+            sealed |= {s: self._channel(s).seal(part, "shares") for s in self._pairs if s not in sealed}
+        self._bases = {
+            s: stream(keyed(self._pairs[s], b"mask", self.id, number), 4 * n).reshape(n, 4) for s in self._near
+        }
+        seeds = [self._secrets[0, k].tobytes() for k in range(n)]
+        table = np.stack([self._bases[s] for s in self._near], axis=1).reshape(n, -1)  # (slots, 4 words a neighbour)
+        locked = [table[k] ^ stream(self._lock(k), table.shape[1]) for k in range(n)]
+        commits = b"".join(commitment(self.id, self.batch, k, self.me, seeds[k]) for k in range(n))
+        return {"sealed": sealed, "commits": commits, "table": np.concatenate(locked)}
+
+    def _lock(self, slot: int) -> bytes:
+        return keyed(self._secrets[1, slot].tobytes(), b"lock", self.id)
+
+    def collect(self, sealed: Mapping[str, bytes], members: Sequence[str]) -> None:
+        """Keep what the others shared; from now on there are slots to use."""
+        here, want = set(members), 8 * 2 * self.slots * ELEMENTS
+        expected = (here & set(self._near)) | ((here & set(self.dealers)) if self.batch == 0 else set())
+        if set(sealed) != expected - {self.me}:
+            raise MessageRefused(f"{self.me!r} was sent shares of other sites than its neighbours")
+        kept, parts = dict(self._kept), {self.me: self._part} if self.me in self.dealers else {}
+        for site, text in sealed.items():
+            raw = self._channel(site).open(bytes(text), "shares")
+            body, tail = (raw[:want], raw[want:]) if site in self._near else (b"", raw)
+            if (site in self._near and len(body) != want) or len(tail) != (
+                32 if self.batch == 0 and site in self.dealers else 0
+            ):
+                raise MessageRefused(f"shares from {site!r} have the wrong length")
+            if body:
+                kept[site] = np.frombuffer(body, np.uint64).reshape(2, self.slots, ELEMENTS)
+            if tail:
+                parts[site] = tail
+        if self.batch == 0:
+            if not parts:
+                raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
+            self._group = Tag.of(parts, self.id).key
+        self._kept, self.members, self.slot = kept, tuple(members), 0
+
+    # ---- one slot
+
+    def use(self) -> int:
+        """The next slot; it is used up."""
+        self.slot += 1
+        return self.slot - 1
+
+    def tag(self, context: bytes) -> Tag:
+        """With which the total of one sum is checked."""
+        return Tag(keyed(self._group, b"tag", context))
+
+    def masks(self, slot: int, context: bytes) -> list[tuple[bytes, int]]:
+        """Keys of the masks of my vector in this slot, and whether each is added or subtracted."""
+        here = set(self.members)
+        own = [(keyed(self._secrets[0, slot].tobytes(), b"self", context), 1)]
+        return own + [
+            (keyed(self._bases[s][slot].tobytes(), b"pair", context), 1 if self.me < s else -1)
+            for s in self._near
+            if s in here
+        ]
+
+    def shares(self, slot: int, alive: Sequence[str]) -> dict[str, dict[str, bytes]]:
+        """Seed shares of survivors, lock shares of the lost; never both of one site. The slot's shares are forgotten."""
+        here = set(alive)
+        out = {
+            "seeds": {s: a[0, slot].tobytes() for s, a in self._kept.items() if s in here},
+            "masks": {s: a[1, slot].tobytes() for s, a in self._kept.items() if s not in here},
+        }
+        self._kept = {s: a.copy() for s, a in self._kept.items()} if slot == 0 else self._kept
+        for a in self._kept.values():
+            a[:, slot] = 0
+        return out
+
+    def vote(self, context: bytes, text: bytes, voter: str, keeper: str) -> bytes:
+        """A vote of one site, for one other to check: a digest keyed with the key of the two."""
+        return keyed(self._pairs[keeper if voter == self.me else voter], b"vote", context, voter.encode(), text)[:VOTE]
+
+
+class Board:
+    """What the coordinator remembers between the sums of a run: public keys are gone, lines and locked tables stay."""
+
+    def __init__(self, circle: Circle, id: bytes, roster: bytes, lines: dict[str, bytes], slots: int) -> None:
+        self.circle, self.id, self.roster, self.lines, self.slots = circle, id, roster, lines, slots
+        self.members: tuple[str, ...] = ()
+        self.batch, self.slot = -1, slots
+        self.commits: dict[str, bytes] = {}
+        self.tables: dict[str, Elements] = {}
+
+    @property
+    def left(self) -> int:
+        """Sums for which secrets are shared already."""
+        return self.slots - self.slot
+
+    def collect(self, letters: Mapping[str, Mapping[str, Any]]) -> None:
+        """A new batch of slots."""
+        self.batch, self.slot, self.members = self.batch + 1, 0, tuple(sorted(letters))
+        self.commits = {s: bytes(x["commits"]) for s, x in letters.items()}
+        self.tables = {s: x["table"].reshape(self.slots, -1, 4) for s, x in letters.items()}
+
+    def rebuild(self, site: str, got: Mapping[str, Mapping[str, bytes]]) -> bytes:
+        """A secret of a site from the shares that its keepers sent; ``ValueError`` if too few did."""
+        helpers = [k for k in self.circle.keepers(site) if k in got and site in got[k]][: self.circle.keep]
+        if len(helpers) < self.circle.keep:
+            raise ValueError(f"{len(helpers)} shares of {site!r}")
+        rows = np.array([np.frombuffer(got[k][site], np.uint64) for k in helpers])
+        points = tuple(self.circle.at[k] + 1 for k in helpers)
+        return shamir.rebuild(rows, shamir.weights(points)).tobytes()
+
+    def seed(self, site: str, slot: int, got: Mapping[str, Mapping[str, bytes]]) -> bytes:
+        """The seed of a survivor's self-mask, as it committed to it."""
+        seed = self.rebuild(site, got)
+        if commitment(self.id, self.batch, slot, site, seed) != self.commits[site][32 * slot : 32 * slot + 32]:
+            raise ValueError(f"the seed of {site!r} is not what it committed to")
+        return seed
+
+    def bases(self, site: str, slot: int, got: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
+        """From which the pairwise masks of a lost site follow, in this slot only: neighbour -> 32 bytes."""
+        key = keyed(self.rebuild(site, got), b"lock", self.id)
+        table = self.tables[site][slot]
+        clear = table ^ stream(key, table.size).reshape(table.shape)
+        return {s: clear[i].tobytes() for i, s in enumerate(self.circle.near(site))}

@@ -1,0 +1,52 @@
+"""Letters on a line: once two parties have a key in common, a keyed digest says who wrote, and a signature need not."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+from polyclinic.errors import MessageRefused
+from polyclinic.federation.envelope import Envelope, digest
+from polyclinic.federation.protocol import Message
+from polyclinic.federation.sums.agreement import keyed
+
+__all__ = ["LineEnvelope"]
+
+SIGNED = ("advertise", "keys", "again")  # letters by which a line is made, or given up
+
+
+class LineEnvelope(Envelope):
+    """An envelope that signs until there is a line; context and checks are the same."""
+
+    def __init__(self, *args: Any, lines: Mapping[str, bytes] | None = None) -> None:
+        super().__init__(*args)
+        self.lines: dict[str, bytes] = dict(lines or {})
+
+    def _key(self, who: str, kind: str) -> bytes | None:
+        return None if kind in SIGNED else self.lines.get(who)
+
+    def seal(self, to: str, kind: str, body: Mapping[str, Any]) -> Message:
+        """A message that the addressee can check."""
+        key = self._key(to, kind)
+        if key is None:
+            return super().seal(to, kind, body)
+        s, mac = self.step, self._mac(key, self.me, to, kind, body)
+        return Message(self.me, to, kind, s.round, s.name, self.roster.attempt, {**body, "signature": mac})
+
+    def _mac(self, key: bytes, sender: str, to: str, kind: str, body: Any) -> bytes:
+        return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), digest(body))
+
+    def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
+        """Refuse what ``who`` did not write: by the line if there is one and it is a letter to me, else by the signature."""
+        kind, _, to = purpose.rpartition(" to ")
+        key = self._key(who, kind) if kind and to == self.me else None
+        if key is None:
+            super().verify(who, purpose, value, signature)
+            return
+        try:
+            right = hmac.compare_digest(self._mac(key, who, to, kind, value), bytes(signature))
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise MessageRefused(f"{purpose} of {who!r}: the signature is wrong")

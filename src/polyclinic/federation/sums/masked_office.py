@@ -1,0 +1,222 @@
+"""The coordinator's side of a masked sum (``sums.masked`` has the protocol)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from polyclinic.errors import MessageRefused
+from polyclinic.federation.envelope import Party, agree, digest, parties_digest
+from polyclinic.federation.protocol import Message
+from polyclinic.federation.sums.agreement import VOTE, Board, keyed
+from polyclinic.federation.sums.field import P, accumulate
+from polyclinic.federation.sums.fixedpoint import FixedPoint
+from polyclinic.federation.sums.line import LineEnvelope
+from polyclinic.federation.sums.neighbours import circle
+from polyclinic.federation.sums.stream import stream
+from polyclinic.federation.sums.vector import unflatten
+
+if TYPE_CHECKING:
+    from polyclinic.federation.sums.masked import Masked
+
+__all__ = ["MaskedCoordinator"]
+
+ORDER: Final = ("advertise", "shares", "masked", "signed", "unmask")
+
+
+class MaskedCoordinator(Party):
+    """Relays, adds masked vectors as they come, and can open only the sum."""
+
+    envelope: LineEnvelope
+
+    def __init__(self, envelope: LineEnvelope, adder: Masked, board: Board | None = None) -> None:
+        super().__init__(envelope)
+        self._adder, self._board = adder, board
+        self._phase = 0 if board is None else 2 if board.left else 1
+        self._opening = True  # until the first letters of all are there
+        self._expected: list[str] = list(self.roster.sites)
+        self._got: dict[str, Any] = {}  # site -> its message of this phase
+        self._bound: list[str] = []  # a list of this sum that was signed in an attempt before
+        self._alive: list[str] = []  # survivors: sites whose vectors are in the sum
+        self._sum = np.zeros(self.step.size + 2, np.uint64)
+        self.opened = np.zeros(0, np.uint64)  # words and tag of the sum, for the sites to check
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Sites whose vectors are in the sum."""
+        return tuple(self._alive)
+
+    def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
+        return {kind: self._collect(kind) for kind in ORDER}
+
+    def start(self) -> list[Message]:
+        return []
+
+    def take(self, message: Message) -> list[Message]:
+        """A site that remembers keys which I do not, or has forgotten those that I remember, makes all agree anew."""
+        kind, early = message.kind, message.kind in ORDER[:3]
+        if self._opening and self._result == "pending" and early and kind != ORDER[self._phase]:
+            if message.sender not in self._expected or message.sender in self._got:
+                raise MessageRefused(f"{kind!r} from {message.sender!r} is late or out of turn")
+            if kind != "advertise" and self._phase == 0:  # I have no line to check it by, and nothing of it is used
+                return [self.envelope.seal(message.sender, "again", {})]
+            self.envelope.open(message)
+            out = self._again()
+            again = self.envelope.seal(message.sender, "again", {})
+            return [*out, *(self.take(message) if kind == "advertise" else [again])]
+        return super().take(message)
+
+    def _again(self) -> list[Message]:
+        told, self._got = sorted(self._got), {}
+        self._phase, self._board, self._adder.board = 0, None, None
+        self._sum = np.zeros(self.step.size + 2, np.uint64)
+        self.envelope.lines.clear()
+        self.envelope.forget("shares", "masked")
+        return [self.envelope.seal(s, "again", {}) for s in told]
+
+    def _collect(self, kind: str) -> Callable[[str, dict[str, Any]], list[Message]]:
+        def take(sender: str, body: dict[str, Any]) -> list[Message]:
+            if kind != ORDER[self._phase] or sender not in self._expected:
+                raise MessageRefused(f"{kind!r} from {sender!r} is late or out of turn ({ORDER[self._phase]!r} now)")
+            self._got[sender] = getattr(self, f"_read_{kind}")(sender, body)
+            return self._advance() if len(self._got) == len(self._expected) else []
+
+        return take
+
+    # ---- reading: whole body checked before anything is kept
+
+    def _read_advertise(self, sender: str, body: dict[str, Any]) -> dict[str, Any]:
+        entry = {"line": bytes(body["line"]), "bound": [str(s) for s in body["bound"]]}
+        if len(bytes(body["line"])) != 32:
+            raise ValueError("keys have 32 bytes")
+        self.envelope.verify(sender, "keys", entry, body["own"])
+        return {**entry, "own": bytes(body["own"])}
+
+    def _read_shares(self, sender: str, body: dict[str, Any]) -> dict[str, Any]:
+        board, table = self._board, body["table"]
+        assert board is not None
+        sealed = {str(k): bytes(v) for k, v in body["sealed"].items()}
+        near = board.circle.near(sender)
+        if not set(near) <= set(sealed) <= set(board.circle.order) - {sender}:
+            raise ValueError("shares for other keepers than announced")
+        commits = bytes(body["commits"])
+        words = 4 * len(near) * board.slots
+        if not isinstance(table, np.ndarray) or table.dtype != np.uint64 or table.shape != (words,):
+            raise ValueError(f"a table of {words} words is expected")
+        if len(commits) != 32 * board.slots:
+            raise ValueError("a commitment for each slot is expected")
+        return {"sealed": sealed, "commits": commits, "table": table}
+
+    def _read_masked(self, sender: str, body: dict[str, Any]) -> bool:
+        board, vector = self._board, body["vector"]
+        assert board is not None
+        if not isinstance(vector, np.ndarray) or vector.dtype != np.uint64 or vector.shape != self._sum.shape:
+            raise ValueError(f"a vector of {self._sum.size} words of 64 bits is expected")
+        if bytes(body["session"]) != board.id or list(body["slot"]) != [board.batch, board.slot]:
+            raise ValueError("a vector under other keys")
+        self._sum[:-1] += vector[:-1]  # added at once, never kept
+        self._sum[-1] = (int(self._sum[-1]) + int(vector[-1])) % P
+        return True
+
+    def _read_signed(self, sender: str, body: dict[str, Any]) -> bytes:
+        votes = bytes(body["votes"])
+        if len(votes) != VOTE * len(self._alive):
+            raise ValueError("a vote for each survivor is expected")
+        return votes
+
+    def _read_unmask(self, sender: str, body: dict[str, Any]) -> dict[str, bytes]:
+        board, seeds, masks = self._board, body["seeds"], body["masks"]
+        assert board is not None
+        kept = set(board.circle.keepers(sender)) & set(board.members)  # who is near me is whom I am near
+        if set(seeds) != kept & set(self._alive) or set(masks) != kept - set(self._alive):
+            raise ValueError("shares of other sites than announced")
+        shares = {str(k): bytes(v) for k, v in (*seeds.items(), *masks.items())}
+        if any(len(v) != 32 for v in shares.values()):
+            raise ValueError("a share has the wrong length")
+        return shares
+
+    # ---- from phase to phase
+
+    def deadline(self) -> list[Message]:
+        """Go on with those who answered, or burn the attempt if they are too few."""
+        if self._result != "pending":
+            return []
+        return self._advance() if len(self._got) >= self.roster.threshold else self._burn()
+
+    def _burn(self) -> list[Message]:
+        self._result, self._got, self._sum = "burnt", {}, np.zeros(0, np.uint64)
+        self._board = self._adder.board = None
+        return [self.envelope.seal(s, "abort", {}) for s in self._expected]
+
+    def _advance(self) -> list[Message]:
+        here, got = sorted(self._got), self._got
+        kind = ORDER[self._phase]
+        if kind == "advertise":
+            self._bound = next((e["bound"] for e in got.values() if e["bound"]), [])
+            if self._bound:  # a list of this sum was signed in an attempt before: that one, or none
+                if not set(self._bound) <= set(here):
+                    return self._burn()
+                here, got = self._bound, {s: got[s] for s in self._bound}
+        if kind == "masked" and self._bound not in ([], here):
+            return self._burn()
+        self._opening, self._phase, self._expected, self._got = False, self._phase + 1, here, {}
+        return getattr(self, f"_after_{kind}")(here, got)  # type: ignore[no-any-return]
+
+    def _after_advertise(self, here: list[str], got: dict[str, Any]) -> list[Message]:
+        key = X25519PrivateKey.generate()
+        id = digest([self.envelope.context, {s: got[s]["line"] for s in here}])
+        lines = {s: agree(key, got[s]["line"], id, "line", self.me, s) for s in here}
+        around = circle(tuple(here), self.roster.threshold, self.roster.colluders, id)
+        self._board = Board(around, id, parties_digest(self.roster), lines, self._adder.slots)
+        public = key.public_key().public_bytes_raw()
+        out = self._tell("keys", lambda s: {"sites": got, "line": public})
+        self.envelope.lines = dict(lines)
+        return out
+
+    def _after_shares(self, here: list[str], got: dict[str, Any]) -> list[Message]:
+        assert self._board is not None
+        self._board.collect(got)
+        sealed = {o: got[o]["sealed"] for o in here}
+        return self._tell("inbox", lambda s: {"sites": here, "sealed": {o: x[s] for o, x in sealed.items() if s in x}})
+
+    def _after_masked(self, here: list[str], got: dict[str, Any]) -> list[Message]:
+        assert self._board is not None
+        self._board.slot += 1
+        if not self._board.circle.safe(set(here), self.roster.colluders):
+            return self._burn()
+        self._alive = here
+        return self._tell("survivors", lambda s: {"sites": here})
+
+    def _after_signed(self, here: list[str], got: dict[str, Any]) -> list[Message]:
+        votes = np.frombuffer(b"".join(got[s] for s in here), np.uint8).reshape(len(here), len(self._alive), VOTE)
+        at = {s: i for i, s in enumerate(self._alive)}
+        return self._tell("signatures", lambda s: {"voters": here, "votes": votes[:, at[s]].tobytes()})
+
+    def _after_unmask(self, here: list[str], got: dict[str, Any]) -> list[Message]:
+        """Take the masks off the SUM; no single vector exists any more."""
+        board, context, total, alive = self._board, self.envelope.context, self._sum, set(self._alive)
+        assert board is not None
+        slot = board.slot - 1
+        try:
+            for site in self._alive:
+                seed = keyed(board.seed(site, slot, got), b"self", context)
+                accumulate(total, stream(seed, total.size + 1), -1)
+            for lost in sorted(set(board.members) - alive):
+                for site, base in board.bases(lost, slot, got).items():
+                    if site in alive:
+                        mask = stream(keyed(base, b"pair", context), total.size + 1)
+                        accumulate(total, mask, -1 if site < lost else 1)
+        except ValueError:
+            return self._burn()  # a keeper sent false shares: the sum stays closed
+        self.opened, self._sum = total, np.zeros(0, np.uint64)
+        values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])
+        self._result = unflatten(self.step, values, len(self._alive), self._adder.share(self.roster))
+        whole = tuple(self._alive) == board.members
+        self._adder.board = board if whole and self._adder.once else None
+        return []
+
+    def _tell(self, kind: str, body: Callable[[str], Mapping[str, Any]]) -> list[Message]:
+        return [self.envelope.seal(s, kind, body(s)) for s in self._expected]
