@@ -1,0 +1,166 @@
+"""Sums and methods over 10, 100 and 1,000 sites in one process: processor time, memory, growth.
+
+    python benchmarks/sites.py                 masked sums of 5,000 numbers: a site's processor, n = 3, 10, 30, 100
+    python benchmarks/sites.py --thousand      the same with 1,000 sites
+    python benchmarks/sites.py --tag           what checking the total costs, at 20 kB and 10 MB
+    python benchmarks/sites.py --methods N     TRIP, DPEM and a mixture over N sites of 30 patients: plain, masked, median
+
+Times are of the processor (``time.process_time``), the smallest of some repeats where repeats are cheap. "a site" is what the side of ONE site
+does in a sum: encode, keys, shares, masks, votes, unmasking, checking the total; keys once a run are spread over ``--sums`` sums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import polyclinic as pc
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.protocol import Contribution, Roster, Step, least_threshold
+from polyclinic.federation.sums import by_name
+from polyclinic.federation.sums.masked import Masked
+from polyclinic.federation.sums.tag import Tag
+
+GOALS = {3: 0.3, 10: 0.6, 30: 1.5, 100: 2.0, 1000: 5.0}  # ms of a site
+
+
+def one_sum(adder: Masked, roster: Roster, step: Step, parts: dict[str, Contribution]) -> tuple[float, float]:
+    """Processor seconds of all sites together, and of the coordinator, in one masked sum with everybody checking it."""
+    clock = time.process_time
+    spent = [0.0, 0.0]
+    sides: dict[str, Any] = {}
+    queue: deque[Any] = deque()
+    begin = clock()
+    for s in roster.sites:
+        sides[s] = adder.side(s, roster, step, parts[s])
+        queue.extend(sides[s].start())
+    spent[0] += clock() - begin
+    office: Any = adder.side("coordinator", roster, step, None)
+    while queue:
+        m = queue.popleft()
+        begin = clock()
+        queue.extend((office if m.to == "coordinator" else sides[m.to]).receive(m))
+        spent[m.to == "coordinator"] += clock() - begin
+    begin = clock()
+    for s in roster.sites:
+        sides[s].check(office.opened, office.members)
+    spent[0] += clock() - begin
+    truth = sum(parts[s].arrays["x"] for s in roster.sites)
+    if not np.allclose(office.result().arrays["x"], truth, rtol=0, atol=1e-9 * len(roster.sites)):
+        raise SystemExit("the masked sum is not the sum")
+    return spent[0], spent[1]
+
+
+def sums(n: int, size: int, count: int) -> None:
+    """A run of masked sums over n sites."""
+    rng = np.random.default_rng(0)
+    names = tuple(f"s{i:04d}" for i in range(n))
+    step = Step(1, "factors", {"x": (size,)}, bound=1.0)
+    parts = {s: Contribution({"x": rng.uniform(-1, 1, size)}) for s in names}
+    adder = Masked()
+    roster = adder.enrol(Roster(names, threshold=least_threshold(n)))
+    runs = [one_sum(adder, roster, replace(step, round=k + 1), parts) for k in range(count)]
+    sites, office = np.array(runs).T
+    each = 1e3 * sites / n
+    print(
+        f"{n:5d} sites  {size} numbers   a site {np.mean(each):6.2f} ms a sum over {count} sums (goal {GOALS.get(n, 0):.1f}): "
+        f"first {each[0]:.2f}, then median {np.median(each[1:]) if count > 1 else 0:.2f}, least {each[1:].min() if count > 1 else 0:.2f}; "
+        f"all together {np.mean(sites + office):.2f} s a sum; memory {peak():.0f} MB",
+        flush=True,
+    )
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def tag() -> None:
+    """Tag of the own vector and check of the total, beside the rest of a site's masked sum."""
+    for size in (2_500, 1_250_000):
+        for n in (3, 10):
+            rng = np.random.default_rng(0)
+            names = tuple(f"s{i}" for i in range(n))
+            step = Step(1, "factors", {"x": (size,)}, bound=1.0)
+            parts = {s: Contribution({"x": rng.uniform(-1, 1, size)}) for s in names}
+            adder = Masked()
+            roster = adder.enrol(Roster(names, threshold=least_threshold(n)))
+            whole = min(one_sum(adder, roster, replace(step, round=k + 1), parts)[0] / n for k in range(6))
+            t, words = Tag(bytes(32)), rng.integers(-(2**50), 2**50, size + 1).view(np.uint64)
+            word = t.word(words, "s0")
+            costs = []
+            for _ in range(5):
+                begin = time.process_time()
+                t.word(words, "s0")
+                t.accepts(words, word, names)
+                costs.append(time.process_time() - begin)
+            cost = min(costs)
+            print(
+                f"{8 * size / 1e6:6.2f} MB, {n:2d} sites: a site's masked sum {1e3 * whole:8.2f} ms, of which tag and check "
+                f"{1e3 * cost:6.3f} ms = {100 * cost / whole:.1f} %",
+                flush=True,
+            )
+
+
+def methods(n: int, rounds: int) -> None:
+    """TRIP, DPEM and a mixture over n sites of 30 patients."""
+    sites = network(n)
+    rng = np.random.default_rng(0)
+    rows = [pc.Site(s.name, features=rng.normal(size=(30, 4)) + 3 * (i % 3)) for i, s in enumerate(sites)]
+    made: list[tuple[str, Any, Any]] = [
+        ("TRIP", pc.TRIP(rank=3, rounds=rounds, seed=0), sites),
+        ("DPEM", pc.DPEM(rank=3, rounds=rounds, privacy=pc.Privacy(4.0, 1e-6), seed=0), sites),
+        ("mixture", pc.GaussianMixture(3, rounds=rounds, start="box", seed=0), rows),
+    ]
+    for name, method, data in made:
+        for how in ("plain", "masked", "median"):
+            if how == "median" and name == "DPEM":
+                continue
+            begin = time.process_time()
+            fold = Fold(method, data, adder=by_name(how))
+            outcome = fold.run()
+            spent = time.process_time() - begin
+            print(
+                f"{n:5d} sites  {name:8s} {how:7s} {len(outcome.releases):3d} sums {spent:8.2f} s, {1e3 * spent / n / len(outcome.releases):6.2f} "
+                f"ms a site and sum, memory {peak():.0f} MB",
+                flush=True,
+            )
+
+
+def network(n: int) -> list[Any]:
+    """Sites of 30 patients from one planted data set."""
+    whole = pc.datasets.icu_network(patients=30 * n, seed=0)
+    sites = []
+    for s in whole:
+        for k in range(0, s.patients - 29, 30):
+            if len(sites) < n:
+                sites.append(replace(s.take(np.arange(k, k + 30)), name=f"s{len(sites):04d}"))
+    return sites
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sums", type=int, default=40)
+    parser.add_argument("--size", type=int, default=5_000)
+    parser.add_argument("--thousand", action="store_true")
+    parser.add_argument("--tag", action="store_true")
+    parser.add_argument("--methods", type=int, metavar="N")
+    parser.add_argument("--rounds", type=int, default=5)
+    a = parser.parse_args()
+    if a.tag:
+        tag()
+    elif a.methods:
+        methods(a.methods, a.rounds)
+    else:
+        sums(3, 100, 2)  # compile
+        for n in (1000,) if a.thousand else (3, 10, 30, 100):
+            sums(n, a.size, a.sums)
+
+
+if __name__ == "__main__":
+    main()
