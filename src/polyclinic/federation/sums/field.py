@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import polyclinic.tensors.compiled  # noqa: F401  (where compiled kernels are kept)
 
-__all__ = ["P", "accumulate", "combine", "evaluate", "lagrange", "multiply", "polynomial", "residues"]
+__all__ = ["P", "accumulate", "combine", "evaluate", "lagrange", "multiply", "polynomial", "residues", "within"]
 
 P: Final = 2**61 - 1
 _P = np.uint64(P)
@@ -164,3 +164,13 @@ def combine(shares: NDArray[np.uint64], weights: NDArray[np.uint64]) -> NDArray[
         for i in range(out.size):
             out[i] = _reduce(out[i] + multiply(shares[k, i], weights[k]))
     return out
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def within(words: NDArray[np.int64], most: np.int64) -> bool:
+    """Whether no word is larger than ``most`` in absolute value."""
+    high = low = np.int64(0)
+    for i in range(words.size):
+        high = max(high, words[i])
+        low = min(low, words[i])
+    return bool(high <= most and low >= -most)

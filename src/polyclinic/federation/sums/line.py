@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.envelope import Envelope, digest
+from polyclinic.federation import wire
+from polyclinic.federation.envelope import Envelope
 from polyclinic.federation.protocol import Message
 from polyclinic.federation.sums.agreement import keyed
 
@@ -35,7 +36,7 @@ class LineEnvelope(Envelope):
         return Message(self.me, to, kind, s.round, s.name, self.roster.attempt, {**body, "signature": mac})
 
     def _mac(self, key: bytes, sender: str, to: str, kind: str, body: Any) -> bytes:
-        return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), digest(body))
+        return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), wire.encode(body))
 
     def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
         """Refuse what ``who`` did not write: by the line if there is one and it is a letter to me, else by the signature."""
@@ -46,7 +47,7 @@ class LineEnvelope(Envelope):
             return
         try:
             right = hmac.compare_digest(self._mac(key, who, to, kind, value), bytes(signature))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, MessageRefused):
             right = False
         if not right:
             raise MessageRefused(f"{purpose} of {who!r}: the signature is wrong")

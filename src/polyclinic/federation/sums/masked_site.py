@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgpack
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -34,6 +36,11 @@ def read(step: Step, roster: Roster, opened: Words, members: tuple[str, ...], ta
         raise MessageRefused(f"a total of {opened.shape} numbers, {step.size + 2} are expected")
     values = FixedPoint.of(step, len(roster.sites)).decode(tag.check(opened, members))
     return unflatten(step, values, len(members), 1.0 / (roster.threshold - roster.colluders))
+
+
+def _text(listed: list[str]) -> bytes:
+    """What a vote is for."""
+    return hashlib.sha256(msgpack.packb(listed)).digest()
 
 
 class MaskedSite(Party):
@@ -187,7 +194,7 @@ class MaskedSite(Party):
         if not session.circle.safe(set(listed), self.roster.colluders):
             raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
         self._promises.sign(self.roster.attempt, tuple(listed), self._tag.key)  # on disk before the vote leaves
-        self._list, text = listed, digest(listed)
+        self._list, text = listed, _text(listed)
         votes = [bytes(VOTE) if s == self.me else session.vote(context, text, self.me, s) for s in listed]
         return self._send("signed", {"votes": b"".join(votes)})
 
@@ -195,7 +202,7 @@ class MaskedSite(Party):
         session, context = self._session, self.envelope.context
         if session is None or not self._list:
             raise MessageRefused(f"{self.me!r} has signed no list of survivors yet")
-        voters, votes, text = [str(s) for s in body["voters"]], bytes(body["votes"]), digest(self._list)
+        voters, votes, text = [str(s) for s in body["voters"]], bytes(body["votes"]), _text(self._list)
         if voters != sorted(set(voters)) or not set(voters) <= set(self._list) or len(votes) != VOTE * len(voters):
             raise MessageRefused(f"{self.me!r} was sent signatures of strangers or doubles")
         right = sum(

@@ -19,7 +19,7 @@ words instead of one show single entries to whoever knows rho (which h_k carried
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.sums.field import P, evaluate
+from polyclinic.federation.sums.field import P, evaluate, within
 from polyclinic.federation.sums.fixedpoint import BITS, Words
 
 __all__ = ["Tag"]
@@ -58,8 +58,8 @@ class Tag:
         return cls(HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=b"polyclinic tag 1").derive(material))
 
     def _number(self, purpose: bytes) -> int:
-        # One block of HKDF-Expand; 256 bits reduced to 61 are uniform up to 2^-195.
-        return int.from_bytes(hmac.digest(self.key, purpose + b"\x01", "sha256"), "little")
+        # Keyed BLAKE2b; 256 bits reduced to 61 are uniform up to 2^-195.
+        return int.from_bytes(hashlib.blake2b(purpose, key=self.key, digest_size=32).digest(), "little")
 
     @property
     def rho(self) -> int:
@@ -77,9 +77,9 @@ class Tag:
     def accepts(self, words: Words, tag: int, members: Iterable[str]) -> bool:
         """Whether these words can be the sum over these members."""
         whole, names = words.view(np.int64), tuple(members)
-        if whole.size and max(int(whole.max()), -int(whole.min())) > 2**BITS + len(names):  # each was rounded once
+        if not within(whole, np.int64(2**BITS + len(names))):  # each was rounded once
             return False
-        pads = sum(self.pad(s) for s in names)
+        pads = sum([self.pad(s) for s in names])
         return (int(evaluate(whole, np.uint64(self.rho))) + pads - tag) % P == 0
 
     def check(self, opened: Words, members: Iterable[str]) -> Words:
