@@ -20,8 +20,9 @@ from polyclinic.engines.flare.leads import lead_for
 from polyclinic.engines.flare.letter import open_ask, seal_ask
 from polyclinic.engines.flare.order import make_order, read_order
 from polyclinic.engines.registry import federated
-from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolicyRefusal
+from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolicyRefusal, PolyclinicError
 from polyclinic.federation import wire
+from polyclinic.federation.certificate import Opened
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Fold
 from polyclinic.study import Study
@@ -282,6 +283,32 @@ def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world):
     rogue = seal_ask(world.sites["south"].identity(), order.digest, "north", {"what": "hello"})
     with pytest.raises(MessageRefused):
         open_ask(rogue, order, "north")
+
+
+@pytest.mark.parametrize("forge", ["one unit", "word and tag", "another list"])
+def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(world, monkeypatch, forge):
+    """One unit in one word of the second sum: every site's tag says no, and no further sum is taken."""
+    order = world.order(
+        world.study(f"forged-{forge.replace(' ', '-')}", TRIP.format(3, "masked"), head="deadline = 5\n")
+    )
+    world.open(order)
+    true = Opened.pack
+
+    def pack(self):
+        tree = true(self)
+        if self.number == 1:
+            words = tree["words"].copy()
+            words[0] += np.uint64(1)
+            if forge == "word and tag":
+                words[-1] += np.uint64(1)
+            tree["words"] = tree["words"] if forge == "another list" else words
+            tree["attempt"] += forge == "another list"
+        return tree
+
+    monkeypatch.setattr(Opened, "pack", pack)
+    with pytest.raises(PolyclinicError):
+        world.lead(order).run()
+    assert {d._fold.number for d in world.desks.values()} == {1}
 
 
 def test_secure_sum_is_entered_once_per_attempt(world):

@@ -38,7 +38,7 @@ def histories(rule: type[Promises], lists: list[tuple[str, ...]], me: str, attem
         for attempt, members in product(range(attempts), (x for x in lists if me in x)):
             promises = rule([Promise(a, x) for a, x in past])
             if (attempt, members) not in past and promises.may(attempt, members):
-                promises.sign(attempt, members)
+                promises.sign(Promise(attempt, members))
                 stack.append(tuple((p.attempt, p.members) for p in promises.signed))
     return found
 
@@ -77,19 +77,19 @@ def test_a_promise_is_kept_before_it_counts() -> None:
 
     mine = Promises(keep=full)
     with pytest.raises(OSError, match="disk full"):
-        mine.sign(0, ("a", "b", "c"))
+        mine.sign(Promise(0, ("a", "b", "c")))
     assert mine.signed == ()
     stored: list[Any] = []
     mine = Promises(keep=stored.append)
-    mine.sign(0, ("a", "b", "c"), b"k")
+    mine.sign(Promise(0, ("a", "b", "c"), b"k"))
     again = Promises(stored[-1])  # after a restart
     assert again.bound == ("a", "b", "c")
     assert not again.may(1, ("a", "b"))
     with pytest.raises(MessageRefused, match="another list"):
-        again.sign(1, ("a", "b"))
-    again.sign(0, ("a", "b", "c"))  # the same promise again is no new one
+        again.sign(Promise(1, ("a", "b")))
+    again.sign(Promise(0, ("a", "b", "c")))  # the same promise again is no new one
     assert len(again.signed) == 1
-    again.sign(2, ("a", "b", "c"))
+    again.sign(Promise(2, ("a", "b", "c")))
     assert not again.may(1, ("a", "b", "c"))
 
 

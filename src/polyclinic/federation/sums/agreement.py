@@ -54,8 +54,6 @@ class Session:
         The site, and who its neighbours are.
     id
         Digest of everybody's keys.
-    roster
-        Digest of who takes part under which rules: another roster needs another session.
     pairs
         Key with every other site.
     line
@@ -64,10 +62,8 @@ class Session:
         Sums for which secrets are shared at a time.
     """
 
-    def __init__(
-        self, me: str, circle: Circle, id: bytes, roster: bytes, pairs: dict[str, bytes], line: bytes, slots: int
-    ) -> None:
-        self.me, self.circle, self.id, self.roster, self.line, self.slots = me, circle, id, roster, line, slots
+    def __init__(self, me: str, circle: Circle, id: bytes, pairs: dict[str, bytes], line: bytes, slots: int) -> None:
+        self.me, self.circle, self.id, self.line, self.slots = me, circle, id, line, slots
         self.members: tuple[str, ...] = ()  # whose secrets I keep shares of, or would if they were neighbours
         self.batch, self.slot = -1, slots
         self._pairs, self._group = pairs, b""
@@ -185,8 +181,8 @@ class Session:
 class Board:
     """What the coordinator remembers between the sums of a run: public keys are gone, lines and locked tables stay."""
 
-    def __init__(self, circle: Circle, id: bytes, roster: bytes, lines: dict[str, bytes], slots: int) -> None:
-        self.circle, self.id, self.roster, self.lines, self.slots = circle, id, roster, lines, slots
+    def __init__(self, circle: Circle, id: bytes, lines: dict[str, bytes], slots: int) -> None:
+        self.circle, self.id, self.lines, self.slots = circle, id, lines, slots
         self.members: tuple[str, ...] = ()
         self.batch, self.slot = -1, slots
         self.commits: dict[str, bytes] = {}

@@ -26,7 +26,7 @@ from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, a
 from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts
 from polyclinic.federation.sums import graph
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
-from polyclinic.federation.sums.promise import Promises
+from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.federation.sums.stream import stream
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 
@@ -139,7 +139,7 @@ class Cycle(Sum):
                 f"a cycle sum needs at least {few} sites, 1 colluder or more, no coordinator, and a contribution from everybody"
             )
         if promises is not None:  # everybody is needed: the list is the roster
-            promises.sign(roster.attempt, roster.sites)
+            promises.sign(Promise(roster.attempt, roster.sites))
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
         envelope = Envelope(me, roster, step, self.identities.get(me))
         return CycleNode(envelope, self.way(roster), words, self.share(roster))

@@ -37,7 +37,9 @@ class LineEnvelope(Envelope):
         return Message(self.me, to, kind, s.round, s.name, self.roster.attempt, {**body, "signature": mac})
 
     def _mac(self, key: bytes, sender: str, to: str, kind: str, body: Any) -> bytes:
-        text = hashlib.sha256(wire.encode(body)).digest()  # of long texts three times as fast as the keyed digest itself
+        text = hashlib.sha256(
+            wire.encode(body)
+        ).digest()  # of long texts three times as fast as the keyed digest itself
         return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), text)
 
     def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:

@@ -80,8 +80,8 @@ class Masked(Sum):
         if not 1 <= slots <= 255:
             raise ConfigError(f"slots {slots}: secrets are shared for 1 to 255 sums at a time")
         self.identities, self.least, self.slots, self.once = dict(identities or {}), least, slots, once
-        self.sessions: dict[str, Session] = {}  # of the sites that run here, between sums
-        self.board: Board | None = None  # the coordinator's, if it runs here
+        self.sessions: dict[tuple[str, bytes], Session] = {}  # of the sites that run here, between sums, by roster
+        self.boards: dict[bytes, Board] = {}  # the coordinator's, if it runs here
         self.agreed: dict[tuple[bytes, bytes], bytes] = {}  # one process: a pair's key is computed once, not twice
 
     def enrol(self, roster: Roster) -> Roster:
@@ -129,11 +129,10 @@ class Masked(Sum):
         same = parties_digest(roster)
         fresh = roster.attempt > 0 or not self.once or (promises is not None and bool(promises.bound))
         if mine is None:
-            board = None if fresh or self.board is None or self.board.roster != same else self.board
+            board = None if fresh else self.boards.get(same)
             envelope = LineEnvelope(me, roster, step, self.identities.get(me), lines=board.lines if board else None)
             return MaskedCoordinator(envelope, self, board)
-        session = None if fresh else self.sessions.get(me)
-        session = None if session is None or session.roster != same else session
+        session = None if fresh else self.sessions.get((me, same))
         lines = None if session is None or roster.coordinator is None else {roster.coordinator: session.line}
         envelope = LineEnvelope(me, roster, step, self.identities.get(me), lines=lines)
         words = FixedPoint.of(step, n).encode(flatten(step, mine, me), me)

@@ -71,7 +71,8 @@ class MaskedCoordinator(Party):
 
     def _again(self) -> list[Message]:
         told, self._got = sorted(self._got), {}
-        self._phase, self._board, self._adder.board = 0, None, None
+        self._phase, self._board = 0, None
+        self._adder.boards.pop(parties_digest(self.roster), None)
         self._sum = np.zeros(self.step.size + 2, np.uint64)
         self.envelope.lines.clear()
         self.envelope.forget("shares", "masked")
@@ -148,7 +149,8 @@ class MaskedCoordinator(Party):
 
     def _burn(self) -> list[Message]:
         self._result, self._got, self._sum = "burnt", {}, np.zeros(0, np.uint64)
-        self._board = self._adder.board = None
+        self._board = None
+        self._adder.boards.pop(parties_digest(self.roster), None)
         return [self.envelope.seal(s, "abort", {}) for s in self._expected]
 
     def _advance(self) -> list[Message]:
@@ -170,7 +172,7 @@ class MaskedCoordinator(Party):
         id = digest([self.envelope.context, {s: got[s]["line"] for s in here}])
         lines = {s: agree(key, got[s]["line"], id, "line", self.me, s) for s in here}
         around = circle(tuple(here), self.roster.threshold, self.roster.colluders, id)
-        self._board = Board(around, id, parties_digest(self.roster), lines, self._adder.slots)
+        self._board = Board(around, id, lines, self._adder.slots)
         public = key.public_key().public_bytes_raw()
         out = self._tell("keys", lambda s: {"sites": got, "line": public})
         self.envelope.lines = dict(lines)
@@ -214,8 +216,11 @@ class MaskedCoordinator(Party):
         self.opened, self._sum = total, np.zeros(0, np.uint64)
         values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])
         self._result = unflatten(self.step, values, len(self._alive), self._adder.share(self.roster))
-        whole = tuple(self._alive) == board.members
-        self._adder.board = board if whole and self._adder.once else None
+        same = parties_digest(self.roster)
+        if tuple(self._alive) == board.members and self._adder.once:
+            self._adder.boards[same] = board
+        else:
+            self._adder.boards.pop(same, None)
         return []
 
     def _tell(self, kind: str, body: Callable[[str], Mapping[str, Any]]) -> list[Message]:

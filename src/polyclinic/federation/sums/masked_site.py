@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.envelope import Party, agree, digest, parties_digest
-from polyclinic.federation.protocol import Message, Roster, Step, Total
+from polyclinic.federation.protocol import Message, Step, Total
 from polyclinic.federation.sums.agreement import VOTE, Session
 from polyclinic.federation.sums.field import accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.line import LineEnvelope
 from polyclinic.federation.sums.neighbours import circle
-from polyclinic.federation.sums.promise import Promises
+from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.federation.sums.stream import stream
 from polyclinic.federation.sums.tag import Tag
 from polyclinic.federation.sums.vector import unflatten
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["MaskedSite", "read"]
 
 
-def read(step: Step, roster: Roster, opened: Words, members: tuple[str, ...], tag: Tag) -> Total:
-    """The total of opened words that pass the tag; a site that was restarted has the tag's key in its :class:`Promise`."""
-    if opened.dtype != np.uint64 or opened.shape != (step.size + 2,):
-        raise MessageRefused(f"a total of {opened.shape} numbers, {step.size + 2} are expected")
-    values = FixedPoint.of(step, len(roster.sites)).decode(tag.check(opened, members))
-    return unflatten(step, values, len(members), 1.0 / (roster.threshold - roster.colluders))
+def read(step: Step, share: float, opened: Words, promise: Promise) -> Total:
+    """The total of opened words that are the sum over the list of a promise; refused if the tag says that they are not."""
+    if not isinstance(opened, np.ndarray) or opened.dtype != np.uint64 or opened.shape != (step.size + 2,):
+        raise MessageRefused(f"a total of other words than the {step.size + 2} that are expected")
+    values = FixedPoint.of(step, promise.sites).decode(Tag(promise.key).check(opened, promise.members))
+    return unflatten(step, values, len(promise.members), share)
 
 
 def _text(listed: list[str]) -> bytes:
@@ -58,6 +58,7 @@ class MaskedSite(Party):
     ) -> None:
         super().__init__(envelope)
         self._words, self._adder, self._session = words, adder, session
+        self._place = (self.me, parties_digest(self.roster))
         self._least = max(adder.least, self.roster.threshold)
         self._promises = Promises() if promises is None else promises
         self._key: X25519PrivateKey | None = None
@@ -117,7 +118,7 @@ class MaskedSite(Party):
 
     def _drop(self) -> None:
         self._session, self._slot, self._tag = None, -1, None
-        self._adder.sessions.pop(self.me, None)
+        self._adder.sessions.pop(self._place, None)
         self.envelope.lines.clear()
 
     def _members(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
@@ -149,7 +150,7 @@ class MaskedSite(Party):
         pairs = {s: self._pair(mine, publics[s], id, s) for s in members if s != self.me}
         line = agree(self._key, bytes(body["line"]), id, "line", self.me, sender)
         around = circle(tuple(members), self.roster.threshold, self.roster.colluders, id)
-        session = Session(self.me, around, id, parties_digest(self.roster), pairs, line, self._adder.slots)
+        session = Session(self.me, around, id, pairs, line, self._adder.slots)
         letter = session.deal()
         self._session, self._key = session, None
         self.envelope.lines[sender] = line
@@ -193,7 +194,8 @@ class MaskedSite(Party):
         listed = self._members([str(s) for s in body["sites"]], session.members)
         if not session.circle.safe(set(listed), self.roster.colluders):
             raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
-        self._promises.sign(self.roster.attempt, tuple(listed), self._tag.key)  # on disk before the vote leaves
+        made = Promise(self.roster.attempt, tuple(listed), self._tag.key, len(self.roster.sites))
+        self._promises.sign(made)  # on disk before the vote leaves
         self._list, text = listed, _text(listed)
         votes = [bytes(VOTE) if s == self.me else session.vote(context, text, self.me, s) for s in listed]
         return self._send("signed", {"votes": b"".join(votes)})
@@ -222,7 +224,8 @@ class MaskedSite(Party):
         """The total from the words that were opened, if they are the sum over the list that I signed; refused otherwise."""
         if self._tag is None or tuple(members) != tuple(self._list):
             raise MessageRefused(f"{self.me!r} has not signed the list of {len(members)} sites of this total")
-        return read(self.step, self.roster, opened, members, self._tag)
+        made = Promise(self.roster.attempt, members, self._tag.key, len(self.roster.sites))
+        return read(self.step, self._adder.share(self.roster), opened, made)
 
     def _on_abort(self, sender: str, body: dict[str, Any]) -> list[Message]:
         self._forget("burnt")
@@ -232,9 +235,9 @@ class MaskedSite(Party):
         """The sum is over. Keys stay for the next one if everybody who has them was in this one; otherwise they go."""
         session, self._session, self._result = self._session, None, outcome
         if session is not None and outcome == "done" and tuple(self._list) == session.members and self._adder.once:
-            self._adder.sessions[self.me] = session
+            self._adder.sessions[self._place] = session
         else:
-            self._adder.sessions.pop(self.me, None)
+            self._adder.sessions.pop(self._place, None)
         self._words, self._key = np.zeros(0, np.uint64), None
 
     def deadline(self) -> list[Message]:

@@ -24,11 +24,12 @@ __all__ = ["Promise", "Promises"]
 
 @dataclass(frozen=True)
 class Promise:
-    """A list that was signed, and the key with which the site checks the total of that attempt (``sums.tag``)."""
+    """A list that was signed, and with what the site checks the total of that attempt (``sums.tag``)."""
 
     attempt: int
     members: tuple[str, ...]
-    key: bytes = b""
+    key: bytes = b""  # of the tag
+    sites: int = 0  # on the roster of the attempt: the scale of the numbers follows from it
 
 
 class Promises:
@@ -45,7 +46,7 @@ class Promises:
     Examples
     --------
     >>> mine = Promises()
-    >>> mine.sign(0, ("east", "north", "south"))
+    >>> mine.sign(Promise(0, ("east", "north", "south")))
     >>> mine.may(1, ("east", "north", "south")), mine.may(1, ("east", "north"))
     (True, False)
     """
@@ -66,17 +67,17 @@ class Promises:
         again = any(p.attempt == attempt for p in self.signed)
         return same and (again or all(attempt > p.attempt for p in self.signed))
 
-    def sign(self, attempt: int, members: tuple[str, ...], key: bytes = b"") -> None:
+    def sign(self, made: Promise) -> None:
         """Make a promise, durably; :class:`MessageRefused` if an earlier one stands against it."""
-        if not self.may(attempt, members):
+        if not self.may(made.attempt, made.members):
             raise MessageRefused(
-                f"a list of {len(members)} sites in attempt {attempt}: another list of this sum was signed before, and only "
+                f"a list of {len(made.members)} sites in attempt {made.attempt}: another list of this sum was signed before, and only "
                 "one is ever opened",
                 faults=[f"attempt {p.attempt}: {', '.join(p.members)}" for p in self.signed],
                 hint="propose the list that was signed, and wait until everybody on it is back",
             )
-        if not any(p.attempt == attempt for p in self.signed):
-            after = (*self.signed, Promise(attempt, members, key))
+        if not any(p.attempt == made.attempt for p in self.signed):
+            after = (*self.signed, made)
             if self._keep is not None:
                 self._keep(after)
             self.signed = after

@@ -39,7 +39,7 @@ from polyclinic.federation.sums import graph, pdmm
 from polyclinic.federation.sums.consensus import Plan, SubspaceNode, gaussian
 from polyclinic.federation.sums.fixedpoint import LIMB, LIMBS, FixedPoint, join, split
 from polyclinic.federation.sums.leak import Schedule, mask_sd
-from polyclinic.federation.sums.promise import Promises
+from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.federation.sums.vector import flatten, only_added, unflatten
 from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.masks import Masks
@@ -186,7 +186,7 @@ class Subspace(Sum):
             raise ConfigError(f"{me!r} brings no contribution: a subspace sum has no coordinator")
         plan = self.plan(roster, paid=step.noise_sd > 0)
         if promises is not None:  # everybody is needed: the list is the roster
-            promises.sign(roster.attempt, roster.sites)
+            promises.sign(Promise(roster.attempt, roster.sites))
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
         return SubspaceNode(Envelope(me, roster, step, self.identities.get(me)), plan, split(words), self.share(roster))
 
