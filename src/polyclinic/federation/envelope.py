@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -171,25 +171,38 @@ def _verify(key: bytes, signature: bytes, data: bytes) -> None:
     Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
 
 
-_LAST: list[tuple[Roster, bytes]] = []
+T = TypeVar("T")
 
 
+def _remembered(compute: Callable[[Roster], T]) -> Callable[[Roster], T]:
+    """A function of a roster that knows its last few answers: with many sites in one process all ask for the same."""
+    last: list[tuple[Roster, T]] = []
+
+    def ask(roster: Roster) -> T:
+        for known, value in last:
+            if known is roster:
+                return value
+        value = compute(roster)
+        last[:] = [(roster, value), *last[:3]]
+        return value
+
+    return ask
+
+
+@_remembered
 def parties_digest(roster: Roster) -> bytes:
-    """Digest of who takes part under which rules and keys, whatever the attempt; remembered for the last rosters."""
-    for known, value in _LAST:
-        if known is roster:
-            return value
-    value = digest(
-        [
-            list(roster.sites),
-            roster.coordinator,
-            sorted([list(e) for e in roster.edges]),
-            [roster.threshold, roster.colluders],
-            dict(roster.keys),
-        ]
-    )
-    _LAST[:] = [(roster, value), *_LAST[:3]]
-    return value
+    """Digest of who takes part under which rules and keys, whatever the attempt and the chain."""
+    rules = [roster.threshold, roster.colluders]
+    edges = sorted([list(e) for e in roster.edges])
+    return digest([list(roster.sites), roster.coordinator, edges, rules, dict(roster.keys)])
+
+
+@_remembered
+def _parties(roster: Roster) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Who takes part, and whose key is missing."""
+    parties = [*roster.sites, *([roster.coordinator] if roster.coordinator else [])]
+    missing = [f"no pinned verification key of {p!r}" for p in parties if len(roster.keys.get(p, b"")) != 32]
+    return frozenset(parties), tuple(missing)
 
 
 class Envelope:
@@ -204,8 +217,8 @@ class Envelope:
     """
 
     def __init__(self, me: str, roster: Roster, step: Step, identity: Identity | None) -> None:
-        parties = [*roster.sites, *([roster.coordinator] if roster.coordinator else [])]
-        faults = [f"no pinned verification key of {p!r}" for p in parties if len(roster.keys.get(p, b"")) != 32]
+        parties, missing = _parties(roster)
+        faults = list(missing)
         if me not in parties:
             faults.append(f"{me!r} is not on the roster")
         if identity is None:
@@ -229,7 +242,7 @@ class Envelope:
                 [float(step.bound), float(step.weight_bound), step.grid, float(step.noise_sd)],
             ]
         )
-        self._parties = frozenset(parties)
+        self._parties = parties
         self._seen: set[tuple[str, str]] = set()
 
     def sign(self, purpose: str, value: Any) -> bytes:

@@ -14,6 +14,7 @@ import polyclinic as pc
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Message, Total
+from polyclinic.federation.sums.agreement import to_bits
 from polyclinic.federation.sums.masked import Masked
 from polyclinic.federation.sums.neighbours import Circle, circle
 
@@ -275,4 +276,4 @@ def test_a_site_is_not_cut_off_by_calling_its_neighbours_lost(add: Make, network
     assert len(left) >= roster.threshold
     for s in left:
         with pytest.raises(MessageRefused, match="hang together"):
-            sides[s].receive(office.envelope.seal(s, "survivors", {"sites": left}))
+            sides[s].receive(office.envelope.seal(s, "survivors", {"sites": to_bits(left, roster.sites)}))

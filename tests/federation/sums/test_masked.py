@@ -18,6 +18,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
 from polyclinic.federation.sums import by_name
+from polyclinic.federation.sums.agreement import to_bits
 from polyclinic.federation.sums.fixedpoint import FixedPoint
 from polyclinic.federation.sums.masked import Masked, MaskedCoordinator, MaskedSite, least_threshold, stream
 from polyclinic.federation.sums.vector import flatten
@@ -174,17 +175,20 @@ def test_a_lying_coordinator_cannot_get_two_lists_signed(network: Make) -> None:
     signed = {}
     for site in roster.sites[1:]:
         listed = alive if site in roster.sites[1:3] else dead
-        (answer,) = sides[site].receive(coordinator.envelope.seal(site, "survivors", {"sites": listed}))
+        (answer,) = sides[site].receive(
+            coordinator.envelope.seal(site, "survivors", {"sites": to_bits(listed, roster.sites)})
+        )
         signed[site] = answer.body["votes"]
     assert survivors
     voters = sorted(signed)
     for site in voters:  # nobody can be shown 4 votes for the list that it voted for itself
-        at = (alive if site in roster.sites[1:3] else dead).index(site)
+        mine = alive if site in roster.sites[1:3] else dead
+        at, bits = mine.index(site), to_bits(voters, mine)
         votes = b"".join(signed[v][16 * at : 16 * at + 16].ljust(16, b"0") for v in voters)
         with pytest.raises(MessageRefused, match="2 right signatures"):
-            sides[site].receive(coordinator.envelope.seal(site, "signatures", {"voters": voters, "votes": votes}))
+            sides[site].receive(coordinator.envelope.seal(site, "signatures", {"voters": bits, "votes": votes}))
         with pytest.raises(MessageRefused, match=r"one list|received before"):
-            sides[site].receive(coordinator.envelope.seal(site, "survivors", {"sites": alive}))
+            sides[site].receive(coordinator.envelope.seal(site, "survivors", {"sites": to_bits(alive, roster.sites)}))
     assert victim in alive
 
 
@@ -209,10 +213,11 @@ def test_too_few_signatures_release_no_share(network: Make) -> None:
     (message,) = [m for m in queue if m.to == roster.sites[0]]
     voters, votes = message.body["voters"], message.body["votes"]
     for body, why in [
-        ({"voters": voters[:3], "votes": votes[: 3 * 16]}, "3 right signatures"),
+        ({"voters": to_bits(roster.sites[:3], roster.sites), "votes": votes[: 3 * 16]}, "3 right signatures"),
         ({"voters": voters, "votes": bytes(16) * 5}, "1 right signatures"),
         ({"voters": voters, "votes": votes[16:] + votes[:16]}, "1 right signatures"),
-        ({"voters": [voters[0]] * 5, "votes": votes}, "doubles"),
+        ({"voters": voters, "votes": votes[16:]}, "more or fewer"),
+        ({"voters": b"\xff", "votes": votes}, "malformed"),
     ]:
         forged = sides["coordinator"].envelope.seal(roster.sites[0], "signatures", body)
         with pytest.raises(MessageRefused, match=why):

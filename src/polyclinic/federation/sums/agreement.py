@@ -14,8 +14,9 @@ order, state, step, roster or attempt makes masks that do not cancel. A slot is 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from polyclinic.federation.sums.shamir import ELEMENTS, Elements
 from polyclinic.federation.sums.stream import stream
 from polyclinic.federation.sums.tag import Tag
 
-__all__ = ["Board", "Session", "keyed"]
+__all__ = ["Board", "Session", "from_bits", "keyed", "to_bits"]
 
 VOTE = 16  # bytes of a vote for one keeper
 
@@ -172,10 +173,43 @@ class Session:
             a[:, slot] = 0
         return out
 
-    def vote(self, context: bytes, text: bytes, voter: str, keeper: str) -> bytes:
-        """A vote of one site, for one other to check: a digest keyed with the key of the two. ``text`` has 32 bytes."""
-        key = self._pairs[keeper if voter == self.me else voter]
-        return hashlib.blake2b(context + text + voter.encode(), key=key, digest_size=VOTE, person=b"vote").digest()
+    def votes(self, context: bytes, text: bytes, listed: Sequence[str]) -> bytes:
+        """My votes, one for each on the list to check: a digest keyed with the key of the two. ``text`` has 32 bytes."""
+        said, pairs, none = context + text + self.me.encode(), self._pairs, bytes(VOTE)
+        return b"".join([_vote(pairs[s], said) if s in pairs else none for s in listed])
+
+    def count(self, context: bytes, text: bytes, voters: Sequence[str], votes: bytes, enough: int) -> int:
+        """How many of these votes for me are right, mine included; counting stops at ``enough``."""
+        right, head = 0, context + text
+        for i, s in enumerate(voters):
+            own = s == self.me
+            if own or hmac.compare_digest(_vote(self._pairs[s], head + s.encode()), votes[VOTE * i : VOTE * (i + 1)]):
+                right += 1
+                if right >= enough:
+                    break
+        return right
+
+
+def _vote(key: bytes, said: bytes) -> bytes:
+    return hashlib.blake2b(said, key=key, digest_size=VOTE, person=b"vote").digest()
+
+
+def to_bits(names: Collection[str], order: Sequence[str]) -> bytes:
+    """Some of the sites that everybody knows, as bits.
+
+    >>> from_bits(to_bits(["a", "c"], "abc"), "abc")
+    ['a', 'c']
+    """
+    here = set(names)
+    return np.packbits([s in here for s in order]).tobytes()
+
+
+def from_bits(bits: bytes, order: Sequence[str]) -> list[str]:
+    """Inverse of :func:`to_bits`; in the order of ``order``."""
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8))
+    if len(bits) != (len(order) + 7) // 8 or flags[len(order) :].any():
+        raise ValueError("a list of sites has the wrong length")
+    return list(order) if flags[: len(order)].all() else [s for s, x in zip(order, flags) if x]
 
 
 class Board:

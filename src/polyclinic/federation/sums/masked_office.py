@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.envelope import Party, agree, digest, parties_digest
 from polyclinic.federation.protocol import Message
-from polyclinic.federation.sums.agreement import VOTE, Board, keyed
+from polyclinic.federation.sums.agreement import VOTE, Board, keyed, to_bits
 from polyclinic.federation.sums.field import P, accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint
 from polyclinic.federation.sums.line import LineEnvelope
@@ -190,12 +190,14 @@ class MaskedCoordinator(Party):
         if not self._board.circle.safe(set(here), self.roster.colluders):
             return self._burn()
         self._alive = here
-        return self._tell("survivors", lambda s: {"sites": here})
+        bits = to_bits(here, self._board.members)
+        return self._tell("survivors", lambda s: {"sites": bits})
 
     def _after_signed(self, here: list[str], got: dict[str, Any]) -> list[Message]:
         votes = np.frombuffer(b"".join(got[s] for s in here), np.uint8).reshape(len(here), len(self._alive), VOTE)
         at = {s: i for i, s in enumerate(self._alive)}
-        return self._tell("signatures", lambda s: {"voters": here, "votes": votes[:, at[s]].tobytes()})
+        voters = to_bits(here, self._alive)
+        return self._tell("signatures", lambda s: {"voters": voters, "votes": votes[:, at[s]].tobytes()})
 
     def _after_unmask(self, here: list[str], got: dict[str, Any]) -> list[Message]:
         """Take the masks off the SUM; no single vector exists any more."""

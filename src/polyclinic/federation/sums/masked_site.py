@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.envelope import Party, agree, digest, parties_digest
 from polyclinic.federation.protocol import Message, Step, Total
-from polyclinic.federation.sums.agreement import VOTE, Session
+from polyclinic.federation.sums.agreement import VOTE, Session, from_bits
 from polyclinic.federation.sums.field import accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.line import LineEnvelope
@@ -123,8 +122,8 @@ class MaskedSite(Party):
 
     def _members(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
         """A list of sites from the coordinator: sorted, distinct, on the roster, enough, and with me in it."""
-        listed, allowed = list(names), set(within)
-        if listed != sorted(set(listed)) or not set(listed) <= allowed:
+        listed, allowed = list(names), within if isinstance(within, tuple) else tuple(within)
+        if listed != list(allowed) and (listed != sorted(set(listed)) or not set(listed) <= set(allowed)):
             raise MessageRefused(f"{self.me!r} was sent a list with strangers or doubles")
         if len(listed) < self._least or self.me not in listed:
             raise MessageRefused(
@@ -191,27 +190,22 @@ class MaskedSite(Party):
         session, context = self._session, self.envelope.context
         if session is None or self._tag is None or self._list:
             raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
-        listed = self._members([str(s) for s in body["sites"]], session.members)
+        listed = self._members(from_bits(bytes(body["sites"]), session.members), session.members)
         if not session.circle.safe(set(listed), self.roster.colluders):
             raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
         made = Promise(self.roster.attempt, tuple(listed), self._tag.key, len(self.roster.sites))
         self._promises.sign(made)  # on disk before the vote leaves
-        self._list, text = listed, _text(listed)
-        votes = [bytes(VOTE) if s == self.me else session.vote(context, text, self.me, s) for s in listed]
-        return self._send("signed", {"votes": b"".join(votes)})
+        self._list = listed
+        return self._send("signed", {"votes": session.votes(context, _text(listed), listed)})
 
     def _on_signatures(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context
         if session is None or not self._list:
             raise MessageRefused(f"{self.me!r} has signed no list of survivors yet")
-        voters, votes, text = [str(s) for s in body["voters"]], bytes(body["votes"]), _text(self._list)
-        if voters != sorted(set(voters)) or not set(voters) <= set(self._list) or len(votes) != VOTE * len(voters):
-            raise MessageRefused(f"{self.me!r} was sent signatures of strangers or doubles")
-        right = sum(
-            s == self.me
-            or hmac.compare_digest(session.vote(context, text, s, self.me), votes[VOTE * i : VOTE * (i + 1)])
-            for i, s in enumerate(voters)
-        )
+        voters, votes = from_bits(bytes(body["voters"]), self._list), bytes(body["votes"])
+        if len(votes) != VOTE * len(voters):
+            raise MessageRefused(f"{self.me!r} was sent more or fewer signatures than voters")
+        right = session.count(context, _text(self._list), voters, votes, self.roster.threshold)
         if right < self.roster.threshold:
             raise MessageRefused(
                 f"{right} right signatures under the list of survivors; the threshold is {self.roster.threshold}"
