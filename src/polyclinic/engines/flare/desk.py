@@ -333,6 +333,8 @@ class Desk:
                 raise ProtocolMismatch(
                     f"sum {opened.number} counts this site, which has signed no list of that attempt"
                 )
+            if signed and signed[0].sites != len(sites):  # the unit of the words, which the tag does not cover
+                raise ProtocolMismatch(f"sum {opened.number}: another roster than that of the attempt signed here")
             roster = self.order.roster(sites, opened.attempt, paid=bool(step.noise_sd))
             tag = Tag(signed[0].key) if signed else None
             opened = replace(opened, total=read_words(step, roster, opened.words, members, tag))
@@ -632,7 +634,7 @@ class Desk:
             "committed": list(self._committed or ()),
             "prepared": list(self._prepared[0]) if self._prepared else None,
             "entered": [[k[0], k[1], v] for k, v in self._entered.items()],
-            "signed": [[k, p.attempt, list(p.members), p.key] for k, v in self._signed.items() for p in v],
+            "signed": [[k, p.attempt, list(p.members), p.key, p.sites] for k, v in self._signed.items() for p in v],
             "fold": None,
         }
         if self._fold is not None:
@@ -657,8 +659,8 @@ class Desk:
             key = (int(value["prepared"][0]), int(value["prepared"][1]))
             self._prepared = (key, read(key))
         self._entered = {(a, b): v for a, b, v in value["entered"]}
-        for number, attempt, members, secret in value.get("signed", ()):
-            self._signed[number] = (*self._signed.get(number, ()), Promise(attempt, tuple(members), secret))
+        for number, attempt, members, secret, n in value.get("signed", ()):
+            self._signed[number] = (*self._signed.get(number, ()), Promise(attempt, tuple(members), secret, n))
         if value.get("fold") is not None:
             self._start_fold(tuple(value["fold"]["begun"]), keep=False).restore(value["fold"]["now"])
             self._prepared_public = value["fold"]["next"]
