@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -223,7 +224,12 @@ class Run:
 
 def load(path: str | Path) -> Learned:
     """A model from its file (``*.phenotypes`` ...), or from a run folder, of whichever engine. Nothing is executed."""
-    return read_model(RunFolder(Path(path)).model() if Path(path).is_dir() else path)
+    model = read_model(RunFolder(Path(path)).model() if Path(path).is_dir() else path)
+    if model.origin.censored:
+        warnings.warn(
+            f"{path}: censored, codes of few patients were removed; the whole model is in the run folder", stacklevel=2
+        )
+    return model
 
 
 def _released(name: str, value: Any) -> bool:

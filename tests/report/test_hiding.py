@@ -49,6 +49,25 @@ def test_exports_mark_every_hole_and_the_run_keeps_the_whole_model(plain_run: Ru
     assert max(shares.values()) <= 1 + 1e-6
 
 
+def test_the_exported_model_file_says_that_it_is_censored_and_places_nobody_by_mistake(
+    plain_run: RunFolder, tmp_path: Path
+) -> None:
+    export(plain_run, out=tmp_path)
+    whole = pc.load(plain_run.path)
+    with pytest.warns(UserWarning, match="censored"):
+        holes = pc.load(tmp_path / "model.phenotypes")
+    assert holes.origin.censored and not whole.origin.censored
+    site = pc.datasets.icu_network(patients=600, seed=1)[0]
+    assert whole.transform(site).shape == (site.patients, 8)
+    if min(min(k) for k in holes.origin.further["kept"]) < 0.9:
+        with pytest.raises(pc.errors.DataError, match="censored"):
+            holes.transform(site)
+    spoilt = replace(holes, origin=replace(holes.origin, further={"kept": [[0.5, 1.0]] * 8}))
+    with pytest.raises(pc.errors.DataError, match="50% of its squared weight"):
+        spoilt.transform(site)
+    assert spoilt.transform(site, allow_censored=True).shape == (site.patients, 8)
+
+
 def test_a_phenotype_without_a_name_says_why_and_the_top_of_the_page_what_would_help(
     plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Phenotypes", "patients_of"]
 
 NDBool = NDArray[np.bool_]
+WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients may still be placed on it
 
 
 def patients_of(data: Any) -> SparseTensor:
@@ -115,13 +116,26 @@ class Phenotypes(Value):
         unseen: Unseen = ...,
         coverage: Literal[False] = ...,
         min_coverage: float = ...,
+        allow_censored: bool = ...,
     ) -> Array: ...
     @overload
     def transform(
-        self, data: SparseTensor | Site, *, unseen: Unseen = ..., coverage: Literal[True], min_coverage: float = ...
+        self,
+        data: SparseTensor | Site,
+        *,
+        unseen: Unseen = ...,
+        coverage: Literal[True],
+        min_coverage: float = ...,
+        allow_censored: bool = ...,
     ) -> tuple[Array, Coverage]: ...
     def transform(
-        self, data: SparseTensor | Site, *, unseen: Unseen = "error", coverage: bool = False, min_coverage: float = 0.5
+        self,
+        data: SparseTensor | Site,
+        *,
+        unseen: Unseen = "error",
+        coverage: bool = False,
+        min_coverage: float = 0.5,
+        allow_censored: bool = False,
     ) -> Array | tuple[Array, Coverage]:
         """(patients, R) memberships of new patients; codes are found by their labels.
 
@@ -135,10 +149,27 @@ class Phenotypes(Value):
             Also return how much was read.
         min_coverage
             Refused where a smaller share of the events can be read.
+        allow_censored
+            Place patients even where codes that hold more than a tenth of a phenotype were removed before this model
+            was written (``report --export``): a model with holes is not the model.
         """
+        holes = [] if allow_censored else self._holes()
+        if holes:
+            raise DataError(
+                "this model is censored: codes that may not be shown were removed, so patients would be placed wrongly",
+                faults=[f"phenotype {r}: {left:.0%} of its squared weight is left" for r, left in holes],
+                hint="use the whole model (the run folder's own), or allow_censored=True",
+            )
         tensor, cover = on_codes(patients_of(data), self.axes, self.factors, unseen=unseen, least=min_coverage)
         placed = self.placing.place(tensor, self.factors)
         return (placed, cover) if coverage else placed
+
+    def _holes(self) -> list[tuple[int, float]]:
+        """Phenotypes, counted from 1, of which a censored file lacks more than a tenth, and how much is left."""
+        if not self.origin.censored:
+            return []
+        kept = self.origin.further.get("kept") or [[0.0]] * self.rank
+        return [(r, float(min(k))) for r, k in enumerate(kept, start=1) if min(k) < WHOLE]
 
     def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """How well patients are explained, memberships solved anew, over the cells as they were counted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,10 +56,28 @@ def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
     censored = any(k.startswith("hidden") for k in arrays)
     about = {k: v for k, v in run.outcome.items() if k != "history"}
     folder.write_json(described, {"censored": censored, **({"note": CENSORED} if censored else {}), **about})
+    written += _model_file(folder, run, arrays, place)
     bib = place / "citation.bib"
     with atomic(bib) as temporary:
         temporary.write_text(bibtex(str(run.outcome["method"])), encoding="utf-8")
     return [*written, model, described, bib]
+
+
+def _model_file(folder: RunFolder, run: RunContents, arrays: dict[str, Any], place: Path) -> list[Path]:
+    """The run's model file as it may be passed on: with holes, and saying so first (CONCORD 24)."""
+    from polyclinic.learned.phenotypes import Phenotypes
+    from polyclinic.run import load
+
+    if not list(folder.path.glob("model.*")):
+        return []  # a run of before
+    whole = load(folder.path)
+    if not isinstance(whole, Phenotypes):
+        return []
+    if "kept" in arrays:
+        factors = tuple(np.ascontiguousarray(arrays[f"factor{n}"]) for n in range(1, len(whole.factors) + 1))
+        further = {**whole.origin.further, "kept": run.kept.tolist()}
+        whole = replace(whole, factors=factors, origin=replace(whole.origin, censored=True, further=further))
+    return [whole.save(place / "model.phenotypes")]
 
 
 def shareable_arrays(run: RunContents) -> dict[str, Any]:

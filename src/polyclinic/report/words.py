@@ -124,6 +124,9 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     )
     if m.get("bytes_up"):
         first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in {m['rounds']} rounds."
+    sources = run.study.get("attrition") or [{"patients": None}]
+    if run.patients and sources[0]["patients"] is not None and run.patients > sources[0]["patients"]:
+        first += " A patient of two sites counts at both."
     out = [first, *filter(None, [flow(run.study)]), *_small(run.study.get("small"))]
     if cards:
         out += _where(cards)
