@@ -30,8 +30,9 @@ from polyclinic.tensors.vocabulary import Coverage, Vocabulary, choose_codes
 __all__ = ["Coverage", "Vocabulary", "choose_codes", "count_together", "repeats"]
 
 SLICE: Final = 1_000_000  # combinations of codes laid out at a time
+SLICES: Final = 24  # at most so many: each looks through all events
 PACKED: Final = 2**62  # combinations of a slice's patients and codes that one number can name
-Cells = list[NDArray[Any]]  # p, codes of every mode, values
+Cells = list[NDArray[Any]]  # patients, how many cells each has, codes of every mode, values
 
 
 def count_together(
@@ -48,7 +49,7 @@ def count_together(
     with reading("events"):
         entering, used = _units(con, rule, len(sizes), None if site is None else vocabulary.sites.index(site))
         parts = [_reduced(*part, sizes, rule) for part in _slices(con, rule, len(sizes))]
-        con.execute("DROP TABLE unit")
+        con.execute(f"DROP {'TABLE' if _is(con, 'unit', 'TABLE') else 'VIEW'} unit")
         if site is None:
             con.execute("DROP TABLE fact")
     dropped = {lonely(rule): entering - used} if entering > used else {}
@@ -73,19 +74,38 @@ def repeats(con: Connection, rule: TensorRule) -> float:
 def _units(con: Connection, rule: TensorRule, modes: int, site: int | None) -> tuple[int, int]:
     """Table ``unit`` (p, w, t, mode, code) of events that can have a partner; how many events entered, and how many are left."""
     where = "" if site is None else f" WHERE f.s = {int(site)}"
-    con.execute(
-        "CREATE OR REPLACE TEMP TABLE entering AS SELECT f.p, f.w, f.t, f.mode, c.code FROM fact f "
-        f"JOIN chosen c ON c.mode = f.mode AND c.label = f.code{where}"
+    same = con.execute(
+        "SELECT count(*) = (SELECT count(DISTINCT (mode, code)) FROM fact) AND bool_and(label = code) FROM chosen"
+    ).fetchone()
+    source = (
+        f"SELECT f.p, f.w, f.t, f.mode, f.code FROM fact f{where}"
+        if same and same[0]  # every code is kept where it is
+        else f"SELECT f.p, f.w, f.t, f.mode, c.code FROM fact f JOIN chosen c ON c.mode = f.mode AND c.label = f.code{where}"
     )
     # Only a patient (and, where the place is a visit or a day, only a place) with every mode can have a value.
     by = "w" if rule.placed else "p"
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE unit AS SELECT * FROM entering SEMI JOIN (SELECT {by} FROM entering GROUP BY {by} "
-        f"HAVING bit_or(1 << CAST(mode AS INTEGER)) = {2**modes - 1}) USING ({by})"
+        f"CREATE OR REPLACE TEMP TABLE places AS SELECT {by}, count(*) AS n, bit_or(1 << CAST(mode AS INTEGER)) = {2**modes - 1} "
+        f"AS whole FROM ({source}) GROUP BY {by}"
     )
-    counts = _one(con, "SELECT count(*) FROM entering"), _one(con, "SELECT count(*) FROM unit")
-    con.execute("DROP TABLE entering")
+    counts = (
+        _one(con, "SELECT coalesce(sum(n), 0) FROM places"),
+        _one(con, "SELECT coalesce(sum(n), 0) FROM places WHERE whole"),
+    )
+    if counts[0] == counts[1]:
+        con.execute(f"CREATE TEMP VIEW unit AS {source}")
+    else:
+        con.execute(
+            f"CREATE TEMP TABLE unit AS SELECT * FROM ({source}) SEMI JOIN (SELECT {by} FROM places WHERE whole) USING ({by})"
+        )
+    con.execute("DROP TABLE places")
     return counts
+
+
+def _is(con: Connection, name: str, kind: str) -> bool:
+    """Whether a temporary table, or view, of this name is there."""
+    listed = "duckdb_views() WHERE view_name" if kind == "VIEW" else "duckdb_tables() WHERE table_name"
+    return bool(_one(con, f"SELECT count(*) FROM {listed} = '{name}' AND temporary"))
 
 
 def _slices(con: Connection, rule: TensorRule, modes: int) -> Iterator[tuple[dict[str, Any], bool]]:
@@ -100,7 +120,8 @@ def _slices(con: Connection, rule: TensorRule, modes: int) -> Iterator[tuple[dic
     people = np.asarray(load["p"])
     if not len(people):
         return
-    edges = np.flatnonzero(np.diff(np.cumsum(np.asarray(load["n"])) // SLICE, prepend=-1))
+    reach = np.cumsum(np.asarray(load["n"]))
+    edges = np.flatnonzero(np.diff(reach // max(SLICE, reach[-1] / SLICES), prepend=-1))
     for first, last in zip(edges, [*edges[1:], len(people)], strict=True):
         span = f"p BETWEEN {people[first]} AND {people[last - 1]}"
         yield con.execute(_joined(rule, modes, span)).fetchnumpy(), rule.hours is not None
@@ -189,7 +210,9 @@ def _reduced(columns: dict[str, Any], whole: bool, sizes: Sequence[int], rule: T
     if rule.cap is not None:
         values = np.minimum(values, rule.cap)
     short = values.astype(np.float32)  # half the memory until the tensor is laid out, where nothing is lost by it
-    return [people.astype(np.int32), *codes, short if np.array_equal(short, values) else values]
+    starts = np.flatnonzero(np.diff(people, prepend=-1))
+    sizes_of = np.diff(np.append(starts, len(people)))
+    return [people[starts], sizes_of, *codes, short if np.array_equal(short, values) else values]
 
 
 def _taken(parts: list[Cells], n: int, kind: type[Any] | None = None) -> NDArray[Any]:
@@ -205,13 +228,11 @@ def _taken(parts: list[Cells], n: int, kind: type[Any] | None = None) -> NDArray
 
 def _tensor(parts: list[Cells], vocabulary: Vocabulary) -> SparseTensor:
     """Lay the cells out by patient; codes of an axis that is not fixed and never co-occur are left out."""
-    p = _taken(parts, 0)
-    first = np.flatnonzero(np.diff(p, prepend=-1))
-    present, indptr = p[first], np.append(first, len(p)).astype(np.int64)
-    del p
+    present = _taken(parts, 0)
+    indptr = np.append(0, np.cumsum(_taken(parts, 1))).astype(np.int64)
     codes, axes = [], []
     for m, (axis, fixed) in enumerate(zip(vocabulary.axes, vocabulary.fixed)):
-        c = _taken(parts, m + 1)
+        c = _taken(parts, m + 2)
         if not fixed:
             seen = np.bincount(c, minlength=len(axis.labels or ())) > 0
             if not seen.all():
@@ -219,7 +240,7 @@ def _tensor(parts: list[Cells], vocabulary: Vocabulary) -> SparseTensor:
                 axis = axis.take(np.flatnonzero(seen).tolist())
         codes.append(c)
         axes.append(axis)
-    values = _taken(parts, len(codes) + 1, np.float64)
+    values = _taken(parts, len(codes) + 2, np.float64)
     return SparseTensor.from_layout(
         np.arange(len(present)),
         indptr,

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,7 @@ def _manifest(
         "python": platform.python_version(),
         "study": {"name": study.name, "sha256": study.digest()},
         "site": node.name,
+        "extracted": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": {"kind": node.source.kind, "read": dict(table.inputs)},
         "steps": [s.to_json() for s in (*table.steps, *steps)],
         "attrition": [

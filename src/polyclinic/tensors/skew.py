@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["SKEWED", "Skew", "skew"]
 
 SKEWED: Final = 0.25  # the heaviest hundredth of the patients holds more than this: say so
+BLOCK: Final = 50_000  # patients at a time
 FEW: Final = 3  # a patient with fewer cells says little
 
 
@@ -79,7 +81,14 @@ def skew(tensor: SparseTensor, repeats: float | None = None) -> Skew:
     """
     if not tensor.nnz:
         return Skew(0, 0.0, 0.0, 0.0, 0, repeats)
-    squares = np.add.reduceat(tensor.values**2, tensor.indptr[:-1])
+    squares = np.concatenate(
+        [  # some patients at a time: the squares of all cells would need as much memory as the cells
+            np.add.reduceat(
+                tensor.values[tensor.indptr[a] : tensor.indptr[b]] ** 2, tensor.indptr[a:b] - tensor.indptr[a]
+            )
+            for a, b in pairwise([*range(0, len(tensor.indptr) - 1, BLOCK), len(tensor.indptr) - 1])
+        ]
+    )
     heavy = np.sort(squares)[::-1] / squares.sum()
     first = ceil(tensor.patients / 100)
     few = int((np.diff(tensor.indptr) < FEW).sum())
