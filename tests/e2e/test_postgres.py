@@ -187,3 +187,28 @@ def test_streaming_is_at_most_twice_a_copy_into_duckdb(postgres: str, tmp_path: 
         assert con.execute("SELECT count(*) FROM condition_occurrence").fetchone() == (rows // 2,)
     print(f"{rows:,} rows: {ours:.1f} s, by COPY {bare:.1f} s")
     assert ours <= 2 * bare
+
+
+def test_one_infinite_date_costs_one_row(cdm: dict[str, dict[str, Any]], postgres: str, tmp_path: Path) -> None:
+    before = made(cdm["postgresql"], tmp_path / "before").manifest
+    with psycopg.connect(postgres) as link:
+        for day in ("infinity", "-infinity", "20000-01-01", "4000-01-01 BC"):
+            link.execute(
+                "INSERT INTO cdm.condition_occurrence (condition_occurrence_id, person_id, condition_concept_id, "
+                "condition_start_date, visit_occurrence_id) SELECT 990000, person_id, condition_concept_id, %s::date, "
+                "visit_occurrence_id FROM cdm.condition_occurrence WHERE condition_concept_id <> 0 LIMIT 1",
+                [day],
+            )
+        link.commit()
+    try:
+        after = made(cdm["postgresql"], tmp_path / "after").manifest
+    finally:
+        with psycopg.connect(postgres) as link:
+            link.execute("DELETE FROM cdm.condition_occurrence WHERE condition_occurrence_id = 990000")
+            link.commit()
+    assert after["outputs"]["tensor.npz"] == before["outputs"]["tensor.npz"]
+    step = next(s for s in after["steps"] if s["step"] == "read condition_occurrence")
+    lost = next(s for s in before["steps"] if s["step"] == "read condition_occurrence")["dropped"]
+    new = {k: n - lost.get(k, 0) for k, n in step["dropped"].items() if n != lost.get(k, 0)}
+    assert sum(new.values()) == 4
+    assert set(new) <= {"impossible date", "time is not a date"}
