@@ -1,10 +1,11 @@
 """Packed sums: numbers of a few bits each, many in one word, added as whole numbers; exact, whoever adds them.
 
 A number x is sent as v = rint(x / Q + u), u uniform in [-1/2, 1/2) from a public seed of its site and step (subtractive dither:
-the sum minus the sum of u has an error of variance n Q^2 / 12 that does not depend on the data). A field of b bits knows its sum
-modulo 2^b, and a PUBLIC window [low, low + 2^b) says which one it is; so single parts may have any size and sign. Fields lie side
-by side in words below 2^W with n 2^W <= 2^53: sums of words are whole numbers that floating point adds without rounding, so plain
-and every secure sum give the same bits, and all totals stay below 2^53.
+the sum minus the sum of u has an error of variance n Q^2 / 12 that does not depend on the data). A field of L levels knows its
+sum modulo L, and a PUBLIC window [low, low + L) says which one it is; so single parts may have any size and sign. Fields are the
+digits of words, word = sum_j v_j B_j mod P with B_j = L_1 .. L_(j-1) and P the product of all, P <= 2^W and n 2^W <= 2^53: sums of
+words are whole numbers that floating point adds without rounding, so plain and every secure sum give the same bits, and all
+totals stay below 2^53. (Whole bits a field would cost a twelfth more.)
 
 A sum outside its window would be read wrongly, in silence: one more word carries a weighted checksum of all fields modulo 2^40. If
 it does not agree, the step is repeated with wider fields (:meth:`Packing.widened`).
@@ -21,13 +22,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.federation.protocol import Contribution, Step, Total, seeds
+from polyclinic.tensors.compiled import kernel
 
 __all__ = ["Field", "Packing"]
 
 Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
 EXACT: Final = 53  # bits of whole numbers that float64 adds exactly
 CHECK: Final = 40
 WIDER: Final = 2  # bits more at every repetition
+
+
+@kernel
+def _fill(levels, order, limit, words, bases, products):  # type: ignore[no-untyped-def]
+    """Digits into words, one after the other, as long as their product stays within the limit."""
+    word = 0
+    for k in range(order.shape[0]):
+        at = order[k]
+        if products[word] > limit // levels[at]:
+            word += 1
+        words[at] = word
+        bases[at] = products[word]
+        products[word] *= levels[at]
+    return word + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,41 +110,37 @@ class Packing:
         return EXACT - max(len(self.sites) - 1, 0).bit_length()
 
     @cached_property
-    def _flat(self) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Grid, window's start and bits of every number, and which are sent."""
-        grids, lows, bits, sent = [], [], [], []
+    def _flat(self) -> tuple[Array, Whole, Whole, NDArray[np.bool_]]:
+        """Grid, window's start and levels of every number, and which are sent."""
+        grids, lows, levels, sent = [], [], [], []
         spread = 4.5 * np.sqrt(len(self.sites) / 12.0)  # many sums may lie at the edge of their window
         for name in sorted(self.fields):
             f = self.fields[name]
             low, high = (np.broadcast_to(np.asarray(x, np.float64), f.shape).ravel() for x in (f.low, f.high))
             from_, to = np.floor(low / f.grid - spread), np.ceil(high / f.grid + spread)
-            width = np.frexp(np.maximum(to - from_, 1.0))[1].astype(np.int64) + self.wider  # bits of the largest place
+            width = to - from_ + 1.0
+            wide = np.minimum(width * 2.0**self.wider, 2.0**self.word)
             grids.append(np.full(len(low), f.grid))
-            lows.append(from_.astype(np.int64) - (2 ** (width - 1) - 2 ** (width - self.wider - 1)))
-            bits.append(np.minimum(width, self.word))
+            lows.append((from_ - np.floor((wide - width) / 2)).astype(np.int64))
+            levels.append(wide.astype(np.int64))
             sent.append(high > low)
-        return np.concatenate(grids), np.concatenate(lows), np.concatenate(bits), np.concatenate(sent)
+        return np.concatenate(grids), np.concatenate(lows), np.concatenate(levels), np.concatenate(sent)
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Word and offset of every sent number, widest first; and how many words."""
-        _, _, bits, sent = self._flat
-        width = bits[sent]
-        words, offsets = np.zeros(len(width), np.int64), np.zeros(len(width), np.int64)
-        word, used = 0, 0
-        for b in sorted(set(width.tolist()), reverse=True):
-            same = np.flatnonzero(width == b)
-            here, each = (self.word - used) // b, self.word // b  # what the open word still holds, and an empty one
-            place = np.arange(len(same)) - here
-            words[same] = np.where(place < 0, word, word + 1 + place // each)
-            offsets[same] = np.where(place < 0, used + b * np.arange(len(same)), b * (place % each))
-            word, used = int(words[same[-1]]), int(offsets[same[-1]]) + b
-        return words, offsets, word + (used > 0)
+    def _places(self) -> tuple[Whole, Whole, Whole]:
+        """Word and base of every sent number, those with most levels first; and the product of levels of every word."""
+        _, _, levels, sent = self._flat
+        wide = levels[sent]
+        order = np.argsort(-wide, kind="stable")
+        words, bases = np.zeros(len(wide), np.int64), np.ones(len(wide), np.int64)
+        products = np.ones(max(len(wide), 1), np.int64)
+        count = _fill(wide, order, 2**self.word, words, bases, products) if len(wide) else 0
+        return words, bases, products[:count]
 
     @property
     def size(self) -> int:
         """Words of a contribution, the checksum among them."""
-        return self._places[2] + 1
+        return int(len(self._places[2])) + 1
 
     def step(self, round_: int, name: str, **options: object) -> Step:
         """The step that carries it."""
@@ -139,6 +152,9 @@ class Packing:
         rng = seeds(self.seed, "checksum", self.label)
         return rng.integers(0, 2**39, int(self._flat[3].sum()), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
+    def _checksum(self, value: Whole) -> int:
+        return int(np.sum(value.view(np.uint64) * self._odd, dtype=np.uint64)) % 2**CHECK
+
     def _dither(self, site: str) -> Array:
         count = int(self._flat[3].sum())
         return np.asarray(seeds(self.seed, "dither", site, self.label).random(count, np.float32), np.float64) - 0.5
@@ -149,12 +165,12 @@ class Packing:
         """One site's words, as whole numbers."""
         grid, _, _, sent = self._flat
         flat = np.concatenate([np.asarray(arrays[n], np.float64).ravel() for n in sorted(self.fields)])
-        value = np.rint(flat[sent] / grid[sent] + self._dither(site)).astype(np.int64).view(np.uint64)
-        words, offsets, count = self._places
-        out = np.zeros(count + 1, np.uint64)
-        np.add.at(out, words, value << offsets.astype(np.uint64))
-        out[:count] &= np.uint64(2**self.word - 1)
-        out[count] = np.sum(value * self._odd, dtype=np.uint64) & np.uint64(2**CHECK - 1)
+        value = np.rint(flat[sent] / grid[sent] + self._dither(site)).astype(np.int64)
+        words, bases, products = self._places
+        out = np.zeros(len(products) + 1, np.int64)
+        np.add.at(out, words, np.mod(value, products[words] // bases) * bases)
+        out[:-1] %= products
+        out[-1] = self._checksum(value)
         return {"packed": out.astype(np.float64)}
 
     def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution:
@@ -163,22 +179,18 @@ class Packing:
 
     def unpack(self, total: Array) -> dict[str, Array] | None:
         """The summed arrays; None where the checksum does not agree (a sum lay outside its window)."""
-        grid, low, bits, sent = self._flat
-        words, offsets, count = self._places
-        left = np.asarray(total, np.float64).astype(np.int64).view(np.uint64)
-        check, rest = left[count], left[:count] & np.uint64(2**self.word - 1)
-        low, bits = low[sent], bits[sent]
+        grid, low, levels, sent = self._flat
+        words, _, products = self._places
+        whole = np.asarray(total, np.float64).astype(np.int64)
+        left, room = whole[:-1] % products, products.copy()
+        low, levels = low[sent], levels[sent]
         value = np.zeros(len(low), np.int64)
-        for lane in self._lanes:  # the lowest field of every word first; what it carries goes with it
-            w, b = words[lane], bits[lane].astype(np.uint64)
-            mask = (np.uint64(1) << b) - np.uint64(1)
-            value[lane] = low[lane] + ((rest[w] - low[lane].view(np.uint64)) & mask).view(np.int64)
-            rest[w] = (rest[w] - value[lane].view(np.uint64)) & np.uint64(2**self.word - 1)
-            # the field is gone; the next one of the word moves down, modulo what is left of the word
-            rest[w] >>= b
-            rest[w] &= (np.uint64(1) << (np.uint64(self.word) - offsets[lane].astype(np.uint64) - b)) - np.uint64(1)
-        found = np.sum(value.view(np.uint64) * self._odd, dtype=np.uint64) & np.uint64(2**CHECK - 1)
-        if found != check & np.uint64(2**CHECK - 1):
+        for lane in self._lanes:  # the lowest digit of every word first; what it carries goes with it
+            w, base = words[lane], levels[lane]
+            value[lane] = low[lane] + np.mod(left[w] - low[lane], base)
+            left[w] = np.mod(left[w] - value[lane], room[w]) // base
+            room[w] //= base
+        if self._checksum(value) != int(whole[-1]) % 2**CHECK:
             return None
         dither = np.zeros(len(value))
         for site in self.sites:
@@ -199,8 +211,8 @@ class Packing:
     @cached_property
     def _lanes(self) -> Sequence[NDArray[np.int64]]:
         """Numbers by their place in the word: all first ones, all second ones, ..."""
-        words, offsets, _ = self._places
-        order = np.lexsort((offsets, words))
+        words, bases, _ = self._places
+        order = np.lexsort((bases, words))
         starts = np.flatnonzero(np.diff(words[order], prepend=-1))
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
         return [order[rank == k] for k in range(int(rank.max(initial=-1)) + 1)]

@@ -41,7 +41,7 @@ PATIENTS: Final = 16  # patients a cell, at least, in every Gram that is shown
 STARTS: Final = 6
 AUDITIONED: Final = 12  # ranks up to which more phenotypes than asked for are looked for
 CORRELATION: Final = 0.006  # standard deviation of a summed correlation of cells, by rounding
-ROUNDING: Final = 0.001  # share of the explained energy that rounding may cost in the lift
+ROUNDING: Final = 0.003  # share of the explained energy that rounding may cost in the lift
 LIFT: Final = 20  # HALS sweeps of the lift
 BLOCK: Final = 65_536  # patients whose cells are held at once
 
@@ -198,8 +198,9 @@ class GramStart:
         n = max(len(start.sites), 1)
         fields: dict[str, Field] = {}
         if start.stage == "energies":
-            fields["cells"] = Field((self.cells,), start.unit * 2.0**-17, 0.0, start.unit * 2.0**7)
-            fields["rows"] = Field((sum(self.shape),), start.unit * 2.0**-21, 0.0, start.unit * 2.0**3)
+            cells, rows = self._grids(start)
+            fields["cells"] = Field((self.cells,), cells, 0.0, start.unit * 2.0**4)
+            fields["rows"] = Field((sum(self.shape),), rows, 0.0, start.unit)
             fields["small"] = Field((1,), 2.0**-6, 0.0, float(n))
         elif start.stage == "cells":
             pairs, grid = self.cells * (self.cells - 1) // 2, CORRELATION * float(np.sqrt(12.0 / n))
@@ -208,22 +209,31 @@ class GramStart:
         else:
             wide = start.coarse[0].shape[1]
             for m in range(len(self.shape)):
-                fields[f"mode{m + 1}"] = self.field(start, m, wide, ROUNDING, 1.2, wide * sum(self.shape))
+                fields[f"mode{m + 1}"] = self._window(start, m)
             unit = self._unit(start)
-            fields["gram"] = Field((wide * (wide + 1) // 2,), unit * 2.0**-16, 0.0, unit * 0.95)
+            fields["gram"] = Field((wide * (wide + 1) // 2,), unit * 2.0**-15, 0.0, unit)
         return Packing(fields, start.sites, f"{start.stage} {start.wider}", self.seed).widened(start.wider)
 
-    def field(self, start: StartPublic, mode: int, rank: int, share: float, slack: float, numbers: int) -> Field:
-        """(codes, R) products of records and model, divided by the root of their Gram: an entry is at most the root of its
-        code's energy; rounding costs ``share`` of the explained energy over ``numbers`` such entries."""
+    def _grids(self, start: StartPublic) -> tuple[float, float]:
+        """Rounding of the energies of cells and of codes: more codes have less each."""
+        return start.unit * 2.0**-12, start.unit * 2.0 ** -(16 if sum(self.shape) <= 512 else 22)
+
+    def grid(self, start: StartPublic, share: float, numbers: int) -> float:
+        """Q whose rounding of so many sums of whitened products costs ``share`` of the explained energy."""
+        return float(np.sqrt(12.0 * share * start.explained / (max(len(start.sites), 1) * numbers)))
+
+    def bounds(self, start: StartPublic, mode: int) -> Array:
+        """(codes, 1) root of every code's energy: no product of records and model, divided by the root of its Gram, exceeds it."""
         assert start.rows is not None
-        n = max(len(start.sites), 1)
-        grid = float(np.sqrt(12.0 * share * start.explained / (n * numbers)))
         first = sum(self.shape[:mode])
-        energy = start.rows[first : first + self.shape[mode], None]
-        bound = slack * np.sqrt(np.maximum(energy, 0.0)) * np.ones((1, rank))
+        return np.sqrt(np.maximum(start.rows[first : first + self.shape[mode], None], 0.0))
+
+    def _window(self, start: StartPublic, mode: int) -> Field:
+        wide = start.coarse[0].shape[1]
+        grid = self.grid(start, ROUNDING, wide * sum(self.shape))
+        bound = self.bounds(start, mode) * np.ones((1, wide))
         bound[bound < 0.7 * grid] = 0.0
-        return Field((self.shape[mode], rank), grid, -0.3 * bound, bound)
+        return Field((self.shape[mode], wide), grid, -0.15 * bound, 1.05 * bound)
 
     def whitening(self, start: StartPublic) -> list[tuple[Array, Array]]:
         """Per mode: G^(-1/2) and G^(1/2) of the public estimate of its Gram."""
@@ -270,12 +280,13 @@ class GramStart:
         if start.shown and small >= 0.5:
             held = f"{small:.0f} sites have fewer, and a plain sum between hosts shows each one's own Gram"
             return self._random(held, start.patients_summed)
-        noise = float(np.sqrt(max(len(start.sites), 1) / 12.0)) * start.unit
-        diagonal, rows = opened["cells"], opened["rows"]
-        diagonal = np.where(diagonal > 2 * noise * 2.0**-17, diagonal, 0.0)
-        rows = np.where(rows > 2 * noise * 2.0**-21, rows + 2 * noise * 2.0**-21, 0.0)
-        if not float(np.max(diagonal)) > 0:
+        if not float(np.max(opened["rows"])) > 0:
             return self._random("none of them has a count", start.patients_summed)
+        # Above the truth by the rounding, so that correlations stay below 1 and products below their bounds.
+        above = 2.0 * float(np.sqrt(max(len(start.sites), 1) / 12.0))
+        cells, codes = self._grids(start)
+        diagonal = np.maximum(opened["cells"], 0.0) + above * cells
+        rows = np.maximum(opened["rows"], 0.0) + above * codes
         return replace(start, stage="cells", diagonal=diagonal, rows=rows)
 
     def _coarse(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
@@ -320,7 +331,7 @@ class GramStart:
             for q, other in enumerate(own):
                 if q != m:
                     g = g * other
-            grid = self.field(start, m, wide, ROUNDING, 1.2, wide * sum(self.shape)).grid
+            grid = self._window(start, m).grid
             b = solve_rounded(g, ordered.product(opened[f"mode{m + 1}"], root), noise * grid, LIFT)
             b, length = ordered.unit(b)
             if (length <= 0).any():  # a phenotype without a code: spread over the buckets where the coarse fit has it

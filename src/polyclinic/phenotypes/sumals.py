@@ -16,12 +16,14 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.keywords import SumALSTyped
+from polyclinic.federation.packing import Field as Packed
+from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
-from polyclinic.phenotypes.gramstart import StartPublic
+from polyclinic.phenotypes.gramstart import StartPublic, roots, solve_rounded
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
-from polyclinic.tensors import cp
+from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
@@ -31,6 +33,12 @@ __all__ = ["SumALS"]
 Array = NDArray[np.float64]
 SWEEPS = 3
 HEADROOM = 1e5
+ROUNDING = (
+    1e-3,
+    3e-4,
+    1e-4,
+)  # share of the explained energy that the rounding of a packed sum costs: sweep 1, 2, later ones
+SPREAD = 0.6  # how far from what the model predicts a packed sum may lie at first, in units of its bound
 
 
 class SumALSParams(StartedParams):
@@ -38,6 +46,9 @@ class SumALSParams(StartedParams):
 
     rounds: int = Field(60, ge=1, le=100_000, description="Pooled sweeps at most.")
     warmup: int = Field(10, ge=0, description="First sweeps by projected gradient (random start, non-negative).")
+    packed: bool = Field(
+        True, description="After a Gram start sums carry a few bits a number, enough for the fit; else 64 bits."
+    )
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,10 @@ class SumPublic:
     still: int = 0  # sweeps in a row that gained less than `tol`
     energy: Array | None = None
     saturation: float | None = None
+    patients: Array | None = None  # packed sums: (R, R) A'A as last summed, before `scale`
+    explained: float = 0.0
+    spread: tuple[float, ...] = ()  # per mode: how far packed sums may lie from what the model predicts
+    wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
 
 
 @dataclass(frozen=True)
@@ -104,6 +119,9 @@ class SumALS(SumALSTyped, Started):
             return setup(self.params)
         if public.stage == "start":
             return self._gram(public.factors).step(public.start)
+        if public.patients is not None and public.stage == "sweep":
+            name = f"mode{public.mode}" + (f"+{public.wider}" if public.wider else "")
+            return self._packing(public).step(public.round, name)
         if public.stage == "sweep":
             shapes = {"mttkrp": public.factors[public.mode - 1].shape, "gram": (rank, rank), "aside": (2,)}
             return Step(public.round, f"mode{public.mode}", shapes, bound=HEADROOM, asides=("aside",))
@@ -127,14 +145,90 @@ class SumALS(SumALSTyped, Started):
                 return replace(public, stage="sweep", start=start)
             if start.stage != "over":
                 return replace(public, start=start)
-            factors, begun = start.lifted, replace(start, lifted=(), diagonal=None)
-            return replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
+            factors, begun = start.lifted, replace(start, lifted=(), diagonal=None, patients=None)
+            if not self.params.packed:
+                begun = replace(begun, rows=None, sites=())
+            public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
+            if not self.params.packed:
+                return public
+            spread = (SPREAD,) * len(factors)
+            return replace(public, patients=start.patients, explained=start.explained, spread=spread)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
         return self._sweep(public, total)
 
+    def _packing(self, public: SumPublic) -> Packing:
+        """How a packed sum travels: products of records and model whitened by the Gram that is known so far, A'A and scores."""
+        gram, rank = self._gram(public.factors), len(public.scale)
+        begun, n = replace(public.start, explained=public.explained), public.mode - 1
+        grid = gram.grid(begun, ROUNDING[min(public.round, len(ROUNDING)) - 1], rank * gram.shape[n])
+        bound = gram.bounds(begun, n)
+        bound = np.where(bound < 0.7 * grid, 0.0, bound)
+        likely = np.where(bound > 0, self._predicted(public), 0.0)
+        away = public.spread[n] * bound
+        fields = {"mttkrp": Packed(likely.shape, grid, likely - away, likely + away)}
+        if public.mode == 1:
+            assert public.patients is not None
+            unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
+            fields["gram"] = Packed((rank * (rank + 1) // 2,), unit * 2.0**-16, 0.0, unit)
+            fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
+        label = f"{public.round} mode{public.mode} {public.wider}"
+        return Packing(fields, begun.sites, label, self.params.seed).widened(public.wider)
+
+    def _roots(self, public: SumPublic) -> tuple[Array, Array]:
+        """G^(-1/2) and G^(1/2) of the mode's Gram as far as everybody knows it before the sum."""
+        assert public.patients is not None
+        return roots(self._known_gram(public, public.patients * public.scale[:, None] * public.scale))
+
+    def _predicted(self, public: SumPublic) -> Array:
+        """What the whitened products would be if the model were at rest: F G^(1/2)."""
+        return ordered.product(public.factors[public.mode - 1], self._roots(public)[1])
+
+    @staticmethod
+    def _known_gram(public: SumPublic, patients: Array) -> Array:
+        g = patients
+        for q, f in enumerate(public.factors):
+            if q != public.mode - 1:
+                g = g * ordered.transposed_product(f, f)
+        return g
+
+    def _rounded(self, public: SumPublic, total: Total) -> SumPublic:
+        """A packed sum: the same sweep, from rounded numbers and in a fixed order; or once more, with wider fields."""
+        n, rank, packing = public.mode - 1, len(public.scale), self._packing(public)
+        opened = packing.opened(total)
+        assert public.patients is not None
+        if opened is None:
+            again = replace(public, wider=public.wider + 1)
+            if n:
+                return again
+            turned = public.patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
+            return replace(again, patients=turned, scale=np.ones(rank))
+        _, root = self._roots(public)
+        right = ordered.product(opened["mttkrp"], root)
+        patients = public.patients
+        aside = None
+        if not n:
+            patients = np.zeros((rank, rank))
+            patients[np.triu_indices(rank)] = opened["gram"]
+            patients = patients + np.triu(patients, 1).T
+            aside = opened["aside"]
+        own = patients if not n else patients * public.scale[:, None] * public.scale
+        g = self._known_gram(public, own)
+        noise = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
+        new, length = ordered.unit(solve_rounded(g, right, noise, SWEEPS, public.factors[n]))
+        bound = self._gram(public.factors).bounds(public.start, n)
+        away = np.abs(opened["mttkrp"] - self._predicted(public)) / np.where(bound > 0, bound, np.inf)
+        least = 2.0 * noise / float(np.max(bound))  # of what remains the rounding itself is a part
+        spread = min(max(1.5 * float(np.max(away)), least, 0.02), 2.0)
+        public = replace(public, spread=(*public.spread[:n], spread, *public.spread[n + 1 :]))
+        if aside is not None:
+            public = replace(public, explained=max(float(aside[1] - aside[0]), 1e-300))
+        return self._turned(replace(public, patients=patients, wider=0), new, length, aside)
+
     def _sweep(self, public: SumPublic, total: Total) -> SumPublic:
+        if public.patients is not None:
+            return self._rounded(public, total)
         p, n = self.params, public.mode - 1
         old = public.factors[n]
         g = total.arrays["gram"] * public.norm * cp.gram(public.factors, n)
@@ -147,13 +241,19 @@ class SumALS(SumALSTyped, Started):
         else:
             new = cp.hals(old, g, m, sweeps=SWEEPS)
         length = np.linalg.norm(new, axis=0)
+        unit = new / np.where(length > 0, length, 1.0)
+        return self._turned(public, unit, length, total.arrays["aside"] * public.norm if not n else None)
+
+    def _turned(self, public: SumPublic, new: Array, length: Array, aside: Array | None) -> SumPublic:
+        """One mode's factor is new (columns of length 1; ``length`` goes to the patients); ``aside``: scores of a new sweep."""
+        p, n = self.params, public.mode - 1
         alive = length > 0
-        new = np.where(alive, new / np.where(alive, length, 1.0), old)
+        new = np.where(alive, new, public.factors[n])
         factors = (*public.factors[:n], new, *public.factors[n + 1 :])
         scale = np.where(alive, length, 0.0) * (public.scale if n else 1.0)  # patients are new since mode 1
         ended = public.round >= p.rounds and public.mode == len(factors)
-        if public.mode == 1:
-            sse, everything = (max(float(x), 0.0) * public.norm for x in total.arrays["aside"])
+        if aside is not None:
+            sse, everything = (max(float(x), 0.0) for x in aside)
             objective = sse / 2
             gained, still, tol = None, 0, self._tol(public.start)
             settled = (
@@ -219,6 +319,11 @@ class SumALS(SumALSTyped, Started):
         else:
             own = private.patients * public.scale
         m = mttkrp(tensor, [own, *public.factors], public.mode)
+        if public.patients is not None:
+            arrays = {"mttkrp": m @ self._roots(public)[0]}
+            if public.mode == 1:
+                arrays |= {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error * public.norm}
+            return private, self._packing(public).contribution(arrays, site.name)
         return private, Contribution({"mttkrp": m / public.norm, "gram": own.T @ own / public.norm, "aside": error})
 
     def close(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
