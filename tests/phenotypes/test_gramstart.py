@@ -58,8 +58,9 @@ def test_the_summed_cells_are_the_gram_of_all_patients(icu: list[pc.Site]) -> No
         total, before = Total({"packed": sum(parts)}, 6.0, 6), start
         start = gram.combine(step, start, total)
     assert start.stage == "lift" and start.rows is not None
-    assert np.allclose(start.diagonal, np.square(x).sum(0), atol=1e-4 * unit)
-    assert (start.rows[start.rows > 0] >= gram.energies(union)["rows"][start.rows > 0] - 2e-6 * unit).all()
+    above = (start.diagonal - np.square(x).sum(0)) / (2.0**-12 * unit)  # two standard deviations of the rounding, about
+    assert -2 < above.min() and above.max() < 5
+    assert (start.rows > gram.energies(union)["rows"] - 2 * 2.0**-16 * unit).all()
     d = np.sqrt(start.diagonal)
     error = gram.packing(before).opened(total)["cells"] - (x.T @ x / np.outer(d, d))[np.triu_indices(64, 1)]
     assert 0.004 < error.std() < 0.008 and abs(error.mean()) < 0.001
@@ -205,3 +206,34 @@ def test_a_wrap_is_noticed_and_repaired(stage: str, monkeypatch: pytest.MonkeyPa
     again = pc.SumALS(rank=5, seed=4)
     again.publish(outcome)
     assert again.score(sites) > 0.98 * whole.score(sites)
+
+
+def test_packed_sweeps_are_the_sweeps_and_masked_is_plain_bit_for_bit() -> None:
+    sites = pc.datasets.icu_network(patients=1500, seed=828)
+    exact = pc.SumALS(rank=13, seed=1, packed=False).fit(sites)
+    packed, masked, turned = (
+        pc.SumALS(rank=13, seed=1, aggregation=how).fit(order)
+        for how, order in (("plain", sites), ("masked", sites), ("masked", sites[::-1]))
+    )
+    assert packed.score(sites) > 0.995 * exact.score(sites)
+    assert packed.traffic_.payload_bytes_up < exact.traffic_.payload_bytes_up / 3
+    for other in (masked, turned):
+        assert all(np.array_equal(a, b) for a, b in zip(packed.factors_, other.factors_))
+
+
+def test_a_wrap_in_a_sweep_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = pc.datasets.icu_network(patients=1500, seed=829)
+    whole = pc.SumALS(rank=13, seed=1).fit(sites)
+    packing = pc.SumALS._packing
+
+    def narrow(self: pc.SumALS, public: object) -> Packing:
+        made = packing(self, public)
+        f = made.fields["mttkrp"]
+        return replace(made, fields={**made.fields, "mttkrp": replace(f, high=f.low + (f.high - f.low) / 8)})
+
+    monkeypatch.setattr(pc.SumALS, "_packing", narrow)
+    model = pc.SumALS(rank=13, seed=1)
+    outcome = Fold(model, sites).run()
+    assert {"mode1+1", "mode2+1"} <= {r.step.name for r in outcome.releases}
+    model.publish(outcome)
+    assert model.score(sites) > 0.99 * whole.score(sites)

@@ -140,7 +140,7 @@ class Packing:
     @property
     def size(self) -> int:
         """Words of a contribution, the checksum among them."""
-        return int(len(self._places[2])) + 1
+        return len(self._places[2]) + 1
 
     def step(self, round_: int, name: str, **options: object) -> Step:
         """The step that carries it."""
@@ -153,7 +153,10 @@ class Packing:
         return rng.integers(0, 2**39, int(self._flat[3].sum()), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
     def _checksum(self, value: Whole) -> int:
-        return int(np.sum(value.view(np.uint64) * self._odd, dtype=np.uint64)) % 2**CHECK
+        words: int = int(
+            np.bitwise_and(np.sum(value.view(np.uint64) * self._odd, dtype=np.uint64), np.uint64(2**CHECK - 1))
+        )
+        return words
 
     def _dither(self, site: str) -> Array:
         count = int(self._flat[3].sum())

@@ -338,7 +338,7 @@ class GramStart:
                 spread, _ = ordered.unit(f[hashed])
                 b = np.where(length > 0, b, spread)
             lifted.append(b)
-            lengths = lengths * np.where(length > 0, length, 1.0)
+            lengths = lengths * length  # nobody is known to have such a phenotype on the codes
         scaled = aa * lengths[:, None] * lengths[None, :]
         ask = wide if self.rank == "auto" else self.rank
         known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=_energy(lifted, scaled))
@@ -435,13 +435,15 @@ def positive(symmetric: Array) -> Array:
 
 
 def roots(gram: Array) -> tuple[Array, Array]:
-    """G^(-1/2) and G^(1/2) of a positive matrix; eigenvalues below a millionth of the largest are raised to it.
+    """G^(-1/2) and G^(1/2) of a positive matrix, eigenvalues raised to a fiftieth of their mean at least: where phenotypes
+    hardly differ, or one is nearly nobody's, an estimate of G says little, and its inverse root would blow up the sums.
 
     >>> [x.round(6).tolist() for x in roots(np.diag([4.0, 9.0]))]
     [[[0.5, 0.0], [0.0, 0.333333]], [[2.0, 0.0], [0.0, 3.0]]]
     """
     values, vectors = ordered.eigen(0.5 * (gram + gram.T))
-    size = np.sqrt(np.maximum(values, 1e-6 * max(float(values.max()), 1e-300)))
+    mean = ordered.inner(values, np.ones(len(values))) / len(values)
+    size = np.sqrt(np.maximum(values, max(mean / 50.0, 1e-300)))
     back = np.ascontiguousarray(vectors.T)
     return ordered.product(vectors / size, back), ordered.product(vectors * size, back)
 

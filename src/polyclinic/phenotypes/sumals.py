@@ -38,7 +38,6 @@ ROUNDING = (
     3e-4,
     1e-4,
 )  # share of the explained energy that the rounding of a packed sum costs: sweep 1, 2, later ones
-SPREAD = 0.6  # how far from what the model predicts a packed sum may lie at first, in units of its bound
 
 
 class SumALSParams(StartedParams):
@@ -151,7 +150,7 @@ class SumALS(SumALSTyped, Started):
             public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
             if not self.params.packed:
                 return public
-            spread = (SPREAD,) * len(factors)
+            spread = (1.0,) * len(factors)
             return replace(public, patients=start.patients, explained=start.explained, spread=spread)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
@@ -165,9 +164,9 @@ class SumALS(SumALSTyped, Started):
         grid = gram.grid(begun, ROUNDING[min(public.round, len(ROUNDING)) - 1], rank * gram.shape[n])
         bound = gram.bounds(begun, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
-        likely = np.where(bound > 0, self._predicted(public), 0.0)
-        away = public.spread[n] * bound
-        fields = {"mttkrp": Packed(likely.shape, grid, likely - away, likely + away)}
+        likely = np.where(bound > 0, self._predicted(public), 0.0) if public.round > 1 else np.zeros((len(bound), rank))
+        low, high = (0.3, 1.3) if public.round == 1 else (public.spread[n], public.spread[n])
+        fields = {"mttkrp": Packed(likely.shape, grid, likely - low * bound, likely + high * bound)}
         if public.mode == 1:
             assert public.patients is not None
             unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
@@ -219,8 +218,7 @@ class SumALS(SumALSTyped, Started):
         new, length = ordered.unit(solve_rounded(g, right, noise, SWEEPS, public.factors[n]))
         bound = self._gram(public.factors).bounds(public.start, n)
         away = np.abs(opened["mttkrp"] - self._predicted(public)) / np.where(bound > 0, bound, np.inf)
-        least = 2.0 * noise / float(np.max(bound))  # of what remains the rounding itself is a part
-        spread = min(max(1.5 * float(np.max(away)), least, 0.02), 2.0)
+        spread = min(max(0.9 * float(np.max(away)), 0.12), 1.5)
         public = replace(public, spread=(*public.spread[:n], spread, *public.spread[n + 1 :]))
         if aside is not None:
             public = replace(public, explained=max(float(aside[1] - aside[0]), 1e-300))
