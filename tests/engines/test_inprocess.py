@@ -30,6 +30,7 @@ patients = 300
 name = "trip"
 rank = 4
 rounds = {rounds}
+tol = 0.0
 aggregation = "{aggregation}"
 """
 

@@ -496,6 +496,7 @@ class SumALSKeywords(TypedDict, total=False):
     start: Literal["gram", "random"] | tuple[Any, ...]
     buckets: int | None
     warmup: int
+    packed: bool
 
 
 class SumALSTyped:
@@ -516,6 +517,7 @@ class SumALSTyped:
     start: Literal["gram", "random"] | tuple[Any, ...]
     buckets: int | None
     warmup: int
+    packed: bool
 
     if TYPE_CHECKING:
 
