@@ -62,7 +62,31 @@ class Leaky(pc.LocalTF):
         return private, Contribution({**c.arrays, "patients": np.zeros(site.patients)}, c.weight)
 
 
-@pytest.mark.parametrize(("method", "part"), [(Forgetful, 3), (Forgetful, 6), (Leaky, 4)])
+class Keeping(pc.LocalTF):
+    """Has a row for every patient in its value."""
+
+    name = "keeping"
+
+    def _learned(self, origin: Any) -> Any:
+        value = super()._learned(origin)
+        rows = np.concatenate(list(self.memberships_.values()))
+        axis = pc.Axis("patient", tuple(f"p{i}" for i in range(len(rows))))
+        return replace(value, factors=(rows, *value.factors), axes=(axis, *value.axes))
+
+
+class Unpicklable(pc.LocalTF):
+    """Holds something that cannot be pickled."""
+
+    name = "unpicklable"
+
+    def publish(self, outcome: Any) -> None:
+        super().publish(outcome)
+        self.helper_ = lambda: None
+
+
+@pytest.mark.parametrize(
+    ("method", "part"), [(Forgetful, 3), (Forgetful, 6), (Leaky, 4), (Keeping, 15), (Unpicklable, 17)]
+)
 def test_the_battery_catches_a_broken_method(method: Any, part: int) -> None:
     with pytest.raises(AssertionError, match="failed"):
         pc.check_protocol(method(rank=2, rounds=3), parts=[part])

@@ -182,3 +182,13 @@ def test_negative_counts_are_refused_by_dpem_and_told_by_the_others() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pc.CPALS(rank=2, rounds=2, nonnegative=False).fit(sites)
+
+
+def test_a_table_is_read_by_arrow() -> None:
+    pyarrow, polars = pytest.importorskip("pyarrow"), pytest.importorskip("polars")
+    from polyclinic.tensors.table import Table
+
+    t = Table(["code", "weight", "drift"], [["428.0", 0.9, None], ["401.9", 0.1, 0.5]])
+    assert pyarrow.table(t).to_pydict() == {"code": ["428.0", "401.9"], "weight": [0.9, 0.1], "drift": [None, 0.5]}
+    assert polars.DataFrame(t)["weight"].to_list() == [0.9, 0.1]
+    assert pyarrow.table(Table(["a"], [])).num_rows == 0

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Fold, Outcome
 from polyclinic.federation.protocol import Message, Method, MethodFacts, Step, seeds
 from polyclinic.federation.sums import by_name
@@ -316,6 +321,57 @@ class _Checks:
         missing = {r.step.name for r in self.run().releases if self.method.facts.meaning(r.step.name) is None}
         assert not missing, f"steps without a meaning in {type(self.method).__name__}.facts.steps: {sorted(missing)}"
 
+    def fitted(self) -> Any:
+        """A fitted estimator, with injected noise; Skip where the method makes no value."""
+        if not isinstance(self.method, Estimator):
+            raise Skip("not an estimator: an engine reads its public state")
+        model = copy.copy(self.method)
+        model.publish(self.run(method=model))
+        if "result_" not in vars(model):
+            raise Skip("the method answers a question and learns no value")
+        return model
+
+    def placed(self, model: Any) -> bytes:
+        first = self.sites[0]
+        return np.asarray(model.transform(first if self.method.needs == "tensor" else first.matrix())).tobytes()
+
+    def part15(self) -> None:
+        """a fit gives a frozen value that places patients as the estimator does"""
+        model = self.fitted()
+        value = model.result_
+        assert value.card.guarantee == model.privacy_.guarantee, "the value has another card"
+        assert self.placed(value) == self.placed(value), "placing a patient twice gives two places"
+        for name, a in value.arrays().items():
+            assert np.isfinite(a).all() or name == "scale", f"{name} is not finite"
+            sizes = {s.patients for s in self.sites} | {sum(s.patients for s in self.sites)}
+            assert not set(a.shape) & sizes, f"{name} {a.shape} has a row for every patient"
+
+    def part16(self) -> None:
+        """what is saved and loaded places patients bit for bit, and the same model gives the same bytes"""
+        from polyclinic.learned.file import load, unpack
+
+        value = self.fitted().result_
+        with tempfile.TemporaryDirectory() as folder:
+            path = value.save(Path(folder) / f"model.{value.kind}")
+            back = load(path)
+            assert path.read_bytes() == back.to_bytes() == value.to_bytes(), "two files of one model differ"
+        assert self.placed(back) == self.placed(value), "a loaded model places patients elsewhere"
+        data = bytearray(value.to_bytes())
+        data[len(data) // 2] ^= 1
+        try:
+            unpack(bytes(data))
+        except PolyclinicError:
+            return
+        raise AssertionError("a file with a changed bit was read")
+
+    def part17(self) -> None:
+        """a pickled estimator is the same estimator"""
+        model = self.fitted()
+        back = pickle.loads(pickle.dumps(model))
+        assert back.get_params() == model.get_params()
+        assert back.result_.to_bytes() == model.result_.to_bytes(), "the model changed on the way"
+        assert self.placed(back.result_) == self.placed(model.result_)
+
 
 def replace_name(site: Site, name: str) -> Site:
     """The same data under another name."""
@@ -357,7 +413,7 @@ def check_protocol(
         )
     checks = _Checks(method, sites if sites is not None else example_sites(method.needs))
     done = []
-    for number in parts if parts is not None else range(1, 15):
+    for number in parts if parts is not None else range(1, 18):
         check = getattr(checks, f"part{number}")
         promise = check.__doc__
         try:

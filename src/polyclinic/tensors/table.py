@@ -65,6 +65,16 @@ class Table(Sequence[Mapping[str, Any]]):
             raise MissingExtra("pandas", "frames", "Table.to_pandas") from None
         return pd.DataFrame(self.rows, columns=list(self.columns))
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The table for any library that reads Arrow (polars, duckdb, pandas 3, R): ``polars.DataFrame(table)``."""
+        try:
+            import pyarrow
+        except ImportError:
+            from polyclinic.errors import MissingExtra
+
+            raise MissingExtra("pyarrow", "frames", "Table.__arrow_c_stream__") from None
+        return pyarrow.table({c: list(self[c]) for c in self.columns}).__arrow_c_stream__(requested_schema)
+
     def to_csv(self) -> str:
         """The table as CSV text."""
         out = io.StringIO()
