@@ -32,7 +32,7 @@ __all__ = ["Adapted", "adapt"]
 
 TRIED: Final = (0, 1, 2, 4)  # own columns that `auto` tries
 WITHIN: Final = 0.01  # the fewest columns within 1 % of the best held-out error
-STARTS: Final = 3
+STARTS: Final = 6
 SWEEPS: Final = 60
 SETTLED: Final = 1e-6
 FEW: Final = 11  # patients that must carry a phenotype before its drift says anything
