@@ -423,9 +423,9 @@ class Conductor(Folding):
             self._close_round(step.round)
         return opened
 
-    def down(self, step: Step) -> bytes:
-        """What every site is sent before a sum, where there is a coordinator to send it."""
-        return wire.encode({"step": wire.pack(step), "public": wire.pack(self.public)})
+    def down(self, step: Step) -> int:
+        """Bytes of what every site is sent before a sum, where there is a coordinator to send it."""
+        return wire.size({"step": wire.pack(step), "public": wire.pack(self.public)})
 
     @staticmethod
     def payload(step: Step) -> int:
@@ -524,7 +524,7 @@ class Fold(Conductor):
         present = [n for n in self.parties if self.silent is None or not self.silent(step, n)]
         here = [self.parties[n] for n in present]
         if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
-            down = len(self.down(step))
+            down = self.down(step)
             for name in present:
                 self.traffic.received(name, step.round, down)
         if step.counts:
@@ -532,7 +532,7 @@ class Fold(Conductor):
                 self.traffic.payload(name, self.payload(step))
 
         def size_of(m: Message) -> int:
-            return len(wire.encode_message(m, self.protocol))
+            return wire.size_message(m, self.protocol)
 
         def count(m: Message) -> None:
             if self.tap is not None:
