@@ -37,9 +37,7 @@ def test_report_exports_and_sheets(
 
 def test_wrong_options_are_all_named(plain_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "r.html"
-    code, out = _call(
-        capsys, str(plain_run.path), "--out", str(target), "--cohort", "MICU", "--sheet", "../x", "--json"
-    )
+    code, out = _call(capsys, str(plain_run.path), "--out", str(target), "--sheet", "a/b", "--sheet", "../x", "--json")
     assert code == 2 and len(json.loads(out)["faults"]) == 2 and not target.exists()
 
 
