@@ -217,6 +217,48 @@ def test_the_first_release_waits_for_the_owner_and_then_leaves_unchanged(tmp_pat
         assert file.stat().st_mode & 0o077 == 0, file
 
 
+def test_a_step_of_the_same_name_with_other_facts_waits_again(tmp_path):
+    """ATTACKS row 31: the two numbers of a first step were approved, and 851 others left unseen."""
+
+    def door() -> Door:
+        return Door(
+            "n", policy=Policy(review="first"), ledger=Ledger(tmp_path / "l.jsonl"), study="icu", store=tmp_path
+        )
+
+    assert Policy(review="first").review == "names"
+    box = Outbox(tmp_path / "outbox")
+    setup = Step(0, "setup", {"size": (2,)}, bound=1e9, counts=False)
+    with pytest.raises(PolicyRefusal, match="waits"):
+        door().release(setup, Contribution({"size": np.ones(2)}))
+    box.decide(box.all()[0].id, approve=True, by="officer")
+    door().release(setup, Contribution({"size": np.ones(2)}))
+    with pytest.raises(PolicyRefusal, match="waits"):  # another name
+        door().release(step(size=851), values(851))
+    (waiting,) = [p for p in box.all() if p.state == "pending"]
+    assert "851 numbers" in waiting.facts["words"][0]
+    box.decide(waiting.id, approve=True, by="officer")
+    door().release(step(size=851), values(851))
+    for t in range(2, 6):  # the same facts in other rounds
+        door().release(step(t, size=851), values(851))
+    for other in (step(6, size=852), step(6, size=851, multiplier=5.0), step(6, size=851, how="gather")):
+        with pytest.raises(PolicyRefusal):
+            door().release(other, values(852 if other.size == 852 else 851))
+    kinds = [e.kind for e in Ledger(tmp_path / "l.jsonl").entries]
+    assert kinds.count("approve") == 2
+    assert {e.body.by for e in Ledger(tmp_path / "l.jsonl").entries if e.kind == "approve"} == {"officer"}
+
+
+def test_steps_that_were_approved_ahead_do_not_wait(tmp_path):
+    from polyclinic.privacy.lines import Approve
+
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.write(Approve("order", "stat*", "ahead", "officer"))
+    door = Door("n", policy=Policy(review="names"), ledger=ledger, study="icu", store=tmp_path, run="order")
+    door.release(step(), values())
+    with pytest.raises(PolicyRefusal, match="waits"):
+        door.release(Step(0, "setup", {"size": (2,)}, bound=1e9), Contribution({"size": np.ones(2)}))
+
+
 def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_path):
     door = Door("n", policy=Policy(review="each"), study="icu", outbox=tmp_path)
     for t in (1, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -182,14 +183,18 @@ def review(
     node: NodeFile = NODE,
     accept: Annotated[str | None, typer.Option(help="Accept this study, or approve this release.")] = None,
     reject: Annotated[str | None, typer.Option(help="Reject this study or release.")] = None,
-    by: Annotated[str, typer.Option(help="Who decides; written beside a decision about a release.")] = "owner",
+    ahead: Annotated[
+        str | None,
+        typer.Option(help="Read all steps of this study in words and approve them now; nothing waits later."),
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who decides; written in the book.")] = "owner",
     json_: Json = False,
 ) -> None:
     """Read what is asked of this site, and decide; exit code 4 if a study was refused here."""
     from polyclinic.engines.flare import need_flare
 
     need_flare()
-    from polyclinic.engines.flare.membership import decide, pending, refusals, studies, unpinned
+    from polyclinic.engines.flare.membership import decide, pending, refusals, studies
 
     folder = _folder(node)
     for name, yes in ((accept, True), (reject, False)):
@@ -199,21 +204,61 @@ def review(
         if box is not None:
             box.decide(name, approve=yes, by=by)
         else:
-            decide(folder, name, accept=yes)
-    found, waiting = studies(folder), [str(p) for _, p in pending(folder)]
-    lines = []
+            text = "\n".join(
+                x for s in studies(folder) if s["study"] == name and "method" in s for x in _told(s, folder)
+            )
+            decide(folder, name, accept=yes, by=by, shown=hashlib.sha256(text.encode()).hexdigest())
+    found, waiting = studies(folder), [p for _, p in pending(folder)]
+    lines = [] if ahead is None else _ahead(folder, ahead, by)
     for s in found:
         lines.append(f"study {s['study']}: {s['state']}")
         lines += [f"  - {r}" for r in s["reasons"] if r]
         if "method" in s and s["state"] != "finished":
-            lines += _described(s, unpinned(folder, s), folder.node.name)
-    lines += [f"release {w}" for w in waiting]
+            lines += _told(s, folder)
+    for w in waiting:
+        lines += [f"release {w}", *(f"  {x}" for x in w.facts.get("words", ()))]
     asked = [s["study"] for s in found if s["state"] == "waiting"]
     if asked:
         lines.append(f"decide: polyclinic site review --accept {asked[0]} (or --reject)")
-    _say({"studies": found, "releases": waiting}, json_, "\n".join(lines) or "nothing was asked of this site yet")
+    shown = {"studies": found, "releases": [str(w) for w in waiting]}
+    _say(shown, json_, "\n".join(lines) or "nothing was asked of this site yet")
     if refusals(folder):
         raise typer.Exit(4)
+
+
+def _told(s: dict[str, Any], folder: Any) -> list[str]:
+    from polyclinic.engines.flare.membership import unpinned
+
+    return _described(s, unpinned(folder, s), folder.node.name)
+
+
+def _ahead(folder: Any, study: str, by: str) -> list[str]:
+    """Approve every step of an order by its name, and say in words what was approved."""
+    from polyclinic.engines import registry
+    from polyclinic.engines.flare.admission import asked
+    from polyclinic.engines.flare.folders import private
+    from polyclinic.errors import ConfigError
+    from polyclinic.federation.sums import facts_of
+    from polyclinic.privacy.lines import Approve
+    from polyclinic.privacy.owner import ledger_of
+    from polyclinic.privacy.review import AHEAD, list_ahead
+
+    fits = [o for o in asked(folder) if o.id == study or (len(study) >= 8 and o.digest.startswith(study))]
+    if len(fits) != 1:
+        raise ConfigError(f"{len(fits)} studies are called {study!r} here", hint="polyclinic site review lists them")
+    (order,) = fits
+    method = registry.federated(order.parsed(private(folder.study(order.digest) / "files")))
+    steps = list_ahead(method.facts, facts_of(order.aggregation))
+    if not steps:
+        raise ConfigError(
+            f"{method.name!r} says nothing about its steps", hint="its releases have to be read as they come"
+        )
+    text = [line for name in steps for line in (*steps[name][:1], *(f"  {x}" for x in steps[name][1:]))]
+    shown = hashlib.sha256("\n".join(text).encode()).hexdigest()
+    book = ledger_of(folder.node)
+    for name in steps:
+        book.write(Approve(order.digest, name, AHEAD, by, f"shown {shown}"))
+    return [*text, f"approved ahead by {by}: {', '.join(steps)}"]
 
 
 def _described(s: dict[str, Any], strangers: list[str], me: str) -> list[str]:

@@ -153,6 +153,7 @@ class SiteParty:
 
     def __init__(self, method: Method[Any, Any, Any], site: Site, adder: Sum, door: Door) -> None:
         self.method, self.site, self.adder, self.door = method, site, adder, door
+        door.facts = method.facts
         self.private: Any = None
         self._next: Any = None
 

@@ -24,14 +24,15 @@ import numpy as np
 from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded, gaussian_mu
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.facts import PLAIN, SumFacts
+from polyclinic.privacy.facts import PLAIN, MethodFacts, SumFacts
 from polyclinic.privacy.grid import NoiseScale, noise_scale
 from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.lines import Refuse, Reserve, Rules
+from polyclinic.privacy.lines import Approve, Refuse, Reject, Reserve, Rules
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox, private_folder, read_release, write_release
 from polyclinic.privacy.policy import Policy, price
 from polyclinic.privacy.release import Array, Contribution, Step
+from polyclinic.privacy.review import facts_digest, in_words
 from polyclinic.privacy.tally import Tally, cost
 
 __all__ = ["Door", "event_of"]
@@ -99,6 +100,7 @@ class Door:
         self.study = study
         self.method = ""
         self.aggregation = ""
+        self.facts = MethodFacts()  # of the method that runs: the words an owner reads
         self.max_sites = 1
         self.cohort = cohort
         self.wait = wait
@@ -260,18 +262,18 @@ class Door:
                 self._pay(
                     self._charge(step, attempt, _together(also), NoiseScale(0.0, None), share, by, number, id, stored)
                 )
-            return self._reviewed(id, step, stored)
+            return self._reviewed(id, step, share, by, stored)
 
         scale = noise_scale(step, share)
         self._check_grid(step, mine)
         if self.ledger.paid(self._run, id):
-            return self._reviewed(id, step, self._finish(id, step, digest))
+            return self._reviewed(id, step, share, by, self._finish(id, step, digest))
         noisy = self._noisy(mine, math.sqrt(share) * scale.sd, scale.grid)
         self._prepare(id, step, digest, noisy)
         event = event_of(step, also)
         self._pay(self._charge(step, attempt, event, scale, share, by, number, id, noisy))
         self._keep(id, step, digest, noisy)
-        return self._reviewed(id, step, noisy)
+        return self._reviewed(id, step, share, by, noisy)
 
     def _pay(self, charge: Charge) -> None:
         """Check the owner's rules and write the line, as one: no other study can come in between."""
@@ -402,38 +404,48 @@ class Door:
             hint="noise is drawn once for a release; start the study anew, which pays anew",
         )
 
-    def _reviewed(self, id: str, step: Step, release: Contribution) -> Contribution:
-        """Wait for the owner where the policy asks for it."""
+    def _reviewed(self, id: str, step: Step, share: float, by: SumFacts, release: Contribution) -> Contribution:
+        """Wait for the owner where the policy asks for it: for these very bytes, or once for a step's facts."""
         if self.policy is None or self.policy.review == "none" or self.outbox is None:
             return release
-        if self.policy.review == "first" and any(
-            p.state == "approved" and p.facts.get("study") == self.study for p in self.outbox.all()
-        ):
+        each = self.policy.review == "each"
+        facts = _digest(step, 1.0, release) if each else facts_digest(step, share, by)
+        if not each and self.ledger.tally.approves(self._run, step.name, facts):
             return release
-        ticket = f"{id}-{_digest(step, 1.0, release)[:8]}"  # approval is of these values, not of a name
-        facts = {
+        ticket = f"{id}-{facts[:8]}"  # approval is of these values, or of these facts, not of a name
+        shown = {
             "study": self.study,
             "method": self.method,
             "site": self.site,
+            "order": self._run,
             "round": step.round,
             "step": step.name,
             "shapes": {k: list(v) for k, v in step.shapes.items()},
             "how": step.how,
             "noise_sd": self.noise_sd(step),
+            "approves": "these values" if each else "every release of this step with these facts",
+            "words": in_words(step, share, by, self.facts),
         }
         end = time.monotonic() + self.wait
-        state = self.outbox.put(ticket, release, facts).state
-        while state == "pending" and time.monotonic() < end:
+        said = self.outbox.put(ticket, release, shown)
+        while said.state == "pending" and time.monotonic() < end:
             time.sleep(min(0.2, self.wait))
-            state = self.outbox.get(ticket).state
-        if state == "approved":
+            said = self.outbox.get(ticket)
+            if not each and self.ledger.tally.approves(self._run, step.name, facts):
+                return release  # ahead, while it waited
+        digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+        if said.state == "approved":
+            if not self.ledger.tally.approves(self._run, step.name, facts):
+                self.ledger.write(Approve(self._run, step.name, facts, said.decided_by, f"shown {digest}"))
             return release
-        verb = "was rejected by the owner" if state == "rejected" else "waits for the owner's approval"
+        if said.state == "rejected":
+            self.ledger.write(Reject(self._run, step.name, facts, said.decided_by, f"shown {digest}"))
+        verb = "was rejected by the owner" if said.state == "rejected" else "waits for the owner's approval"
         raise PolicyRefusal(
             f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: the release {verb}",
             faults=[f"release {ticket}"],
             hint=""
-            if state == "rejected"
+            if said.state == "rejected"
             else "read and approve it with `polyclinic ledger approve`, then resume the run",
         )
 

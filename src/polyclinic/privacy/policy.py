@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from polyclinic.privacy.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.budget import Privacy
@@ -38,8 +38,9 @@ class Policy(BaseModel):
     min_patients: int = Field(1, ge=0, description="Fewer patients than this: the site does not take part.")
     min_cell: int = Field(11, ge=1, description="Counts from 1 to one less are not shown in any report.")
     min_sites: int = Field(1, ge=1, description="Fewer sites than this: the site does not take part.")
-    review: Literal["none", "first", "each"] = Field(
-        "none", description="Which releases wait for the owner's approval."
+    review: Literal["none", "names", "each"] = Field(
+        "none",
+        description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'.",
     )
     cohorts: tuple[str, ...] = Field(
         (), description="SQL files of cohorts that may run here; a study names one by its digest."
@@ -61,6 +62,11 @@ class Policy(BaseModel):
         None,
         description="May releases without a proven patient-level bound leave? Default: only if no epsilon limit is set.",
     )
+
+    @field_validator("review", mode="before")
+    @classmethod
+    def _first(cls, value: object) -> object:
+        return "names" if value == "first" else value  # the two numbers of a first step tell nothing of what follows
 
     @property
     def allows_unproven(self) -> bool:

@@ -122,7 +122,7 @@ class Tally:
             case Rules():
                 self.policy = body.digest
             case Approve():
-                self.approved.add(body.facts)
+                self.approved.add(f"{body.order}\0{body.step}\0{body.facts}")
             case _:
                 pass
 
@@ -143,6 +143,13 @@ class Tally:
             held.charged += cost([c.event])
 
     # ---- questions
+
+    def approves(self, order: str, step: str, facts: str) -> bool:
+        """Whether the owner let out this step with these facts, or all steps of this name ahead."""
+        if f"{order}\0{step}\0{facts}" in self.approved:
+            return True
+        ahead = (k.split("\0")[1] for k in self.approved if k.startswith(f"{order}\0") and k.endswith("\0ahead"))
+        return any(n == step or (n.endswith("*") and step.startswith(n[:-1])) for n in ahead)
 
     def over(self, order: str) -> str:
         """Why nothing may leave under an order any more; empty if it may."""

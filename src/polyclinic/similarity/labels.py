@@ -11,7 +11,23 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.site import Site
 
-__all__ = ["classes_at", "classes_of_all"]
+__all__ = ["class_texts", "classes_at", "classes_of_all"]
+
+
+def class_texts(labels: Any) -> list[str]:
+    """One canonical text per label: 1, 1.0 and True are the same class, and no label changes how another is written.
+
+    >>> class_texts([1, 1.0, True, "ill", 2.5])
+    ['1', '1', '1', 'ill', '2.5']
+    """
+    made = []
+    for v in labels.tolist() if isinstance(labels, np.ndarray) else list(labels):
+        number = isinstance(v, bool | int | float | np.generic) and not isinstance(v, str | bytes)
+        if number and float(v) == float(v) and abs(float(v)) < 2**53 and float(v) == int(float(v)):
+            made.append(str(int(v)))
+        else:
+            made.append(v.decode(errors="replace") if isinstance(v, bytes) else str(v))
+    return made
 
 
 def classes_at(site: Site) -> NDArray[Any]:

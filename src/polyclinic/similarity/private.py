@@ -29,7 +29,7 @@ from polyclinic.learned.origin import Origin
 from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.similarity import facts as known
-from polyclinic.similarity.labels import classes_at
+from polyclinic.similarity.labels import class_texts, classes_at
 from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.redundancy import row_norms, row_shrink
 from polyclinic.tensors.site import Site
@@ -53,6 +53,9 @@ class PrivateParams(Params):
     patients: int = Field(ge=2, description="Public planning size: about how many patients all sites have together.")
     radius: float = Field(gt=0, description="Public: records are pulled back into a ball of this radius.")
     center: tuple[float, ...] | None = Field(None, description="Public centre of the ball; default 0.")
+    classes: tuple[str, ...] | None = Field(
+        None, description="Public list of classes; a patient with another label is in no pair. None: those that occur."
+    )
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,8 @@ def buckets(records: Array, labels: Any, *, key: str, round: int, count: int) ->
     rows = np.ascontiguousarray(records, np.float64)
     secret = hashlib.blake2b(f"{key}\0{round}".encode(), digest_size=32).digest()
     found = np.empty(len(rows), np.int64)
-    for i, (row, label) in enumerate(zip(rows, np.asarray(labels))):
-        digest = hashlib.blake2b(row.tobytes() + repr(label).encode(), key=secret, digest_size=8).digest()
+    for i, (row, label) in enumerate(zip(rows, class_texts(labels))):
+        digest = hashlib.blake2b(row.tobytes() + label.encode(), key=secret, digest_size=8).digest()
         found[i] = int.from_bytes(digest, "little") % count
     return found
 
@@ -195,7 +198,8 @@ class PrivateUnPSL(Estimator):
 
     def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> Key:
         complete(site)
-        classes_at(site)
+        if self.params.classes is None:
+            classes_at(site)
         return Key(rng.bytes(16).hex())
 
     def contribute(
@@ -209,7 +213,10 @@ class PrivateUnPSL(Estimator):
             rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, z**2], 1) / np.sqrt(3.0))
             return private, Contribution({"moments": rows.sum(0)})
         X = (center + p.radius * z - public.mean) / public.scale
-        labels = classes_at(site)
+        # One text per label, whatever the type of the others: nobody's label may change how another's is written.
+        labels = np.array(class_texts(() if site.labels is None else site.labels), dtype=object)
+        use = np.arange(len(labels)) if p.classes is None else np.flatnonzero(np.isin(labels, class_texts(p.classes)))
+        X, z, labels = X[use], z[use], labels[use]  # who has no class of the public list is in no pair
         left, right = _paired(buckets(z, labels, key=private.key, round=step.round, count=public.buckets))
         sign = np.where(labels[left] == labels[right], 1.0, -1.0)
         total = np.zeros(d * rank)

@@ -76,11 +76,11 @@ class Table(Sequence[Mapping[str, Any]]):
         return pyarrow.table({c: list(self[c]) for c in self.columns}).__arrow_c_stream__(requested_schema)
 
     def to_csv(self) -> str:
-        """The table as CSV text."""
+        """The table as CSV text; a text that a spreadsheet would take for a formula gets an apostrophe before it."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.rows)
+        writer.writerow([_cell(c) for c in self.columns])
+        writer.writerows([_cell(v) for v in row] for row in self.rows)
         return out.getvalue()
 
     def __repr__(self) -> str:
@@ -93,6 +93,10 @@ class Table(Sequence[Mapping[str, Any]]):
         head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
         body = "".join("<tr>" + "".join(f"<td>{escape(_text(v))}</td>" for v in r) + "</tr>" for r in self.rows[:200])
         return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
 
 
 def _text(value: Any) -> str:

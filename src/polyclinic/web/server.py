@@ -65,7 +65,8 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
         A run folder, or a folder of them; a site's folder for its outbox.
     token
         Asked of every request. None: only for a server that listens on this machine alone; then requests must name
-        this machine (another web site cannot reach it through a name of its own).
+        this machine (another web site cannot reach it through a name of its own), and no decision is taken: any account
+        of this machine could send one.
     """
     app = FastAPI(title="Polyclinic", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     root = root.resolve()
@@ -143,6 +144,8 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
 
     @app.post("/api/outbox")
     def decide(decision: Decision, request: Request) -> dict[str, Any]:
+        if token is None:
+            raise HTTPException(403, "decisions need the page's token: polyclinic web prints its address")
         if request.headers.get("x-polyclinic") != "decide":  # a form of another site cannot send this header
             raise HTTPException(403, "ask from the page itself")
         box = find_outboxes(root).get(decision.outbox)
