@@ -143,10 +143,13 @@ def page(browser: Any, tmp_path: Path) -> Iterator[tuple[Any, Path]]:
 
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(tmp_path), log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(tmp_path, token="t" * 24), log_level="error", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     browser.address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    browser.get(f"{browser.address}?token={'t' * 24}")  # the cookie that every later request shows
     yield browser, tmp_path
     browser.get("about:blank")
     server.should_exit = True

@@ -109,8 +109,25 @@ def test_no_membership_and_no_label_is_served(client: TestClient, runs: Path) ->
     assert "simulation_only" not in served
 
 
+TOKEN = "t" * 24
+
+
+def test_without_a_token_nobody_decides_on_this_machine_either(waiting: Path) -> None:
+    """ATTACKS row 27: any local account could approve a release."""
+    one = {"outbox": "site/outbox", "id": "r1", "approve": True, "by": "another account"}
+    bare = TestClient(create_app(waiting), base_url=LOCAL)
+    assert bare.post("/api/outbox", json=one, headers=DECIDE).status_code == 403
+    stranger = TestClient(create_app(waiting, token=TOKEN), base_url=LOCAL)
+    assert stranger.post("/api/outbox", json=one, headers=DECIDE).status_code in (401, 403)
+    assert {p.state for p in Outbox(waiting / "site" / "outbox").all()} == {"pending"}
+
+
+def _owner(root: Path) -> TestClient:
+    return TestClient(create_app(root, token=TOKEN), base_url=LOCAL, cookies={"polyclinic": TOKEN})
+
+
 def test_one_decision_lets_exactly_one_release_out(waiting: Path) -> None:
-    client = TestClient(create_app(waiting), base_url=LOCAL)
+    client = _owner(waiting)
     found = client.get("/api/outbox").json()
     assert [r["state"] for r in found] == ["pending", "pending"]
     one = {"outbox": found[0]["outbox"], "id": "r1", "approve": True, "by": "Dr. Owner"}
@@ -126,7 +143,7 @@ def test_one_decision_lets_exactly_one_release_out(waiting: Path) -> None:
 
 
 def test_a_decision_from_elsewhere_is_refused(waiting: Path) -> None:
-    client = TestClient(create_app(waiting), base_url=LOCAL)
+    client = _owner(waiting)
     one = {"outbox": "site/outbox", "id": "r1", "approve": True, "by": "x"}
     assert client.post("/api/outbox", json=one).status_code == 403
     assert client.post("/api/outbox", json=one, headers={**DECIDE, "Origin": "http://evil.example"}).status_code == 403
