@@ -29,7 +29,7 @@ def _served(folder: Path, *options: str) -> Iterator[str]:
 
 
 def _ask(address: str) -> int:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor())
     for _ in range(100):
         try:
             return int(opener.open(address, timeout=5).status)
@@ -42,10 +42,11 @@ def _ask(address: str) -> int:
     raise AssertionError("the server does not answer")
 
 
-def test_local_page_needs_no_token_and_listens_here_only(tmp_path: Path) -> None:
+def test_local_page_needs_its_token_too_and_listens_here_only(tmp_path: Path) -> None:
     with _served(tmp_path) as address:
         assert address.startswith("http://127.0.0.1:") and "?token=" in address  # on this machine, too
         assert _ask(address) == 200
+        assert _ask(address.split("?")[0]) == 401
 
 
 def test_beyond_this_machine_a_token_is_made_and_asked_for(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ folder = "site"            # tensors, caches, checkpoints; erase it with: polycl
 min_patients = 20          # with fewer patients this site takes no part
 min_cell = 11              # smaller counts are not shown in any report
 min_sites = 3              # with fewer sites this site takes no part
-review = "first"           # none | first | each: which releases wait for approval
+review = "names"           # none | names | each: which releases wait for approval
 # methods = ["trip", "dpem"]       # only these; without the line: all
 # max_epsilon_per_study = 1.0      # patient-level bound of one study, re-runs included (at delta = 1e-6)
 # max_epsilon_total = 4.0          # patient-level bound over all studies
