@@ -72,8 +72,9 @@ class FixedPoint:
 
     def encode(self, vector: Array, who: str) -> Words:
         """Whole numbers mod 2^64, shape (size + 1,); off-grid values are refused, not rounded."""
-        scaled = np.append(vector[:-1] * self.scale, vector[-1] * self.weight_scale)
-        whole = np.rint(scaled)
+        scaled = vector * self.scale
+        scaled[-1] = vector[-1] * self.weight_scale
+        whole = np.rint(scaled, out=scaled if self.grid is None else None)
         if self.grid is not None and not np.allclose(whole[:-1], scaled[:-1], rtol=1e-12, atol=1e-6):
             raise ProtocolMismatch(f"site {who!r}: contribution is not on the announced grid {self.grid!r}")
         return np.asarray(whole.astype(np.int64).view(np.uint64))
@@ -81,8 +82,13 @@ class FixedPoint:
     def decode(self, words: Words) -> Array:
         """Real numbers from the sum of encoded vectors."""
         whole = words.view(np.int64).astype(np.float64)
-        values = whole[:-1] / self.scale if self.grid is None else whole[:-1] * self.grid
-        return np.append(values, whole[-1] / self.weight_scale)
+        weight = whole[-1] / self.weight_scale
+        if self.grid is None:
+            whole /= self.scale
+        else:
+            whole *= self.grid
+        whole[-1] = weight
+        return np.asarray(whole)
 
 
 def split(words: Words) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.federation.protocol import Contribution, Step, Total
 from polyclinic.privacy.release import Array
+from polyclinic.tensors.scan import largest
 
 __all__ = ["flatten", "limits", "only_added", "unflatten"]
 
@@ -53,10 +54,12 @@ def flatten(step: Step, mine: Contribution, who: str) -> Array:
     vector = np.empty(0)
     if not faults:
         parts = [np.asarray(mine.arrays[n], np.float64).ravel() for n in sorted(step.shapes)]
-        vector = np.concatenate([*parts, np.ones(1)]) * mine.weight
-        if not np.isfinite(vector).all():
+        vector = np.concatenate([*parts, np.ones(1)])
+        vector *= mine.weight
+        worst = largest(vector[:-1])
+        if not np.isfinite(worst + mine.weight):
             faults.append("NaN or infinity")
-        elif (worst := float(np.abs(vector[:-1]).max(initial=0.0))) > value:
+        elif worst > value:
             if step.noise_sd == 0 and worst > value * (1 + 1e-12):
                 faults.append(f"largest weighted entry {worst:.6g} exceeds the public bound {value:.6g}")
             # Noise beyond 20 standard deviations: a refusal would tell of the draw, and the clipped number is as private.

@@ -1,0 +1,30 @@
+"""One look at an array, without a copy: its largest absolute value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polyclinic.tensors.compiled import kernel
+
+__all__ = ["largest"]
+
+
+@kernel
+def _largest(a: Any) -> float:
+    top, bad = 0.0, 0
+    for i in range(a.size):
+        x = abs(a[i])
+        top = max(top, x)
+        bad += x != x
+    return np.inf if bad else top
+
+
+def largest(a: Any) -> float:
+    """Largest absolute value; infinity if one is NaN or infinite, 0 of nothing.
+
+    >>> largest(np.array([[1.0, -3.0]])), largest(np.array([1.0, np.nan])), largest(np.empty(0))
+    (3.0, inf, 0.0)
+    """
+    return float(_largest(np.ascontiguousarray(a, np.float64).ravel()))
