@@ -75,7 +75,8 @@ def sums(n: int, size: int, count: int) -> None:
     print(
         f"{n:5d} sites  {size} numbers   a site {np.mean(each):6.2f} ms a sum over {count} sums (goal {GOALS.get(n, 0):.1f}): "
         f"first {each[0]:.2f}, then median {np.median(each[1:]) if count > 1 else 0:.2f}, least {each[1:].min() if count > 1 else 0:.2f}; "
-        f"all together {np.mean(sites + office):.2f} s a sum; memory {peak():.0f} MB",
+        f"all in one process {np.median((sites + office)[1:]) if count > 1 else 0:.2f} s a sum, the first {(sites + office)[0]:.2f}; "
+        f"memory {peak():.0f} MB",
         flush=True,
     )
 

@@ -47,7 +47,9 @@ def _right(federation, study, order, status, *, retries: bool = False):
         charges = federation.charges(name, order.study["study"]["name"])
         paid = {(c.round, c.step, c.attempt) for c in charges}
         assert len(paid) == len(charges), name  # never twice
-        assert {(r, s) for r, s, _ in paid} == {(s.round, s.name) for s, _ in reference.releases}, name  # none lost
+        assert {(r, s) for r, s, _ in paid} == {(x.step.round, x.step.name) for x in reference.releases}, (
+            name
+        )  # none lost
         assert len(charges) <= len(reference.releases) + (more if retries else 0), name
 
 

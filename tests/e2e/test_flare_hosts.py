@@ -64,7 +64,7 @@ def _right(four, study, order, status) -> None:
         charges = four.charges(name, study.stem)
         paid = [(c.round, c.step, c.attempt) for c in charges]
         assert len(set(paid)) == len(paid), name
-        assert {p[:2] for p in paid} == {(s.round, s.name) for s, _ in reference.releases}, name
+        assert {p[:2] for p in paid} == {(x.step.round, x.step.name) for x in reference.releases}, name
         assert len(paid) <= len(reference.releases) + cut, (name, cut)
 
 
