@@ -11,7 +11,7 @@ import numpy as np
 
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
-from polyclinic.engines.acts import run_acts
+from polyclinic.engines.acts import refused, run_acts
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
@@ -125,6 +125,7 @@ def run_study(
         folder.write_json(folder.path / "attrition.json", attrition(who.steps))
     if isinstance(method, Whole):
         method.plan = replace(method.plan, minimum=_least(study))
+        refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
     if isinstance(method, Method):
         model = _federated(study, method, found, folder, resume, threads, follow)
     else:

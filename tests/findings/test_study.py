@@ -124,3 +124,46 @@ def test_people_are_read_beside_the_labels(tmp_path: Path) -> None:
     assert found["outcome"]["name"] == "label"
     assert found["outcome"]["unknown"] == 3 * len({i for i in range(240) if i % 11 == 0 or i % 20 == 0})
     assert found["survival"]
+
+
+def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -> None:
+    from polyclinic.cli import main
+    from polyclinic.report.findings import SECTIONS, first_words, sections
+    from polyclinic.report.html import write_report
+
+    study = Study.parse(BASE)
+    folder = RunFolder.create(tmp_path / "run")
+    run_study(study, make(study), folder, threads=1)
+    found = json.loads((folder.path / "findings.json").read_text())
+    made = {s.id: s for s in sections(found)}
+    assert list(made) == list(SECTIONS)
+    assert "[people]" in made["people"].missing and "[people]" in made["survival"].missing
+    assert all(made[i].tables for i in ("replicate", "carriers", "outcome", "completion"))
+    page = write_report(folder).read_text()
+    assert "this line adds it" in page and "Predicts codes the patient has not shown" in page
+    n, of = found["replicable"], len(found["replicability"]["rows"])
+    assert page.count('class="card failed"') == of - n
+    assert ("Phenotypes that did not pass" in page) == (n < of)
+    nothing = {**found, "replicable": 0}
+    assert first_words(nothing).startswith(f"None of the {of} phenotypes comes back")
+    (tmp_path / "study.toml").write_text(
+        '[study]\nname = "again"\n[data]\ndataset = "icu_network"\npatients = 400\n[method]\nname = "sumals"\nrank = 4\n'
+        'aggregation = "plain"\n[evaluate]\nwhat = ["carriers", "outcome"]\n'
+    )
+    with pytest.raises(SystemExit) as done:
+        main(["evaluate", str(folder.path), str(tmp_path / "study.toml"), "--json"])
+    assert done.value.code == 0
+    again = json.loads((folder.path / "findings.json").read_text())
+    assert again["prevalence"]["rows"] == found["prevalence"]["rows"]
+    assert again["replicable"] == n
+
+
+def test_an_owner_who_did_not_name_the_outcome_is_not_asked_for_it() -> None:
+    from polyclinic.engines.acts import refused
+    from polyclinic.errors import PolicyRefusal
+    from polyclinic.privacy.policy import Policy
+
+    refused({"north": Policy(methods=("trip",))}, ("carriers", "people", "completion"))
+    with pytest.raises(PolicyRefusal) as e:
+        refused({"north": Policy(methods=("trip",)), "south": Policy()}, ("outcome", "survival"))
+    assert len(e.value.faults) == 2

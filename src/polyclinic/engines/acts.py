@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyclinic.errors import ConfigError
+from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
 from polyclinic.findings.evaluate import ACTS, LINES, Plan, findings_of, traffic_of
@@ -14,10 +14,11 @@ from polyclinic.findings.placed import Placer, variables_of
 from polyclinic.findings.value import Findings
 from polyclinic.findings.whole import Whole
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.policy import Policy
 from polyclinic.study import Study
 from polyclinic.tensors.site import Site
 
-__all__ = ["folds_of", "plan_of", "run_acts", "whole"]
+__all__ = ["folds_of", "plan_of", "refused", "run_acts", "whole"]
 
 
 def folds_of(study: Study) -> int:
@@ -71,6 +72,21 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         minimum,
         missing,
     )
+
+
+def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
+    """Refuse acts that an owner did not name: outcome and survival must be, where methods are named at all."""
+    faults = []
+    for site, policy in policies.items():
+        named = None if policy.methods is None else {m.lower() for m in policy.methods}
+        bad = [a for a in ("outcome", "survival") if a in what and named is not None and a not in named]
+        faults += [f"site {site!r}: {a} is not among the allowed methods" for a in bad]
+    if faults:
+        raise PolicyRefusal(
+            "not every owner allows what would follow the fit; nothing was computed",
+            faults=faults,
+            hint="leave it out of [evaluate] what, or ask the owner to name it in [policy] methods",
+        )
 
 
 def whole(study: Study, method: Any) -> Whole:

@@ -62,6 +62,7 @@ class RunContents:
     held: tuple[Array, ...] = ()
     attrition: Mapping[str, Any] = field(default_factory=dict)
     owner: str | None = None
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: RunFolder | Path | str) -> RunContents:
@@ -94,6 +95,7 @@ class RunContents:
             ledgers,
             tuple(few[f"held{n}"] for n in range(1, len(few) + 1) if f"held{n}" in few),
             {} if formal else _optional(run.path / "attrition.json"),
+            findings=_optional(run.path / "findings.json"),
         )
 
     @property

@@ -20,6 +20,7 @@ from polyclinic.report.cards import AtSite, PhenotypeCard, cards
 from polyclinic.report.charts import interval
 from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
+from polyclinic.report.findings import named_of, sections, verdicts
 from polyclinic.report.hiding import hiding
 from polyclinic.report.pictures import groups_of, pictures
 from polyclinic.report.spending import spending
@@ -115,6 +116,8 @@ def render(run: RunContents) -> str:
             script_hash=_hash(script),
             **_similarity(run, all_tables),
             groups=groups_of(run),
+            findings=sections(run.findings, named_of(run.findings, [c.name for c in found])),
+            verdicts=verdicts(run.findings),
         )
     )
 
@@ -157,6 +160,8 @@ def _tabs(run: RunContents) -> list[tuple[str, str]]:
         made.append(("maps", "Heat maps"))
     if run.association:
         made.append(("outcome", "Outcome"))
+    if run.findings:
+        made.append(("findings", "Findings"))
     return [*made, ("course", "Fit and cost"), ("privacy", "Privacy"), ("method", "Method")]
 
 

@@ -127,7 +127,10 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     sources = run.study.get("attrition") or [{"patients": None}]
     if run.patients and sources[0]["patients"] is not None and run.patients > sources[0]["patients"]:
         first += " A patient of two sites counts at both."
-    out = [first, *filter(None, [flow(run.study)]), *_small(run.study.get("small"))]
+    from polyclinic.report.findings import first_words  # whether anything came back is said before anything else
+
+    out = [first_words(run.findings), first, flow(run.study), *_small(run.study.get("small"))]
+    out = [text for text in out if text]
     if cards:
         out += _where(cards)
     out += _outcome(run.association, cards)

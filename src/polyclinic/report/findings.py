@@ -1,0 +1,292 @@
+"""The sections of a report that follow the fit: what comes back, Table 1, outcome, survival, unseen codes; from ``findings.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from polyclinic.report.words import number
+from polyclinic.tensors.table import Table
+
+__all__ = ["SECTIONS", "Section", "first_words", "named_of", "sections", "verdicts"]
+
+SECTIONS: Final = {
+    "replicate": "What comes back",
+    "carriers": "Who has the phenotypes",
+    "people": "Table 1",
+    "outcome": "Outcome",
+    "survival": "Time to the event",
+    "completion": "Codes that patients have not shown",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section: its words, its tables, or the line of the study that would add it."""
+
+    id: str
+    title: str
+    words: tuple[str, ...] = ()
+    tables: tuple[tuple[str, Table], ...] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about one phenotype's replication, in words."""
+
+    replicable: bool
+    words: str
+    reason: str
+
+
+def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
+    """Per phenotype whether it comes back and holds together, as the card says it; empty where it was not tested."""
+    out = []
+    for r in _rows(found.get("replicability")):
+        back = f"comes back in halves: {r['comes_back']} ({r['halves']:.2f})"
+        if r["holds_together"] is None:
+            out.append(Verdict(False, f"{back}; whether it holds together was not tested", "not tested"))
+            continue
+        holds = f"holds together in unseen patients: {'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})"
+        faults = (
+            []
+            if r["comes_back"] == "yes"
+            else [f"another half of the patients gives another phenotype ({r['halves']:.2f})"]
+        )
+        faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
+        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults)))
+    return tuple(out)
+
+
+def first_words(found: Mapping[str, Any]) -> str:
+    """The first sentence of a report: how many phenotypes may be believed."""
+    table = found.get("replicability")
+    if not table:
+        return ""
+    n, of = found["replicable"], len(table["rows"])
+    if not n:
+        return (
+            f"None of the {of} phenotypes comes back in another half of the patients and holds together: "
+            "read them as descriptions of these records, not as findings."
+        )
+    return f"{n} of {of} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
+
+
+def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Section, ...]:
+    """All sections in their order; one that was not asked for says which line of the study adds it."""
+    if not found:
+        return ()
+    missing = found.get("missing", {})
+    made = []
+    for id_, title in SECTIONS.items():
+        if id_ in missing or not _there(found, id_):
+            made.append(Section(id_, title, missing=missing.get(id_, "")))
+        else:
+            words, tables = MAKERS[id_](found, names)
+            made.append(Section(id_, title, tuple(w for w in words if w), tuple(tables)))
+    return tuple(made)
+
+
+def named_of(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Suggested names, of phenotypes that passed (or were not tested) only."""
+    passed = verdicts(found)
+    return [n if not passed or passed[i].replicable else "" for i, n in enumerate(names)]
+
+
+def _there(found: Mapping[str, Any], id_: str) -> bool:
+    return bool(found.get({"replicate": "replicability", "carriers": "prevalence"}.get(id_, id_)))
+
+
+def _rows(table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    return [] if not table else [dict(zip(table["columns"], r)) for r in table["rows"]]
+
+
+def _called(names: Sequence[str], r: int | None) -> str:
+    if r is None:
+        return "everybody"
+    return f"{r + 1} {names[r]}" if r < len(names) and names[r] else f"phenotype {r + 1}"
+
+
+def _span(low: float | None, high: float | None, digits: int = 2) -> str:
+    return "\N{EN DASH}" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "\N{EN DASH}"
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def _replicate(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    rows = [
+        [
+            _called(names, r["phenotype"]),
+            "yes" if r["replicable"] else "no",
+            f"{r['comes_back']} ({r['halves']:.2f})",
+            "not tested"
+            if r["holds_together"] is None
+            else f"{'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})",
+            "\N{EN DASH}" if r["carried"] is None else f"{r['carried']} of {r['sites']}",
+        ]
+        for r in _rows(found["replicability"])
+    ]
+    words = [
+        first_words(found),
+        (
+            "The method was fitted anew on two halves of every hospital's patients, drawn by a keyed hash. A phenotype comes back "
+            "if the two halves agree on it (cosine of at least 0.8), and holds together if patients whom that fit did not see, and "
+            "who have its codes of one kind, also have its codes of the other. Agreement alone proves nothing: frequencies come "
+            "back, too. The phenotypes shown are the mean of the matched fits."
+        ),
+    ]
+    columns = ["phenotype", "replicable", "comes back", "holds together", "hospitals with 11 or more"]
+    return words, [("What comes back", Table(columns, rows))]
+
+
+def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    rows = [
+        [_called(names, r["phenotype"]), r["patients"], r["share"], _span(r["low"], r["high"], 3), r["effective"]]
+        for r in _rows(found["prevalence"])
+    ]
+    words = [f"Of {found['patients']:,} patients; counts are sums over all hospitals. Intervals are Wilson's, 95 %."]
+    return words, [("Prevalence", Table(["phenotype", "patients", "share", "95 %", "effective patients"], rows))]
+
+
+def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    rows = _rows(found["people"])
+    groups = list(dict.fromkeys(r["phenotype"] for r in rows))
+    groups = [None, *(g for g in groups if g is not None)]
+    tables = []
+    for variable in dict.fromkeys(r["variable"] for r in rows):
+        mine = [r for r in rows if r["variable"] == variable]
+        cell = {(r["level"], r["phenotype"]): r for r in mine}
+        lines: list[list[Any]] = []
+        for level in dict.fromkeys(r["level"] for r in mine):
+            shown = [cell.get((level, g)) for g in groups]
+            texts = [
+                ""
+                if c is None
+                else "not shown"
+                if c["patients"] is None
+                else f"{c['patients']:,} ({100 * c['share']:.0f} %)"
+                for c in shown
+            ]
+            lines.append([level, *texts])
+        tables.append((variable, Table([variable, *(_called(names, g) for g in groups)], lines)))
+    return [
+        "Carriers of each phenotype by public levels; small counts and those that give them away are not shown."
+    ], tables
+
+
+def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    o = found["outcome"]
+    if o["note"]:
+        return [f"{o['name']}: {o['note']}."], []
+    adds, tables = o["adds"], []
+    words = []
+    if adds is not None:
+        sure = "they add" if adds[1] > 0 else "it is not shown that they add anything"
+        words.append(
+            f"{o['name'].capitalize()}: phenotypes change the AUC of the covariates by {adds[0]:+.3f} ({_span(adds[1], adds[2], 3)}): {sure}. "
+            f"With them it is {o['auc'][0]:.3f} ({_span(o['auc'][1], o['auc'][2], 3)})."
+        )
+    words.append(
+        f"{o['patients']:,} patients, {o['events']:,} with the outcome, {o['unknown']:,} left out because outcome or a covariate is unknown. "
+        f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}; a hospital's own level never leaves it."
+    )
+    seen = (
+        "placed by phenotypes of the other half, too"
+        if o["cross_fitted"]
+        else "placed by phenotypes that saw their codes, never an outcome"
+    )
+    words.append(f"Every patient is judged by the regression of the other half of the patients, and {seen}.")
+    rows = [
+        [r["model"], r["auc"], _span(r["low"], r["high"], 3), r["gain"], _span(r["gain_low"], r["gain_high"], 3)]
+        for r in _rows(o["baselines"])
+    ]
+    tables.append(("What predicts the outcome", Table(["model", "AUC", "95 %", "phenotypes add", "95 % "], rows)))
+    effects = [
+        [
+            _called(names, r["phenotype"]),
+            r["odds_ratio"],
+            _span(r["low"], r["high"]),
+            _p(r["p"]),
+            _p(r["q"]),
+            r["events"],
+            "yes" if r["confirmed"] else "no",
+        ]
+        for r in _rows(o["effects"])
+    ]
+    columns = [
+        "phenotype",
+        "odds ratio of carriers",
+        "95 %",
+        "p",
+        "q",
+        "carriers with the outcome",
+        "confirmed in the other half",
+    ]
+    tables.append(("Odds ratios", Table(columns, effects)))
+    if o["calibration"]:
+        lines = [[a, b, _span(c, d)] for a, b, c, d in o["calibration"]]
+        tables.append(("Calibration", Table(["predicted", "observed", "95 %"], lines)))
+    words.append(
+        "Odds ratios are of carriers against others, the other phenotypes and covariates held fixed, with a log-F(1,1) prior; p by "
+        "penalised likelihood ratio, q by Benjamini and Hochberg. Association is not cause."
+    )
+    return words, tables
+
+
+def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    rows, tables = [], []
+    for s in found["survival"]:
+        ratio = s["hazard_ratio"]
+        mean = s["mean"]
+        texts = "; ".join(f"{k} {v:.0f}" for k, v in mean.items())
+        if s["phenotype"] is not None:
+            near = "\N{EN DASH}" if ratio is None else f"{ratio[0]:.2f} ({_span(ratio[1], ratio[2])})"
+            rows.append([_called(names, s["phenotype"]), near, _p(s["p"]), _p(s["log_rank_p"]), texts])
+        else:
+            tables.append(("Everybody", _curve(s)))
+    first = (
+        [("Hazard ratios", Table(["phenotype", "hazard ratio of carriers", "p", "log-rank p", "mean days"], rows))]
+        if rows
+        else []
+    )
+    words = [
+        "Kaplan-Meier on the study's grid; Cox's model with Efron's ties. A point of a curve stands for 11 patients or more."
+    ]
+    return words, [*first, *tables]
+
+
+def _curve(s: Mapping[str, Any]) -> Table:
+    lines = [[r["time"], r["at_risk"], r["survival"], _span(r["low"], r["high"])] for r in _rows(s["curve"])]
+    return Table(["days", "at risk", "without the event", "95 %"], lines)
+
+
+def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    yes = found["predicts_unseen_codes"]
+    rows = [
+        [r["model"], r["nats"], _span(r["low"], r["high"], 3), r["events"], r["patients"]]
+        for r in _rows(found["completion"])
+    ]
+    words = [
+        f"Predicts codes the patient has not shown: {'yes' if yes else 'no'}.",
+        (
+            "Half of each patient's codes were hidden, not single cells, and probabilities are over codes that the patient had not shown; "
+            f"the gain is over how common a code is ({number(rows[0][1])} nats an event)."
+        ),
+    ]
+    return words, [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
+
+
+MAKERS: Final = {
+    "replicate": _replicate,
+    "carriers": _carriers,
+    "people": _people,
+    "outcome": _outcome,
+    "survival": _survival,
+    "completion": _completion,
+}
