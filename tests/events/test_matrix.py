@@ -135,3 +135,18 @@ def test_texts_are_counted_and_never_quoted(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"column 'hr': 1 of 20 cells are no numbers, the first in row 6") as e:
         ingest(node, asked(tmp_path, columns=["hr"], label="died"), tmp_path / "o")
     assert "Smith" not in str(e.value)
+
+
+def test_who_opted_out_is_no_row_of_the_matrix(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("patient_id,x,status\nann,1,0\nbob,2,1\ncat,3,1\n")
+    (tmp_path / "optout.csv").write_text("patient\nbob\n")
+    values = {
+        "site": {"name": "a"},
+        "source": {"kind": "matrix", "features": "m.csv", "label": "status"},
+        "exclude": {"patients": "optout.csv"},
+    }
+    study = Study.parse({"study": {"name": "s"}, "features": {}})
+    made = ingest(Node.parse(values, folder=tmp_path), study, tmp_path / "out")
+    assert made.site.matrix().tolist() == [[1.0], [3.0]]
+    assert np.asarray(made.site.labels).tolist() == [0, 1]
+    assert made.manifest["steps"][0]["dropped"] == {"opted out": 1}
