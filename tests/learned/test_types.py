@@ -36,7 +36,9 @@ def test_keywords_are_the_declared_parameters() -> None:
 
 
 WRONG = """
+from dataclasses import dataclass
 import polyclinic as pc
+from polyclinic.phenotypes.factorization import FederatedFactorization
 from typing import assert_type
 a = pc.TRIP(rnak=3)                      # E
 b = pc.TRIP(rank="twelve")               # E
@@ -49,6 +51,17 @@ m.rank = "x"                             # E
 m.nothing_                               # E
 x: str = m.score(pc.datasets.icu_network(patients=100))   # E
 pc.nothing                               # E
+
+
+@dataclass(frozen=True)
+class Lacking:
+    factors: tuple[int, ...]
+
+
+class Mine(FederatedFactorization):
+    Public = Lacking                     # E
+
+
 pc.GaussianMixture(covariance_type="round")  # E
 pc.load("m.phenotypes").transform(pc.datasets.icu_network(patients=100)[0], unseen="ignore")  # E
 """

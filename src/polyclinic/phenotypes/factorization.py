@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self, overload
+from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.table import Table
 
-__all__ = ["FactorParams", "Factorization", "FederatedFactorization", "WeightedParams", "power_of_two"]
+__all__ = ["FactorParams", "FactorPublic", "Factorization", "FederatedFactorization", "WeightedParams", "power_of_two"]
 
 Array = NDArray[np.float64]
 
@@ -195,12 +195,25 @@ def power_of_two(size: float) -> float:
     return float(2.0 ** np.ceil(np.log2(size))) if size > 0 else 1.0
 
 
+class FactorPublic(Protocol):
+    """What the public state of every factorization has: a method that lacks a field is a type error, not a crash in ``fit``."""
+
+    @property
+    def factors(self) -> tuple[Array, ...]: ...
+    @property
+    def energy(self) -> Array | None: ...
+    @property
+    def objective(self) -> float | None: ...
+
+
 class FederatedFactorization(Factorization, Estimator):
     """A phenotype model learned by a protocol of the fold.
 
     Its Public state has ``factors`` (tuple of feature factors), ``energy`` (R,) or None, ``objective`` and ``last``
     (figures); its ``close`` gives ``{"memberships": ...}``.
     """
+
+    Public: ClassVar[type[FactorPublic]]
 
     def fit(
         self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
@@ -241,7 +254,7 @@ class FederatedFactorization(Factorization, Estimator):
         return int(self.params.n_starts)
 
     def _publish(self, outcome: Outcome) -> None:
-        public = outcome.public
+        public: FactorPublic = outcome.public
         memberships = {n: c["memberships"] for n, c in outcome.closed.items()}
         energy = public.energy
         if energy is None:
