@@ -17,7 +17,7 @@ from flare_federation import At, Federation, running, same
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
-TRIP = 'name = "trip"\nrank = 4\nrounds = 30\naggregation = "plain"'
+TRIP = 'name = "trip"\nrank = 4\ntol = 0\nrounds = 30\naggregation = "plain"'
 
 
 @pytest.fixture

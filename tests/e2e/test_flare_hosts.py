@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(REASON), reason=REASON),
 ]
-TRIP = 'name = "trip"\nrank = 4\nrounds = {}\naggregation = "{}"'
+TRIP = 'name = "trip"\nrank = 4\ntol = 0\nrounds = {}\naggregation = "{}"'
 MIXTURE = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0'
 
 
