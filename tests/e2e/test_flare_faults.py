@@ -27,9 +27,9 @@ PRIVATE = "[privacy]\nepsilon = 4.0\ndelta = 1e-6"
 
 
 def _right(federation, study, order, status, *, retries: bool = False):
-    """The model of an undisturbed run, bit for bit, and every release paid once.
+    """The model of an undisturbed run, bit for bit, and every release paid once, over all attempts.
 
-    With ``retries`` (secure sums) an attempt that was cut is paid, and so is the next one; never one attempt twice, and
+    With ``retries`` (subspace) what the masks of an attempt that was cut leak is paid, too; never one attempt twice, and
     never more attempts than the coordinator has begun.
     """
     assert status["state"] == "finished", (status, federation.events(order))

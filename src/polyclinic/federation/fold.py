@@ -297,7 +297,7 @@ class Folding:
         """Fold a total that another party relayed, already checked against ``step``; False if the bits are not the sender's.
 
         ``agreed`` are then the sender's bits (a packed state): taken over where they are this party's own within the method's
-        slack and lead to the same next step, and refused otherwise.
+        slack and lead to the same next step (its floats within the slack, too), and refused otherwise.
         """
         if (
             opened.public is not None
@@ -313,7 +313,11 @@ class Folding:
                 return False
             theirs = wire.canonical(wire.unpack(self.method.Public, agreed))
             same = within(wire.pack(mine), wire.pack(theirs), self.method.slack)
-            if not same or self.method.next(theirs) != self.method.next(mine) or state_digest(theirs) != opened.state:
+            steps = (
+                wire.pack(self.method.next(mine)),
+                wire.pack(self.method.next(theirs)),
+            )  # a bound may be a float, too
+            if not same or not within(*steps, self.method.slack) or state_digest(theirs) != opened.state:
                 raise ProtocolMismatch(
                     f"sum {opened.number}: the public state that was sent does not follow from the total"
                 )

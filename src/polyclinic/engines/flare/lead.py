@@ -2,7 +2,7 @@
 
 No engine is imported here: ``ask(site, bytes, seconds)`` carries an ask and brings the answer, or None. After every sum the
 public state, the attempt and what each site may commit are on disk, so a killed coordinator resumes at the same sum:
-a plain sum is asked again (sites send the stored bytes), a secure sum is a new attempt with new keys and a new charge.
+the sum is asked again, a secure one in a new attempt with new keys, and the sites send the stored bytes.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Lead:
         if state is not None:
             self.conductor.restore(state["conductor"])
             if self.secure:
-                self.attempt += 1  # keys of the interrupted attempt are gone: a new one, charged anew
+                self.attempt += 1  # keys of the interrupted attempt are gone: a new one
             append_event(self.events, event="resumed", number=self.number, attempt=self.attempt)
 
     def _progress(self, p: Progress) -> None:
