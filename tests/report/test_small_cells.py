@@ -96,7 +96,7 @@ def test_embedded_data_of_the_page_give_no_small_count(plain_run: RunFolder) -> 
 
 def test_exports_hold_no_small_count(plain_run: RunFolder, tmp_path: Path) -> None:
     written = export(plain_run, out=tmp_path)
-    assert {p.suffix for p in written} == {".csv", ".parquet", ".npz", ".json", ".bib"}
+    assert {p.suffix for p in written} == {".csv", ".parquet", ".npz", ".json", ".bib", ".phenotypes"}
     checked = 0
     for path in tmp_path.glob("*.csv"):
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
