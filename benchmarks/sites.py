@@ -23,7 +23,6 @@ import numpy as np
 import polyclinic as pc
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Contribution, Roster, Step, least_threshold
-from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.masked import Masked
 from polyclinic.federation.sums.tag import Tag
 
@@ -120,15 +119,14 @@ def methods(n: int, rounds: int) -> None:
     made: list[tuple[str, Any, Any]] = [
         ("TRIP", pc.TRIP(rank=3, rounds=rounds, seed=0), sites),
         ("DPEM", pc.DPEM(rank=3, rounds=rounds, privacy=pc.Privacy(4.0, 1e-6), seed=0), sites),
-        ("mixture", pc.GaussianMixture(3, rounds=rounds, start="box", seed=0), rows),
+        ("mixture", pc.GaussianMixture(n_components=3, rounds=rounds, start="box", seed=0), rows),
     ]
     for name, method, data in made:
         for how in ("plain", "masked", "median"):
             if how == "median" and name == "DPEM":
                 continue
             begin = time.process_time()
-            fold = Fold(method, data, adder=by_name(how))
-            outcome = fold.run()
+            outcome = Fold(method.with_params(aggregation=how), data).run()
             spent = time.process_time() - begin
             print(
                 f"{n:5d} sites  {name:8s} {how:7s} {len(outcome.releases):3d} sums {spent:8.2f} s, {1e3 * spent / n / len(outcome.releases):6.2f} "
