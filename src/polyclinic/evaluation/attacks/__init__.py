@@ -14,10 +14,11 @@ __all__ = ["Attack", "every_attack"]
 
 def every_attack(seed: int = 0) -> Iterator[Attack]:
     """All known attacks, each against the variant it breaks and the one that stops it (``polyclinic audit --attacks``)."""
-    from polyclinic.evaluation.attacks import polynomial, trip
+    from polyclinic.evaluation.attacks import polynomial, presence, trip
 
     yield from polynomial.run(seed)
     yield from trip.run(seed)
+    yield from presence.run(seed)
     yield from _mixture(seed)
     yield from _similarity(seed)
 
