@@ -72,7 +72,7 @@ if __name__ == "__main__":
         "LocalTF": lambda n: pc.LocalTF(rank=rank, rounds=n, seed=0),
         "DPFact": lambda n: pc.DPFact(rank=rank, rounds=n, seed=0, sparsity=0.0),
         "pooled sweep (CPALS)": lambda n: pc.CPALS(rank=rank, rounds=n, tol=0, seed=0, warmup=0),
-        "TRIP": lambda n: pc.TRIP(rank=rank, rounds=n, seed=0, warmup=0),
+        "TRIP": lambda n: pc.TRIP(rank=rank, rounds=n, seed=0, warmup=0, start="random", tol=0.0),
     }
     for make in makers.values():  # compile first
         make(2).fit(sites)

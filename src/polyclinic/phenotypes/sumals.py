@@ -22,7 +22,7 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.gramstart import StartPublic, roots, solve_rounded
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
-from polyclinic.phenotypes.started import Started, StartedParams
+from polyclinic.phenotypes.started import WEAK, Started, StartedParams
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
@@ -33,11 +33,10 @@ __all__ = ["SumALS"]
 Array = NDArray[np.float64]
 SWEEPS = 3
 HEADROOM = 1e5
-ROUNDING = (
-    1e-3,
-    3e-4,
-    1e-4,
-)  # share of the explained energy that the rounding of a packed sum costs: sweep 1, 2, later ones
+UNSURE = (
+    8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
+)
+ROUNDING = (1e-3, 3e-4, 2e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
 
 
 class SumALSParams(StartedParams):
@@ -160,7 +159,9 @@ class SumALS(SumALSTyped, Started):
     def _packing(self, public: SumPublic) -> Packing:
         """How a packed sum travels: products of records and model whitened by the Gram that is known so far, A'A and scores."""
         gram, rank = self._gram(public.factors), len(public.scale)
-        begun, n = replace(public.start, explained=public.explained), public.mode - 1
+        n = public.mode - 1
+        sure = public.explained if public.round > 1 or n else public.explained / UNSURE
+        begun = replace(public.start, explained=sure)
         grid = gram.grid(begun, ROUNDING[min(public.round, len(ROUNDING)) - 1], rank * gram.shape[n])
         bound = gram.bounds(begun, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
@@ -259,9 +260,11 @@ class SumALS(SumALSTyped, Started):
             )  # the last sweep was no gradient step
             if public.objective is not None and settled:
                 gained = 2 * (public.objective - objective) / max(everything - sse, 1e-300)
-                still = public.still + 1 if gained <= tol else 0
-                ended = ended or (tol > 0 and still >= (2 if public.start.kind == "random" else 1))
+                still = public.still + 1 if abs(gained) <= tol else 0
             gain = gained if public.gain is None else public.gain
+            # A random start, and one that saw little of the structure, rest on plateaus on their way.
+            rest = 2 if public.start.kind == "random" or (gain is not None and gain > WEAK) else 1
+            ended = ended or (tol > 0 and still >= rest)
             public = replace(public, objective=objective, gain=gain, still=still)
         over = ended or public.mode == len(factors)
         return replace(
