@@ -242,7 +242,8 @@ def _effects(act: Outcome, public: OutcomePublic, minimum: int) -> list[list[Any
         slots.append((public.climbs.base[j][common:], se))
     beta, se = slots[0]
     usable = public.climbs.information[0][common:, common:].diagonal() > 0.2501  # more than the prior's own quarter
-    ratio = 2 * (public.climbs.height[0] - public.tests.height)
+    # the prior of the coefficient that is held at 0 has height -log 2 there; both sides must have it
+    ratio = 2 * (public.climbs.height[0] - public.tests.height + math.log(2.0))
     p = np.array([chi_square(x) if u else np.nan for x, u in zip(ratio, usable)])
     q = adjusted(p)
     halves = [np.array([normal_p(b / s) if s > 0 else 1.0 for b, s in zip(*x)]) for x in slots[1:]]
