@@ -177,6 +177,18 @@ def _event(step: Step):
     return event_of(step)
 
 
+@pytest.mark.parametrize("steps", [8, 12, 20, 50])  # grid steps of noise in a share
+@pytest.mark.parametrize(("shares", "moved"), [(1, 1), (1, 7), (3, 5), (6, 30)])
+def test_the_charge_is_never_below_the_exact_curve_and_tight_on_fine_grids(steps, shares, moved):
+    """The lemma: shares of parameter s on a grid h, together as private as a Gaussian of sd sqrt(t s^2 - 4 h^2)."""
+    total = np.sqrt(shares * steps**2)
+    booked = gaussian_epsilon(moved / float(np.sqrt(total**2 - 4)), 1e-6)
+    true = exact_epsilon(float(steps), shares, moved)
+    assert true <= booked * (1 + 1e-9)
+    if steps >= 20:
+        assert booked <= 1.01 * true + 1e-12
+
+
 def test_a_grid_that_cannot_be_refined_is_refused():
     coarse = Step(0, "votes", {"votes": (9,)}, bound=2.0**52, sensitivity=1.0, multiplier=2.0, grid=1.0)
     with pytest.raises(pc.errors.ConfigError, match="no proven cost"):
