@@ -75,7 +75,7 @@ class Evil:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return World(tmp_path_factory.mktemp("lying"), policy="max_epsilon_total = 1.0")
+    return World(tmp_path_factory.mktemp("lying"), policy="max_epsilon_total = 50.0")  # every study reserves its own
 
 
 @pytest.fixture(scope="module")
