@@ -223,6 +223,16 @@ def test_every_mutated_book_is_found(tmp_path, tries):
     assert len(seen) == 11
 
 
+def test_a_signature_in_another_spelling_is_an_edit(tmp_path):
+    """The one miss of 10,000: the hash does not cover the signature, and hexadecimal has two cases."""
+    ledger = book(tmp_path)
+    data = ledger.path.read_bytes()
+    at = data.index(b'"signature":"') + len(b'"signature":"')
+    where = next(k for k in range(at, at + 128) if data[k : k + 1].isalpha())
+    ledger.path.write_bytes(data[:where] + data[where : where + 1].upper() + data[where + 1 :])
+    assert any("edited" in f for f in Ledger(ledger.path).verify())
+
+
 def test_an_open_book_notices_what_happens_to_it(tmp_path):
     """The process that holds the book open reads on, and refuses a file that is not the one it read."""
     for change in ("cut", "edit"):

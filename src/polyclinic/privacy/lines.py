@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -317,6 +318,7 @@ def opened(line: bytes) -> tuple[Entry, bool]:
     digest = rest.pop("hash")
     # Any other spelling of the same values is an edit too.
     fits = canonical(value) == line and hashlib.sha256(canonical(rest)).hexdigest() == digest
+    fits = fits and re.fullmatch(r"([0-9a-f]{128})?", signature) is not None  # the hash does not cover it
     if "v" not in value:
         body: Body = charge_from(value["charge"]) if "charge" in value else Note(value.get("text", ""))
         return Entry(value["number"], value["time"], value["site"], body, value["previous"], digest, "", 1), fits
