@@ -59,7 +59,7 @@ def spread(sites: list[Site], parts: int) -> list[Site]:
     return [replace(whole.take(where == k), name=f"h{k:02d}") for k in range(parts)]
 
 
-@pytest.mark.parametrize("parts", [1, 5, 20])
+@pytest.mark.parametrize("parts", [1, 5, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_coefficients_equal_statsmodels_with_a_term_for_each_hospital(
     parts: int, aggregation: str, sites: list[Site], model: pc.SumALS
@@ -258,7 +258,8 @@ def test_hidden_codes_are_predicted_where_structure_was_planted_and_not_where_co
 
 
 @pytest.mark.protocol
-def test_every_act_passes_the_battery() -> None:
+@pytest.mark.parametrize("which", ["sums", pytest.param("regressions", marks=pytest.mark.slow)])
+def test_every_act_passes_the_battery(which: str) -> None:
     sites = with_people(example_sites(patients=40))
     model = pc.SumALS(rank=2, rounds=3).fit(sites)
     variables = variables_of(sites)[:1]
@@ -274,4 +275,5 @@ def test_every_act_passes_the_battery() -> None:
         Link(model=model),
     ]
     for act in acts:
-        assert pc.check_protocol(act, sites).passed
+        if (act.name in ("outcome", "survival")) == (which == "regressions"):
+            assert pc.check_protocol(act, sites).passed
