@@ -313,11 +313,10 @@ class Folding:
                 return False
             theirs = wire.canonical(wire.unpack(self.method.Public, agreed))
             same = within(wire.pack(mine), wire.pack(theirs), self.method.slack)
-            steps = (
-                wire.pack(self.method.next(mine)),
-                wire.pack(self.method.next(theirs)),
-            )  # a bound may be a float, too
-            if not same or not within(*steps, self.method.slack) or state_digest(theirs) != opened.state:
+            if same:  # only then is it a state at all; a step's bound may be a float of its own
+                steps = (wire.pack(self.method.next(mine)), wire.pack(self.method.next(theirs)))
+                same = within(*steps, self.method.slack)
+            if not same or state_digest(theirs) != opened.state:
                 raise ProtocolMismatch(
                     f"sum {opened.number}: the public state that was sent does not follow from the total"
                 )
