@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from polyclinic.errors import ProtocolMismatch
 from polyclinic.federation.packing import Field, Packing
 from polyclinic.federation.protocol import Roster, Total
 from polyclinic.federation.sums import by_name
@@ -81,3 +82,11 @@ def test_masked_and_plain_give_the_same_bits_in_any_order() -> None:
         totals.append(result.arrays["packed"])
     assert all(np.array_equal(totals[0], t) for t in totals[1:])
     assert code.unpack(totals[0]) is not None
+
+
+def test_widening_ends_with_words_where_nothing_adds() -> None:
+    code = Packing({"x": Field((5,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "2 mode1")
+    widest = next(k for k in range(1, 100) if 2 * k >= code.word)
+    assert code.widened(widest).size >= code.size
+    with pytest.raises(ProtocolMismatch, match=r"'2 mode1'.*not the sum of what the sites sent"):
+        code.widened(widest + 1)

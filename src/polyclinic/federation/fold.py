@@ -427,9 +427,17 @@ class Conductor(Folding):
             self._close_round(step.round)
         return opened
 
-    def down(self, step: Step) -> int:
-        """Bytes of what every site is sent before a sum, where there is a coordinator to send it."""
-        return wire.size({"step": wire.pack(step), "public": wire.pack(self.public)})
+    def down(self, step: Step, total: Total, members: Sequence[str], words: Any = None) -> int:
+        """Bytes of what every site is sent after a sum: the opened total, which it folds itself, as between hosts.
+
+        The public state goes with it only where a site cannot compute it (a step that gathers).
+        """
+        entered = dict.fromkeys(members, (self.number, self.roster.attempt))
+        public = wire.pack(self.public) if step.how == "gather" else None  # of the same shapes as the next one
+        sites = () if words is None else self.roster.sites
+        return wire.size(
+            Opened(self.number, self.roster.attempt, entered, total, bytes(32), public, words, sites).pack()
+        )
 
     @staticmethod
     def payload(step: Step) -> int:
@@ -497,6 +505,7 @@ class Fold(Conductor):
         doors = doors or {}
         if quorum is not None and adder.reveals == "total":  # every owner's floor holds for every sum
             quorum = max([quorum, *(d.policy.min_sites for d in doors.values() if d.policy is not None)])
+        setting = replace(setting, adds=adder.adds)
         super().__init__(method, setting, adder, roster_for(adder, setting.sites, threshold=quorum), progress)
         arranged = one_order(sites) if method.needs == "features" else ordered(sites)
         self.parties = {s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in arranged}
@@ -527,10 +536,6 @@ class Fold(Conductor):
     def _sum(self, step: Step) -> tuple[Total, tuple[str, ...]]:
         present = [n for n in self.parties if self.silent is None or not self.silent(step, n)]
         here = [self.parties[n] for n in present]
-        if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
-            down = self.down(step)
-            for name in present:
-                self.traffic.received(name, step.round, down)
         if step.counts:
             for name in present:
                 self.traffic.payload(name, self.payload(step))
@@ -576,6 +581,10 @@ class Fold(Conductor):
         if opened is not None:  # every site checks the total that it is shown
             for name in members:
                 cast(Any, sides[name]).check(opened, members)
+        if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
+            down = self.down(step, results[0], members, opened)
+            for name in present:
+                self.traffic.received(name, step.round, down)
         return results[0], members
 
     def run(self) -> Outcome:

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.errors import ProtocolMismatch
 from polyclinic.federation.protocol import Contribution, Step, Total, seeds
 from polyclinic.tensors.compiled import kernel
 
@@ -99,7 +100,19 @@ class Packing:
     wider: int = 0
 
     def widened(self, times: int) -> Packing:
-        """The same with wider fields, for the repetition of a step whose checksum failed."""
+        """The same with wider fields, for the repetition of a step whose checksum failed.
+
+        Raises
+        ------
+        ProtocolMismatch
+            Fields of a whole word did not help: what came back is not the sum of what was sent.
+        """
+        if WIDER * (times - 1) >= self.word:
+            raise ProtocolMismatch(
+                f"packed sum {self.label!r}: its checksum failed {times} times, the last time with fields as wide as a word; "
+                "what came back is not the sum of what the sites sent",
+                hint="packed sums need an adder that adds (plain, masked, subspace, cycle), not a robust or asynchronous one",
+            )
         return replace(self, wider=WIDER * times)
 
     # ---- the layout: fields in the order of names, as many as fit in a word

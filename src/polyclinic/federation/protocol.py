@@ -60,6 +60,7 @@ class Setting:
     sites: tuple[str, ...]  # sorted by name
     columns: tuple[str, ...] | None = None  # names of the features, where the sites have them
     together: bool = False  # all sites are in one process: nothing is shown to another party
+    adds: bool = True  # totals are sums of what the sites sent; False under a robust rule, whose totals are none
 
 
 class Method(ABC, Generic[P, Pub, Pri]):
@@ -175,6 +176,8 @@ class Sum(ABC):
     """A way to add. ``side`` makes a party's mailbox: a site brings its contribution, the coordinator brings None."""
 
     facts: ClassVar[SumFacts]
+    adds: ClassVar[bool] = True
+    """Whether a total is the sum of the contributions: packed words and Grams may only travel where it is."""
 
     @property
     def name(self) -> str:

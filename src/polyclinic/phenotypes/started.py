@@ -125,6 +125,8 @@ class Started(FederatedFactorization):
         if isinstance(p.start, tuple):
             return StartPublic("model"), self._given(p.start, setting)
         reason = "asked for" if p.start == "random" else self._hindrance()
+        if not reason and not setting.adds:  # an adder that was given to the fold itself
+            reason = "the adder's rule is no sum, and a Gram is one"
         if reason and p.rank == "auto":
             raise ConfigError(
                 f"rank='auto' needs the Gram start, and the start is random: {reason}", hint="give a rank"

@@ -42,6 +42,7 @@ class Robust(Sum):
     """What the rules share: contributions as rows, one centre, times the number of sites."""
 
     least: ClassVar[str] = "more than 2 f sites"
+    adds = False
 
     def __init__(self, malicious: int | None = None) -> None:
         self.malicious = malicious
