@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ import pytest
 
 from polyclinic.cli import main
 from polyclinic.errors import DataError
+from polyclinic.events.engine import session
+from polyclinic.events.protocol import opt_out
+from polyclinic.events.pushdown import pushed_down
+from polyclinic.events.source import open_source
 from polyclinic.study import Node, Study
 from polyclinic.tensors.ingest import Ingested, ingest
 
@@ -212,3 +217,34 @@ def test_one_infinite_date_costs_one_row(cdm: dict[str, dict[str, Any]], postgre
     new = {k: n - lost.get(k, 0) for k, n in step["dropped"].items() if n != lost.get(k, 0)}
     assert sum(new.values()) == 4
     assert set(new) <= {"impossible date", "time is not a date"}
+
+
+@pytest.mark.parametrize("codes", ["standard", "source"])
+def test_rows_that_a_protocol_leaves_out_stay_in_the_database_and_are_counted_there(
+    cdm: dict[str, dict[str, Any]], tmp_path: Path, codes: str
+) -> None:
+    (tmp_path / "optout.csv").write_text("patient\n1\n2\n")
+    asked = Study.parse(
+        {
+            "study": {"name": "s"},
+            "tensor": {"modes": ["drug", "diagnosis"]},
+            "time": {"start": date(2010, 1, 1), "end": date(2016, 1, 1)},
+            "visits": {"types": ["outpatient"]},
+        }
+    )
+    manifests, travelled = [], []
+    for kind in ("duckdb", "postgresql"):
+        values = {"site": {"name": "a"}, "source": {"kind": "omop", **cdm[kind], "codes": codes}}
+        node = Node.parse({**values, "exclude": {"patients": "optout.csv"}}, folder=tmp_path)
+        manifests.append(ingest(node, asked, tmp_path / kind).manifest)
+        with session(tmp_path / f"{kind}-open") as (con, _):
+            opt_out(con, node)
+            opened = open_source(con, node, None, pushed_down(con, node, asked))
+            travelled.append(sum((con.execute(q).fetchone() or (0,))[0] for q in opened.rows.values()))
+            mine = con.execute("SELECT count(*) FROM condition_occurrence WHERE person_id IN (1, 2)").fetchone()
+            assert (mine == (0,)) is (kind == "postgresql")
+    assert manifests[0]["outputs"]["tensor.npz"] == manifests[1]["outputs"]["tensor.npz"]
+    assert manifests[0]["attrition"] == manifests[1]["attrition"]
+    assert manifests[0]["steps"] == manifests[1]["steps"]
+    # What travelled is what the protocol keeps, and rows with a reason of their own to be dropped.
+    assert manifests[1]["attrition"][-2]["rows"] <= travelled[1] < travelled[0] / 2

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.events.engine import Connection, reading, statement
+from polyclinic.events.pushdown import Keys, Push
 from polyclinic.events.source import Opened, Tabular, forgiving
 from polyclinic.events.tables import Table
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
+
+
+def _keys(what: str, *times: str) -> Keys:
+    return Keys("person_id", "visit_occurrence_id", times, f"{what}_concept_id", f"{what}_source_value")
+
 
 # 5.4 renamed columns of visit_occurrence only (admitted_from_*, discharged_to_*), none of which is needed.
 OMOP = Tabular(
@@ -25,18 +31,21 @@ OMOP = Tabular(
             "condition_occurrence",
             "person_id condition_concept_id condition_start_date",
             "condition_start_datetime visit_occurrence_id condition_source_value condition_source_concept_id",
+            keys=_keys("condition", "condition_start_datetime", "condition_start_date"),
         ),
         Table(
             "procedure_occurrence",
             "person_id procedure_concept_id procedure_date",
             "procedure_datetime visit_occurrence_id procedure_source_value procedure_source_concept_id",
             optional=True,
+            keys=_keys("procedure", "procedure_datetime", "procedure_date"),
         ),
         Table(
             "drug_exposure",
             "person_id drug_concept_id drug_exposure_start_date",
             "drug_exposure_start_datetime visit_occurrence_id drug_source_value drug_source_concept_id",
             optional=True,
+            keys=_keys("drug", "drug_exposure_start_datetime", "drug_exposure_start_date"),
         ),
         Table(
             "measurement",
@@ -44,6 +53,7 @@ OMOP = Tabular(
             "measurement_datetime visit_occurrence_id value_as_number value_as_concept_id range_low range_high "
             "measurement_source_value measurement_source_concept_id",
             optional=True,
+            keys=_keys("measurement", "measurement_datetime", "measurement_date"),
         ),
         Table("death", "person_id death_date", optional=True),
         Table(
@@ -74,9 +84,9 @@ COHORT = (
 )
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
     """Open the tables; ``[source] codes`` chooses standard concepts or the source's own codes."""
-    opened = OMOP.open(con, node, outcome)
+    opened = OMOP.open(con, node, outcome, push)
     with reading("cdm_source"):
         version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
     inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}

@@ -15,6 +15,7 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.accounting import STEPS, Attrition, Step
 from polyclinic.events.cohort_sql import owners_query
 from polyclinic.events.engine import Connection, literal, reading
+from polyclinic.events.pushdown import TYPES, why
 from polyclinic.events.source import Opened
 from polyclinic.events.tables import hash_of
 from polyclinic.study import Node, Study
@@ -22,12 +23,12 @@ from polyclinic.study import Node, Study
 __all__ = ["opt_out", "restrict", "restricts"]
 
 ICD: Final = "('icd9cm', 'icd9proc', 'icd10', 'icd10cm', 'icd10pcs')"
-# OMOP visit concepts; other sources write words.
-TYPES: Final = {
-    "inpatient": ("9201", "262", "8717", "inpatient"),
-    "outpatient": ("9202", "5083", "outpatient"),
-    "emergency": ("9203", "262", "emergency"),
-}
+USABLE: Final = "SELECT patient_id, nth, why, CAST(1 AS BIGINT) AS n FROM restricted WHERE dropped IS NULL"
+# Rows that the database left out: the fate of the patient comes first, as it does here.
+LEFT_OUT: Final = (
+    f" UNION ALL SELECT p.patient_id, coalesce(m.fate.nth, p.nth), coalesce(m.fate.why, {why('p.nth')}), p.n "
+    "FROM pushed p LEFT JOIN member m USING (patient_id) WHERE NOT p.empty"
+)
 
 
 def restricts(node: Node, study: Study | None) -> bool:
@@ -64,26 +65,22 @@ def restrict(
     with reading(what):
         _members(con, node, study, opened)
         _mark(con, study, opened)
-        rows = con.execute(
-            "SELECT origin IS NULL OR nth IS NULL, nth, why, count(*), count(DISTINCT patient_id) FROM restricted "
-            "WHERE dropped IS NULL GROUP BY ALL"
-        ).fetchall()
-        left = con.execute(
-            "SELECT patient_id, max(coalesce(nth, 99)) FROM restricted WHERE dropped IS NULL GROUP BY 1"
-        ).fetchnumpy()
+        judged = USABLE + (LEFT_OUT if opened.pushed else "")
+        rows = con.execute(f"SELECT nth, why, sum(n) FROM ({judged}) GROUP BY ALL").fetchall()
+        left = con.execute(f"SELECT patient_id, max(coalesce(nth, 99)) FROM ({judged}) GROUP BY 1").fetchnumpy()
         con.execute("DROP TABLE canonical")
         con.execute(
             "CREATE TABLE canonical AS SELECT * EXCLUDE (nth, why, dropped), coalesce(dropped, why) AS dropped FROM restricted"
         )
         con.execute("DROP TABLE restricted")
-    total = sum(r[3] for r in rows)
+    total = sum(int(r[2]) for r in rows)
     asked = _asked(node, study, opened)
     last = np.asarray(left.popitem()[1]) if left else np.zeros(0)
     steps, attrition = [], [Attrition("in the source", len(last), total)]
     for n, name in enumerate(STEPS):
         if name not in asked:
             continue
-        gone = {str(r[2]): int(r[3]) for r in rows if r[1] == n}
+        gone = {str(r[1]): int(r[2]) for r in rows if r[0] == n}
         steps.append(Step(name, total, total - sum(gone.values()), gone))
         total -= sum(gone.values())
         attrition.append(Attrition(name, int((last > n).sum()), total))
@@ -223,9 +220,10 @@ def _members(con: Connection, node: Node, study: Study | None, opened: Opened) -
             f"WHEN e.index_date - s.starts < {c.washout} OR s.starts IS NULL "
             "THEN {'nth': 3, 'why': 'observed too shortly before the index date'}"
         )
+    more = " UNION SELECT patient_id FROM pushed WHERE NOT empty" if opened.pushed else ""
     con.execute(
         "CREATE OR REPLACE TEMP TABLE member AS SELECT p.patient_id, e.index_date, s.starts AS seen_from, s.ends AS seen_to, "
-        f"CASE {' '.join(cases)} END AS fate FROM (SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL) p "
+        f"CASE {' '.join(cases)} END AS fate FROM (SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL{more}) p "
         "LEFT JOIN optout o USING (patient_id) LEFT JOIN entered e USING (patient_id) LEFT JOIN "
         f"(SELECT CAST(patient_id AS VARCHAR) AS patient_id, any_value(TRY_CAST(year AS INTEGER)) AS year FROM ({born}) "
         "GROUP BY 1) b USING (patient_id) LEFT JOIN (SELECT n.patient_id, min(n.starts) AS starts, max(n.ends) AS ends "

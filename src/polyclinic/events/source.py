@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.engine import Connection, identifier, reading, statement
+from polyclinic.events.pushdown import Push
 from polyclinic.events.tables import Table, open_tables
 from polyclinic.study import Node
 
@@ -50,6 +51,8 @@ class Opened:
         Query: ``patient_id, starts, ends`` of observation periods.
     cohort
         Query: ``definition, patient_id, starts, ends`` of the site's cohorts.
+    pushed
+        Whether the database itself may have left rows out: the table ``pushed`` has their numbers.
     """
 
     events: str
@@ -63,6 +66,7 @@ class Opened:
     deaths: str | None = None
     observed: str | None = None
     cohort: str | None = None
+    pushed: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Tabular:
     typed: bool = False
     people: tuple[str, str] | None = None
 
-    def open(self, con: Connection, node: Node, outcome: str | None) -> Opened:
+    def open(self, con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
         """Open the tables; ``outcome`` names a further column of the visit table."""
         table, key = self.visits
         extra = outcome if outcome and outcome not in ("mortality", "readmission") else None
@@ -111,7 +115,7 @@ class Tabular:
                 replace(t, may=f"{t.may} {split.lower()}") if t.name in wanted and split.lower() not in t.columns else t
                 for t in tables
             ]
-        origins = open_tables(con, node, tables)
+        origins = open_tables(con, node, tables, push)
         self._check_unique(con, node)
         visits = forgiving(statement(f"{self.name}_visits"))
         if extra:
@@ -129,6 +133,7 @@ class Tabular:
             visits=visits,
             inputs=origins,
             typed=self.typed,
+            pushed=push is not None and node.source.url is not None,
         )
 
     def _divided(self, con: Connection, node: Node, query: str, split: str) -> str:
@@ -183,18 +188,18 @@ def forgiving(sql: str) -> str:
     return re.sub(r"(?<!TRY_)\bCAST\(", "TRY_CAST(", sql)
 
 
-def open_source(con: Connection, node: Node, outcome: str | None = None) -> Opened:
-    """Open whatever ``[source] kind`` names."""
+def open_source(con: Connection, node: Node, outcome: str | None = None, push: Push | None = None) -> Opened:
+    """Open whatever ``[source] kind`` names; ``push``: what an OMOP database in PostgreSQL is asked to leave out itself."""
     if node.source.split and node.source.kind in ("fhir", "meds"):
         raise ConfigError(
             f"node {node.name!r}: a source of kind {node.source.kind!r} cannot be split by a column",
             hint="split = true takes the site that the source tells itself; or export events as files",
         )
     module = import_module(f"polyclinic.events.{node.source.kind}")
-    opener: Callable[[Any, Node, str | None], Opened] | None = getattr(module, "open_source", None)
+    opener: Callable[..., Opened] | None = getattr(module, "open_source", None)
     if opener is None:
         raise ConfigError(f"source {node.source.kind!r} has no events", hint="it is for a study with [features]")
-    return opener(con, node, outcome)
+    return opener(con, node, outcome, push) if node.source.kind == "omop" else opener(con, node, outcome)
 
 
 def sql_of(kind: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from polyclinic.errors import DataError
 from polyclinic.events.accounting import Attrition, Step
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.events.protocol import opt_out, restrict, restricts
+from polyclinic.events.pushdown import pushed_down
 from polyclinic.events.source import COLUMNS, SYSTEMS, Opened, open_source
 from polyclinic.study import Node, Study
 
@@ -37,6 +38,7 @@ FROM ({query}) c{joins}
 """
 LIFE: Final = """WHEN year({time}) < l.born THEN 'before the birth of the patient'
             WHEN CAST({time} AS DATE) > l.died + 60 THEN 'more than 60 days after the death of the patient'"""
+NO_CONCEPT: Final = "concept_id 0: no standard concept"  # as in sql/omop.sql
 COUNTED: Final = (
     "SELECT origin, dropped, count(*), 0, count(*) FILTER (time IS NULL), count(*) FILTER (visit_id IS NULL) "
     "FROM canonical GROUP BY ALL"
@@ -81,8 +83,9 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
 
     A study's protocol ([cohort], [time], [visits]) and the owner's [exclude] take out what is not asked for, or not allowed.
     """
-    opened = open_source(con, node, study.labels.outcome if study and study.labels else None)
     digests = opt_out(con, node)
+    push = pushed_down(con, node, study)
+    opened = open_source(con, node, study.labels.outcome if study and study.labels else None, push)
     limited = restricts(node, study)
     if node.exclude is not None:  # labels and visits of who opted out are not looked at either
         opened = replace(
@@ -105,12 +108,21 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap and not limited else 'TABLE'} canonical AS {query}")
         counted = con.execute(COUNTED).fetchall()
         there = {origin: _one(con, sql) for origin, sql in opened.rows.items()}
+        # What the database left out passed this step, unless it had no code.
+        gone = dict.fromkeys(opened.rows, 0)
+        if opened.pushed:
+            nothing = "no code" if node.source.codes == "source" else NO_CONCEPT
+            for origin, empty, n in con.execute("SELECT origin, empty, sum(n) FROM pushed GROUP BY ALL").fetchall():
+                there[origin] += int(n)
+                gone[origin] += 0 if empty else int(n)
+                if empty:
+                    counted.append((origin, nothing, int(n), 0, 0, 0))
     steps = tuple(
         Step(
             f"read {origin}",
             there[origin],
-            sum(r[2] for r in counted if r[0] == origin and r[1] is None),
-            {r[1]: r[2] for r in counted if r[0] == origin and r[1] is not None},
+            sum(r[2] for r in counted if r[0] == origin and r[1] is None) + gone[origin],
+            _summed((r[1], r[2]) for r in counted if r[0] == origin and r[1] is not None),
         )
         for origin in opened.rows
     )
@@ -166,6 +178,13 @@ def _faults(con: Connection, rows: int, steps: tuple[Step, ...]) -> list[str]:
         reasons = "; ".join(f"{s.name}: {s.rows_in} rows" + _why(s) for s in steps)
         faults.append(f"no usable event at all ({reasons})")
     return faults
+
+
+def _summed(reasons: Iterable[tuple[str, int]]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for reason, n in reasons:
+        out[reason] = out.get(reason, 0) + n
+    return out
 
 
 def _why(step: Step) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.events.engine import Connection, identifier, literal, reading
+from polyclinic.events.pushdown import Keys, Push, Server
 from polyclinic.study import Node, secret
 
 __all__ = ["Table", "describe", "hash_of", "open_file", "open_tables"]
@@ -36,12 +37,15 @@ class Table:
         name of the folder a file lies in (DE-SynPUF: one sample, one site).
     optional
         Whether the whole table may be absent (then it is empty).
+    keys
+        Of a table of events: the columns a protocol asks about, where a database may leave rows out by them.
     """
 
     name: str
     need: str
     may: str = ""
     optional: bool = False
+    keys: Keys | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -57,8 +61,14 @@ class _Opened:
     origins: dict[str, str] = field(default_factory=dict)
 
 
-def open_tables(con: Connection, node: Node, tables: Sequence[Table]) -> dict[str, str]:
-    """Open every table as a view of its standard name; returns where each came from. All faults at once."""
+def open_tables(con: Connection, node: Node, tables: Sequence[Table], push: Push | None = None) -> dict[str, str]:
+    """Open every table as a view of its standard name; returns where each came from. All faults at once.
+
+    The table ``pushed`` (origin, patient_id, nth, empty, n) says what PostgreSQL left out for ``push``, by step.
+    """
+    con.execute(
+        "CREATE OR REPLACE TABLE pushed (origin VARCHAR, patient_id VARCHAR, nth INTEGER, empty BOOLEAN, n BIGINT)"
+    )
     source = node.source
     ways = [k for k in ("folder", "database", "url") if getattr(source, k)]
     if len(ways) != 1:
@@ -84,7 +94,7 @@ def open_tables(con: Connection, node: Node, tables: Sequence[Table]) -> dict[st
     elif source.database:
         opened = _from_database(con, node, tables, names)
     else:
-        opened = _from_postgres(con, node, tables, names)
+        opened = _from_postgres(con, node, tables, names, push)
     if opened.faults:
         raise DataError(
             f"site {node.name!r}: the tables of source {source.kind!r} cannot be read",
@@ -288,7 +298,9 @@ def _from_sqlite(con: Connection, path: Path, tables: Sequence[Table], names: Ma
     return out
 
 
-def _from_postgres(con: Connection, node: Node, tables: Sequence[Table], names: Mapping[str, str]) -> _Opened:
+def _from_postgres(
+    con: Connection, node: Node, tables: Sequence[Table], names: Mapping[str, str], push: Push | None
+) -> _Opened:
     try:
         from adbc_driver_postgresql import dbapi
     except ImportError:
@@ -309,15 +321,29 @@ def _from_postgres(con: Connection, node: Node, tables: Sequence[Table], names: 
             catalogue, real = _catalogue(rows), {r[0]: r[3] for r in rows}
             # A date can be 'infinity' or lie outside what others can hold: as text one such cell costs one row only.
             dates = {(r[0], r[1]) for r in rows if r[5].startswith(("date", "timestamp"))}
+            there = {t.name: names[t.name].lower() for t in tables if names[t.name].lower() in catalogue}
+            types = {(r[0], r[1]): r[5] for r in rows}
+            server = Server(
+                {n: f"{identifier(rows[0][4])}.{identifier(real[k])}" for n, k in there.items()},
+                {n: catalogue[k] for n, k in there.items()},
+                {(n, c): types[k, c] for n, k in there.items() for c in catalogue[k]},
+            )
             for t in tables:
                 key = names[t.name].lower()
                 if _listed(con, t, key, catalogue, f"schema {schema}", out):
                     wanted = [c for c in t.columns if c in catalogue[key]]
                     columns = ", ".join(
-                        f"{identifier(catalogue[key][c])}{'::text' if (key, c) in dates else ''} AS {identifier(c)}"
+                        f"t.{identifier(catalogue[key][c])}{'::text' if (key, c) in dates else ''} AS {identifier(c)}"
                         for c in wanted
                     )
-                    cursor.execute(f"SELECT {columns} FROM {identifier(rows[0][4])}.{identifier(real[key])}")
+                    fate = server.fate(t.name, t.keys, push) if push is not None and t.keys is not None else None
+                    if push is not None and t.keys is not None and fate is not None:
+                        cursor.execute(server.counted(t.name, t.keys, push, fate))
+                        con.register("gone", cursor.fetch_arrow())
+                        con.execute(f"INSERT INTO pushed SELECT {literal(t.name)}, patient_id, nth, empty, n FROM gone")
+                        con.unregister("gone")
+                    staying = f" WHERE {fate} IS NULL" if fate is not None else ""
+                    cursor.execute(f"SELECT {columns} FROM {server.names[t.name]} t{staying}")
                     _stage(con, t, cursor, wanted)
     except dbapi.Error as e:
         text = " ".join(str(e).split())[:300]
