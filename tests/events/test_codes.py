@@ -143,3 +143,26 @@ def test_the_catalogues_own_phecode_file_and_a_drug_map_are_read(tmp_path: Path)
     )
     found = mapped("ingredients.csv", Code("aspirin ec 81mg"), Code("Aspirin 325 mg tab"), folder=tmp_path)
     assert [label for label, _ in found] == ["aspirin", "aspirin"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ICD,Flag,Phecode\nE878,9,979\nE87.8,10,276.1\nV57.0,9,1010\n",
+        "code,vocabulary_id,phecode\nE878,ICD9CM,979\nE87.8,ICD10CM,276.1\nV57.0,ICD9CM,1010\n",
+        "code,group,version\nE878,979,ICD-9\nE87.8,276.1,ICD-10\nV57.0,1010,9\n",
+    ],
+)
+def test_a_code_of_both_icd_versions_gets_the_phecode_of_its_own(tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.csv").write_text(text)
+    codes = [Code("E878", "icd9cm"), Code("E878", "icd10cm"), Code("V570", "icd9cm"), Code("V570", "icd10cm")]
+    assert [g for g, _ in mapped("m.csv", *codes, folder=tmp_path)] == ["979", "276.1", "1010", None]
+    # Without a version: the other codes decide; where nothing does, a contradiction is no group.
+    assert mapped("m.csv", Code("E878"), Code("I50.9", "icd10cm"), folder=tmp_path)[0][0] == "276.1"
+    assert [g for g, _ in mapped("m.csv", Code("E878"), Code("V570"), folder=tmp_path)] == [None, "1010"]
+
+
+def test_a_phecode_map_of_icd9_says_nothing_about_icd10(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("ICD9,PheCode\nE878,979\n")
+    found = mapped("m.csv", Code("E878", "icd9cm"), Code("E878", "icd10cm"), folder=tmp_path)
+    assert [g for g, _ in found] == ["979", None]

@@ -6,7 +6,7 @@ import csv
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -300,46 +300,78 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> 
             hint="code,group[,name], one line a code; or a phecode map as its catalogue writes it (icd9, phecode ...)",
         )
     # Dots, blanks and case do not decide whether a code is found (PheWAS#43, PheWAS#68).
-    table: dict[str, Group] = {}
+    # E878 and V570 are codes of both ICD versions: where the file says which, they are two codes.
+    table: dict[tuple[int | None, str], Group] = {}
     clash = []
     for r in rows:
-        made, key = Group(r["group"].strip(), (r.get("name") or "").strip()), _plain(r["code"])
+        made = Group(r["group"].strip(), (r.get("name") or "").strip())
+        key = _version(r.get("version")), _plain(r["code"])
         if table.setdefault(key, made) != made:
             clash.append(f"code {r['code']!r} is in groups {table[key].label!r} and {made.label!r}")
     if clash:
         raise DataError(f"{path}: codes in several groups", faults=clash[:20], hint="keep one group for a code")
     keep = rule.unmapped == "keep"
+    seen = versions(codes, kind)
+    guess = next(iter(seen)) if len(seen) == 1 else None
     out = [
-        table.get(_plain(c.code)) or (Group(normal(c.code, c.system), c.description or "") if keep else Group(None))
+        _found(table, c, guess) or (Group(normal(c.code, c.system), c.description or "") if keep else Group(None))
         for c in codes
     ]
     return _name_by_member(codes, out)
 
 
+def _version(text: str | None) -> int | None:
+    """The ICD version that a cell names, if it names one.
+
+    >>> _version("ICD10CM"), _version("9"), _version("SNOMED"), _version(None)
+    (10, 9, None, None)
+    """
+    found = re.fullmatch(r"(?:ICD)?[-_ ]?(9|10)[-_ ]?(?:CM|PCS|PROC)?", (text or "").strip().upper())
+    return int(found[1]) if found else None
+
+
+def _found(table: Mapping[tuple[int | None, str], Group], c: Code, guess: int | None) -> Group | None:
+    """The group of a code: of its own ICD version; without one, only where the versions do not contradict each other."""
+    key = _plain(c.code)
+    version = ICD.get(c.system or "", guess)
+    if version is not None:
+        return table.get((version, key)) or table.get((None, key))
+    every = {g for g in (table.get((v, key)) for v in (None, 9, 10)) if g is not None}
+    return every.pop() if len(every) == 1 else None
+
+
 def _renamed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """The phecode catalogue's own files have other names of columns: icd9, icd10cm or ICD; phecode; Phenotype.
 
-    A code of several phecodes keeps the first, as in the catalogue's order; a drug map has drug and ingredient.
+    A code of several phecodes keeps the first, as in the catalogue's order; a drug map has drug and ingredient. The ICD
+    version is in the name of the column, or in one of its own (flag, vocabulary_id).
 
     >>> _renamed([{"ICD10": "I50", "PheCode": "428", "Phenotype": "Heart failure"}])
-    [{'code': 'I50', 'group': '428', 'name': 'Heart failure'}]
+    [{'code': 'I50', 'group': '428', 'name': 'Heart failure', 'version': '10'}]
     """
     there = {k.strip().lower().replace(" ", "_"): k for k in rows[0] if k} if rows else {}
+    said = next(
+        (there[c] for c in ("version", "icd_version", "flag", "vocabulary_id", "vocabulary") if c in there), None
+    )
     if {"code", "group"} <= set(there):
-        return rows
+        return [{**r, "version": r[said] or ""} for r in rows] if said is not None else rows
     names = {
-        "code": ("icd", "icd9", "icd9cm", "icd10", "icd10cm", "icd_code", "drug", "drug_name", "source_code"),
+        "code": ("icd", "icd9", "icd9cm", "icd10", "icd10cm", "icd_code", "code", "drug", "drug_name", "source_code"),
         "group": ("phecode", "phecodex", "ingredient", "ingredient_name"),
         "name": ("phenotype", "phecode_string", "phecode_description", "description"),
     }
     found = {to: next((there[c] for c in given if c in there), None) for to, given in names.items()}
     if found["code"] is None or found["group"] is None:
         return rows
-    out: dict[str, dict[str, str]] = {}
+    named = re.sub(r"\D", "", found["code"]) if found["code"].strip().lower().startswith("icd") else ""
+    out: dict[tuple[str, str], dict[str, str]] = {}
     for r in rows:
         one = {to: (r[k] or "").strip() for to, k in found.items() if k is not None}
+        version = named or ((r[said] or "").strip() if said is not None else "")
+        if version:
+            one["version"] = version
         if one["group"]:
-            out.setdefault(one["code"], one)
+            out.setdefault((version, one["code"]), one)
     return list(out.values())
 
 
