@@ -1,4 +1,4 @@
-"""Twenty million events: bounded memory, and a bounded price over the bare count."""
+"""Five and twenty million events: bounded memory and processor time, and a bounded price over the bare count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-ROWS = 20_000_000
 MEASURE = """
 import json, sys, time
 from polyclinic.study import Node, Study
@@ -19,12 +18,12 @@ from polyclinic.tensors.ingest import ingest
 folder = sys.argv[1]
 node = Node.parse({"site": {"name": "a"}, "source": {"kind": "files", "events": f"{folder}/events.parquet"}})
 study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"], "window": "visit"}})
-start, begun = time.perf_counter(), time.process_time()
+begun = time.process_time()
 made = ingest(node, study, f"{folder}/out")
-seconds, work = time.perf_counter() - start, time.process_time() - begun
+work = time.process_time() - begun
 high = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # ru_maxrss would count the parent's
 peak = int(high.split()[1]) * 1024
-print(json.dumps({"seconds": seconds, "work": work, "peak": peak, "nnz": made.site.counts().nnz, "patients": made.site.patients}))
+print(json.dumps({"work": work, "peak": peak, "nnz": made.site.counts().nnz, "patients": made.site.patients}))
 """
 BARE = """
 SELECT count(*) FROM (
@@ -33,30 +32,47 @@ SELECT count(*) FROM (
 """
 
 
-@pytest.mark.slow
-def test_twenty_million_events_need_less_than_4_gb_and_3_times_the_bare_count(tmp_path: Path) -> None:
-    file = tmp_path / "events.parquet"
+def events(folder: Path, rows: int) -> tuple[int, float]:
+    """Write the events; cells of a bare group-by, and its seconds of processor."""
+    file = folder / "events.parquet"
     with duckdb.connect() as con:
         con.execute("SET memory_limit = '2GB'")
-        con.execute(f"SET temp_directory = '{tmp_path}/spill'")
+        con.execute(f"SET temp_directory = '{folder}/spill'")
         con.execute(
             f"""COPY (SELECT 'p' || (i // 40) AS patient_id, 'v' || (i // 8) AS visit_id,
             TIMESTAMP '2020-01-01' + (i // 8 % 1000) * INTERVAL 1 DAY AS time,
             CASE WHEN i % 8 < 3 THEN 'procedure' ELSE 'diagnosis' END AS kind,
             CAST(hash(i) % (CASE WHEN i % 8 < 3 THEN 500 ELSE 2000 END) AS VARCHAR) AS code
-            FROM range({ROWS}) t(i)) TO '{file}' (FORMAT parquet)"""
+            FROM range({rows}) t(i)) TO '{file}' (FORMAT parquet)"""
         )
-        start, begun = time.perf_counter(), time.process_time()
+        begun = time.process_time()
         row = con.execute(BARE, {"file": str(file)}).fetchone()
-        bare, work = time.perf_counter() - start, time.process_time() - begun
+        work = time.process_time() - begun
+    assert row is not None
+    return int(row[0]), work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "seconds", "times", "peak"),
+    [
+        pytest.param(5_000_000, 10.0, None, 700e6, id="5 million"),
+        pytest.param(20_000_000, None, 1.9, 1.5e9, id="20 million"),
+    ],
+)
+def test_millions_of_events_cost_what_was_promised(
+    tmp_path: Path, rows: int, seconds: float | None, times: float | None, peak: float
+) -> None:
+    # Processor time: what others do on the machine is not counted.
+    cells, bare = events(tmp_path, rows)
     out = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True)
     found = json.loads(out.stdout)
     print(
-        f"{ROWS:,} events: {found['seconds']:.1f} s ({found['work']:.1f} of processor), bare count {bare:.1f} s ({work:.1f}), "
-        f"peak {found['peak'] / 1e9:.2f} GB, {found['nnz']:,} nonzeros"
+        f"{rows:,} events: {found['work']:.1f} s of processor, bare count {bare:.1f} s, "
+        f"peak {found['peak'] / 1e6:,.0f} MB, {found['nnz']:,} nonzeros"
     )
-    assert row is not None
-    assert found["nnz"] == row[0]
-    assert found["patients"] == ROWS // 40
-    assert found["peak"] < 4e9
-    assert found["seconds"] <= 3 * bare  # on a quiet machine: both use all cores
+    assert found["nnz"] == cells
+    assert found["patients"] == rows // 40
+    assert found["peak"] < peak
+    assert seconds is None or found["work"] < seconds
+    assert times is None or found["work"] <= times * bare
