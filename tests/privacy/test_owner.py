@@ -58,6 +58,18 @@ def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path):
     assert len(ledger_of(made).charges()) == 2
 
 
+def test_two_nodes_of_one_folder_keep_their_anchors_apart(tmp_path):
+    a, b = (node(tmp_path, site={"name": name}) for name in ("a", "b"))
+    step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    door_of(a).release(step, Contribution({"x": np.ones(3)}))
+    door_of(b).release(step, Contribution({"x": np.ones(3)}))
+    assert ledger_of(a).verify() == ()
+    for left in tmp_path.glob("a.ledger.jsonl*"):
+        left.unlink()
+    assert "a.ledger.jsonl.anchor" in ledger_of(a).verify()[0]  # a's own anchor tells of the book that is gone
+    assert ledger_of(b).verify() == ()
+
+
 def test_a_ledger_in_the_erasable_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="site erase"):
         ledger_of(node(tmp_path, ledger={"path": "site/spent.jsonl"}))

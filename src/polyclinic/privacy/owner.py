@@ -95,26 +95,33 @@ def ledger_of(node: Node) -> Ledger:
     nothing, and the first would be erased with the folder.
     """
     rule = _read(node)[1]
-    anchor = _anchor(node, rule)
     if rule.path:
-        return Ledger(node.path(rule.path), site=node.name, **anchor)
+        return _book(node, rule, node.path(rule.path))
     beside, inside = node.path(f"{node.name}.ledger.jsonl"), node.home / "ledger.jsonl"
     if inside.exists() and not beside.exists():
         head = inside.with_name(inside.name + ".head")
         if head.exists():  # first: a crash between the two leaves a ledger that is still found, and whole
             head.replace(beside.with_name(beside.name + ".head"))
         inside.replace(beside)
-    return Ledger(beside, site=node.name, **anchor)
+    return _book(node, rule, beside)
 
 
-def _anchor(node: Node, rule: LedgerRule) -> dict[str, Any]:
-    """A head elsewhere: a book that was deleted, cut or put back is then found. By default in the site's folder."""
+def _book(node: Node, rule: LedgerRule, path: Path) -> Ledger:
+    return Ledger(path, site=node.name, **_anchor(node, rule, path))
+
+
+def _anchor(node: Node, rule: LedgerRule, path: Path) -> dict[str, Any]:
+    """A head elsewhere: a book that was deleted, cut or put back is then found. By default in the site's folder.
+
+    It is called after its book: two node files of one folder share the site's folder, and one's head would say that the
+    other's book was cut.
+    """
     word = rule.anchor
     if word == "syslog":
         return {"syslog": True}
     if word == "none":
         return {}
-    return {"anchor": node.home / "ledger.head" if word is None else node.path(word.removeprefix("file:"))}
+    return {"anchor": node.home / f"{path.name}.anchor" if word is None else node.path(word.removeprefix("file:"))}
 
 
 def noise_of(node: Node) -> Noise:
