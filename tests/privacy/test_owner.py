@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.errors import ConfigError, PolicyRefusal
+from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.accountant import Gaussian, epsilon
 from polyclinic.privacy.card import make_card
@@ -66,7 +66,9 @@ def test_two_nodes_of_one_folder_keep_their_anchors_apart(tmp_path):
     assert ledger_of(a).verify() == ()
     for left in tmp_path.glob("a.ledger.jsonl*"):
         left.unlink()
-    assert "a.ledger.jsonl.anchor" in ledger_of(a).verify()[0]  # a's own anchor tells of the book that is gone
+    with pytest.raises(LedgerError, match="does not hold together"):  # a's own anchor tells of the book that is gone
+        later = Step(2, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+        door_of(a).release(later, Contribution({"x": np.ones(3)}))
     assert ledger_of(b).verify() == ()
 
 
