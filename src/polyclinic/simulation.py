@@ -63,7 +63,8 @@ def gathered(study: Study) -> Gathered:
             Sites(aligned, attrition=found.attrition), 1, steps=found.steps
         )  # each site's own policy decides
     nodes = study.nodes()
-    least = asked.min_patients or max([policy_of(n).min_patients for n in nodes], default=SMALL)
+    said = [p.min_patients for p in map(policy_of, nodes) if "min_patients" in p.model_fields_set]
+    least = asked.min_patients or max(said, default=SMALL)  # what no owner wrote is no policy
     made = gather(aligned, least, asked.small or "merge", same_people=bool(asked.split) and len(nodes) <= 1)
     made.sites.attrition = found.attrition
     return replace(made, steps=found.steps)

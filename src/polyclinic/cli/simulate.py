@@ -42,4 +42,9 @@ def command(
     for key, value in metrics.items():
         if not isinstance(value, dict | list):
             console.print(f"{key:<16} {value}")
+    small = folder.read_json(folder.study).get("small")
+    if small:
+        gone = [x for names in small["joined"].values() for x in names] or small["skipped"]
+        became = f"joined into {len(small['joined'])}" if small["joined"] else "left out"
+        console.print(f"small sites      {len(gone)} {became} (fewer than {small['minimum']} patients): see the report")
     console.print(f"run folder       {folder.path}")
