@@ -9,6 +9,7 @@ import pytest
 
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError
+from polyclinic.simulation import gathered
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import read_sites
 
@@ -46,6 +47,13 @@ def study(folder: Path, split: object) -> Study:
 )
 def test_patients_are_divided_by_any_column_of_visits_or_people(tmp_path: Path, split: object, sizes: dict) -> None:
     assert {s.name: s.patients for s in read_sites(study(tmp_path, split))} == sizes
+
+
+def test_units_below_eleven_patients_are_joined_where_no_owner_wrote_a_policy(tmp_path: Path) -> None:
+    found = gathered(study(tmp_path, "provider_id"))
+    assert found.minimum == 11
+    assert {s.name: s.patients for s in found.sites} == {"others 1": 12, "others 2": 18}
+    assert sorted(x for names in found.joined.values() for x in names) == list("01234")
 
 
 def test_a_column_that_is_nowhere_is_named(tmp_path: Path) -> None:
@@ -88,3 +96,23 @@ def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) ->
     subjects = {x.split(",")[1] for x in lines[1:]}
     assert subjects
     assert subjects <= {f"east{p}" for p in range(25)}
+
+
+def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tmp_path: Path, capsys) -> None:
+    rows = "".join(f"p{p},v{p},2020-01-01,{k},{k}{p % 3}\n" for p in range(30) for k in ("drug", "diagnosis"))
+    (tmp_path / "events.csv").write_text("patient_id,visit_id,time,kind,code\n" + rows)
+    (tmp_path / "labels.csv").write_text("patient_id,label\n" + "".join(f"p{p},\n" for p in range(30)))
+    (tmp_path / "node.toml").write_text(
+        '[site]\nname = "n"\n[source]\nkind = "files"\nevents = "events.csv"\nlabels = "labels.csv"\n'
+    )
+    (tmp_path / "study.toml").write_text(
+        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[labels]\noutcome = "label"\n'
+        '[method]\nname = "trip"\nrank = -3\naggregation = "maskd"\n'
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(tmp_path / "node.toml"), "--study", str(tmp_path / "study.toml"), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 2
+    assert [f for f in told["faults"] if "rank" in f] and [f for f in told["faults"] if "'maskd'; known: plain" in f]
+    assert [r for r in told["remarks"] if r.startswith("outcome label: known of none of 30 patients")]
+    assert [r for r in told["remarks"] if "[codes.drug] to = a file drug_name,ingredient" in r]

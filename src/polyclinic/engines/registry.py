@@ -72,9 +72,30 @@ def _made(study: Study, cls: type[Any]) -> Any:
         from polyclinic.privacy.budget import Privacy
 
         values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))
-    made = cls(**values)
+    made = _checked(cls, values)
     from polyclinic.engines.acts import folds_of, whole
     from polyclinic.federation.protocol import Method
 
     follows = study.evaluate is not None or folds_of(study) > 0
     return whole(study, made) if follows and isinstance(made, Method) else made
+
+
+def _checked(cls: type[Any], values: dict[str, Any]) -> Any:
+    """The method; a way to add that does not exist is found here, with the other faults, before any data are read."""
+    from polyclinic.federation.sums import facts_of
+
+    unknown: ConfigError | None = None
+    try:
+        facts_of(str(values.get("aggregation", "plain")))
+    except ConfigError as e:
+        unknown = e
+    try:
+        made = cls(**values)
+    except ConfigError as e:
+        if unknown is None:
+            raise
+        also = f"aggregation: {'; '.join((unknown.what, *unknown.faults))}"
+        raise ConfigError(e.what, faults=[*e.faults, also], hint=e.hint) from None
+    if unknown is not None:
+        raise unknown
+    return made

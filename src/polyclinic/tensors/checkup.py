@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -165,10 +166,24 @@ def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) ->
     }
 
 
+def _coarser(mode: str, codes: Sequence[str]) -> str:
+    """What makes codes of this kind coarser: no catalogue of diagnoses groups paths, or the names of drugs.
+
+    >>> _coarser("diagnosis", ["renal|failure", "renal|stone"]), _coarser("diagnosis", ["4280"]), _coarser("drug", ["aspirin"])
+    ("'path:2' (or 'path:1')", "'ccs', 'rubric' or a file code,group", 'a file drug_name,ingredient')
+    """
+    if 2 * sum("|" in c for c in codes) > len(codes):
+        return "'path:2' (or 'path:1')"
+    if mode == "drug":
+        return "a file drug_name,ingredient"
+    known = {"diagnosis": "'ccs', 'rubric' or ", "procedure": "'rubric' or "}
+    return known.get(mode, "") + "a file code,group"
+
+
 def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out: Checkup) -> None:
     rule = study.rule()
     vocabulary = choose_codes(con, table.scan(), study)
-    for c in vocabulary.coverage:
+    for c, axis in zip(vocabulary.coverage, vocabulary.axes):
         out.findings.append(f"mode {c.mode}: {c.share:.1%} of {c.rows:,} rows unmapped")
         line = f"mode {c.mode}: {c.share:.0%} of its {c.rows:,} rows have no group"
         _too_much(c.share, limits.max_unmapped, line, "max_unmapped", out)
@@ -176,7 +191,7 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
         if c.patients < COARSER and c.mode not in rule.vocabulary:
             out.remarks.append(
                 f"mode {c.mode}: half of the codes have fewer than {COARSER} patients; coarser ones come back more often: "
-                f"[codes.{c.mode}] to = 'ccs', 'rubric', 'path:2' ..."
+                f"[codes.{c.mode}] to = {_coarser(c.mode, axis.labels or ())}"
             )
         if c.top_unmapped:
             listed = ", ".join(f"{code} ({n:,})" for code, n in c.top_unmapped)
@@ -197,6 +212,11 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
         unknown = tensor.patients - known[0]
         out.remarks.append(
             f"outcome: {unknown:,} of {tensor.patients:,} patients unknown: they are left out of the outcome model only"
+        )
+    if known and known[0] == 0 and study.labels is not None:
+        out.remarks.append(
+            f"outcome {study.labels.outcome}: known of none of {tensor.patients:,} patients: the report will have no outcome "
+            "model; ask for another outcome, or see which columns this source lacks"
         )
     size = sum(a.nbytes for a in (tensor.rows, tensor.indptr, *tensor.codes, tensor.values))
     hashes = {a.name: a.digest()[:16] for a in tensor.axes[1:]}
