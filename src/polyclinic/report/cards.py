@@ -234,8 +234,17 @@ def _joined(codes: Sequence[Code]) -> str:
 
 
 def _short(name: str, limit: int = 48) -> str:
-    """The part of a description before its qualifications, at most ``limit`` characters."""
-    head = name.split(",")[0].split(";")[0].strip() or name.strip()
+    """The part of a description before its qualifications, or the end of a path; at most ``limit`` characters.
+
+    >>> _short("Pneumonia (except that caused by tuberculosis); other"), _short("endocrine|glucose metabolism|DKA")
+    ('Pneumonia (except that caused by tuberculosis)', 'glucose metabolism, DKA')
+    """
+    if "|" in name:  # a path: its end says what it is, the part before it of what ("diabetes mellitus, Type I")
+        return _cut(", ".join(part.strip() for part in name.split("|")[-2:] if part.strip()) or name, limit)
+    return _cut(name.split(",")[0].split(";")[0].strip() or name.strip(), limit)
+
+
+def _cut(head: str, limit: int) -> str:
     if len(head) <= limit:
         return head
     words = head[: limit - 1].rsplit(" ", 1)[0].split(" ")
