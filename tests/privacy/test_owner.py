@@ -66,8 +66,8 @@ def test_two_nodes_of_one_folder_keep_their_anchors_apart(tmp_path):
     assert ledger_of(a).verify() == ()
     for left in tmp_path.glob("a.ledger.jsonl*"):
         left.unlink()
+    later = Step(2, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     with pytest.raises(LedgerError, match="does not hold together"):  # a's own anchor tells of the book that is gone
-        later = Step(2, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
         door_of(a).release(later, Contribution({"x": np.ones(3)}))
     assert ledger_of(b).verify() == ()
 
