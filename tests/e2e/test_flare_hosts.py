@@ -128,7 +128,7 @@ def test_cable_that_stays_out_is_a_clean_stop_that_resumes(four):
         order, status = four.submit(study, at_round=2, act=lambda: north.cable(False), code=5)
         assert status["state"] == "stopped"
         assert "coordinator resume" in status["hint"], status
-        said = four.at("north", "polyclinic site status --node node.toml")
+        said = four.at("north", "polyclinic site status --node node.toml", code=5)
         assert "not reachable" in said
     finally:
         north.cable(True)

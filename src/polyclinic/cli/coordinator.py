@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from polyclinic.cli import doctor
+
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
+app.command("doctor")(doctor.coordinator)
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]

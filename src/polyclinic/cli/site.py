@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from polyclinic.cli import site_init
+from polyclinic.cli import doctor, site_init
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's node.")
 app.command("init")(site_init.command)
 app.command("erase")(site_init.erase)
+app.command("doctor")(doctor.site)
 
 NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
@@ -152,7 +153,7 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
 
 @app.command()
 def status(node: NodeFile = NODE, json_: Json = False) -> None:
-    """How this site and its studies stand; exit code 4 if a study was refused here."""
+    """How this site and its studies stand; exit code 0 only if it runs, is accepted, and no study is in fault (4 refused, 5)."""
     from polyclinic.engines.flare import need_flare
 
     need_flare()
@@ -173,9 +174,10 @@ def status(node: NodeFile = NODE, json_: Json = False) -> None:
         lines.append(f"not compared yet: {', '.join(value['not_pinned'])} (polyclinic site pin)")
     if value["refused"]:
         lines.append(f"refused here: {', '.join(value['refused'])} (polyclinic site review tells why)")
+    lines += [f"{p['name']}: {p['sentence']}\n  what to do: {p['what_to_do']}" for p in value.get("problems", [])]
     _say(value, json_, "\n".join(lines))
-    if value["refused"]:
-        raise typer.Exit(4)
+    if value["exit"]:
+        raise typer.Exit(int(value["exit"]))
 
 
 @app.command()

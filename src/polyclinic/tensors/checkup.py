@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.errors import ConfigError, DataError, PolyclinicError
+from polyclinic.errors import ConfigError, DataError, MissingExtra, PolyclinicError
 from polyclinic.events import EventTable, read_events
 from polyclinic.events.engine import Connection, session
 from polyclinic.events.labels import read_labels
@@ -40,7 +40,8 @@ class Checkup:
 
     def blame(self, e: PolyclinicError) -> None:
         """Note every fault of an error."""
-        self.faults += [f"{e.what}: {f}" for f in e.faults] or [e.what]
+        more = f" ({e.hint})" if isinstance(e, MissingExtra) else ""  # the extra, not only the package
+        self.faults += [f"{e.what}: {f}" for f in e.faults] or [e.what + more]
         self.exit_code = max(self.exit_code, e.exit_code)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from polyclinic.engines.flare.coordinator import _sweep
 from polyclinic.engines.flare.executor import NODE
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
 from polyclinic.engines.flare.membership import joined, pending, studies, unpinned
+from polyclinic.engines.flare.probe import first_fault
+from polyclinic.engines.flare.probes import acceptance
 from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, record, recorded
-from polyclinic.engines.flare.proxy import grpc_environment, reachable
+from polyclinic.engines.flare.proxy import grpc_environment
 from polyclinic.engines.flare.retention import sweep
 from polyclinic.errors import ConfigError
 
-__all__ = ["start", "status", "stop"]
+__all__ = ["in_fault", "start", "status", "stop"]
 
 
 def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
@@ -58,15 +61,27 @@ def stop(folder: SiteFolder) -> dict[str, Any]:
 
 
 def status(folder: SiteFolder) -> dict[str, Any]:
-    """Whether the site has joined, runs and reaches its coordinator, and how every study stands here."""
+    """Whether the site has joined, runs and is accepted by its coordinator, and how every study stands here.
+
+    ``reachable`` means that both have just accepted each other's certificate; ``exit`` is 0 only if the client lives, is
+    accepted, and no study is in fault now.
+    """
     if not folder.invite.exists():
-        return {"site": folder.node.name, "state": "not joined", "studies": [], "refused": [], "waiting_for_owner": []}
+        none: dict[str, Any] = {"studies": [], "refused": [], "waiting_for_owner": [], "exit": 5}
+        return {"site": folder.node.name, "state": "not joined", **none}
     invite = folder.read_invite()
     up = alive(Recorded.read(folder.pids / "client.json"))
     workers = [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)]
     found = studies(folder)
     log: list[dict[str, Any]] = read_events(folder.events)
+    probes = acceptance(folder) if joined(folder) else []
+    bad = first_fault(probes)
+    line = {p.name: p for p in probes}
     state = "running" if up else "stopped" if joined(folder) else "waiting for the coordinator's approval"
+    outside = "coordinator" in line and line["coordinator"].outside  # it may come back: the client goes on trying
+    if up and bad is not None and not (bad.name == "coordinator" and outside):
+        state = "not accepted"
+    wrong = in_fault(log)
     return {
         "site": folder.node.name,
         "state": state,
@@ -74,13 +89,35 @@ def status(folder: SiteFolder) -> dict[str, Any]:
         "coordinator": {
             "host": invite["host"],
             "port": invite["port"],
-            "reachable": reachable(str(invite["host"]), int(invite["port"])),
+            "reachable": "coordinator" in line and line["coordinator"].state == "ok",
         },
+        "problems": [
+            p.to_json() for p in probes if p.state == "fault" or (p.name, p.state) == ("certificate", "warning")
+        ],
         "not_pinned": sorted({n for s in found for n in unpinned(folder, s)}),
         "studies": found,
         "refused": [s["study"] for s in found if s["state"] == "refused"],
+        "in_fault": wrong,
         "waiting_for_owner": [s["study"] for s in found if s["state"] == "waiting"]
         + [p.id for _, p in pending(folder)],
         "last_event": log[-1] if log else None,
         "log": str(Path(folder.events)),
+        "exit": 4 if "refused" in wrong.values() else 5 if wrong or bad is not None or not up else 0,
     }
+
+
+def in_fault(log: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Studies that were refused or failed here, until one goes well again: what is old does not stick.
+
+    >>> in_fault([{"event": "refused", "study": "a"}, {"event": "failed", "study": "b"}])
+    {'a': 'refused', 'b': 'failed'}
+    >>> in_fault([{"event": "refused", "study": "a"}, {"event": "finished", "study": "b"}])
+    {}
+    """
+    wrong: dict[str, str] = {}
+    for e in log:
+        if "study" in e and e["event"] in ("refused", "failed"):
+            wrong[str(e["study"])] = str(e["event"])
+        elif e["event"] in ("ready", "finished"):
+            wrong.clear()
+    return wrong
