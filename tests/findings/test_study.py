@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +145,7 @@ def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -
     n, of = found["replicable"], len(found["replicability"]["rows"])
     assert page.count('class="card failed"') == of - n
     assert ("Phenotypes that did not pass" in page) == (n < of)
+    _failing_ones_stand_last_and_unnamed(folder, found)
     nothing = {**found, "replicable": 0}
     assert first_words(nothing).startswith(f"None of the {of} phenotypes comes back")
     (tmp_path / "study.toml").write_text(
@@ -156,6 +158,33 @@ def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -
     again = json.loads((folder.path / "findings.json").read_text())
     assert again["prevalence"]["rows"] == found["prevalence"]["rows"]
     assert again["replicable"] == n
+
+
+def _failing_ones_stand_last_and_unnamed(folder: RunFolder, found: dict[str, Any]) -> None:
+    """With the first phenotype passing nothing and the second one test only, nothing on the page names either."""
+    from dataclasses import replace
+
+    from polyclinic.report.cards import cards
+    from polyclinic.report.contents import RunContents
+    from polyclinic.report.findings import by_flags
+    from polyclinic.report.html import render
+
+    run = RunContents.read(folder)
+    table = found["replicability"]
+    rows = [dict(zip(table["columns"], r)) for r in table["rows"]]
+    for i, row in enumerate(rows):
+        row |= {"comes_back": "no" if i == 0 else "yes", "holds_together": i > 1, "replicable": i > 1}
+    judged = {**table, "rows": [[row[c] for c in table["columns"]] for row in rows]}
+    named = cards(replace(run, findings={}))
+    failing = replace(run, findings={**found, "replicability": judged, "replicable": len(rows) - 2})
+    shown = cards(failing)
+    assert [c.name for c in shown[:2]] == ["Phenotype 1", "Phenotype 2"] and {c.reason for c in shown[:2]} == {"failed"}
+    assert [c.number for c in by_flags(failing.findings, shown)] == [*range(3, len(rows) + 1), 2, 1]
+    page = render(failing)
+    for c in named[:2]:
+        assert c.named and f"<td>{c.name}</td>" not in page and f"<h3>{c.name}</h3>" not in page
+    glance = page.split("The phenotypes at a glance")[1].split("</table>")[0]
+    assert glance.index("<td>Phenotype 2</td>") < glance.index("<td>Phenotype 1</td>")
 
 
 def test_an_owner_who_did_not_name_the_outcome_is_not_asked_for_it() -> None:

@@ -91,7 +91,7 @@ class PhenotypeCard:
     kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
     least: str = ""  # that mode
     named: bool = True  # the name speaks of at least half of the phenotype in each mode
-    reason: Literal["", "carriers", "few", "held", "noise"] = ""  # why it has no name
+    reason: Literal["", "carriers", "few", "held", "noise", "failed"] = ""  # why it has no name
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
 
     @property
@@ -110,6 +110,7 @@ class PhenotypeCard:
             "few": f"its strongest codes are held by fewer than {minimum} patients",
             "held": "two patients hold most of its strongest codes",
             "noise": "the known noise explains all of it",
+            "failed": "it does not come back or does not hold together",
         }[self.reason]
 
     @property
@@ -139,6 +140,9 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     kept = run.kept
     patients = run.presence.get("sites") or {}
     everybody = run.patients
+    from polyclinic.report.findings import verdicts  # it imports this module's cards
+
+    judged = verdicts(run.findings)
     for r in range(len(weights)):
         too_few = not run.carried[r]
         listed, hidden, shares = [], 0, []
@@ -153,7 +157,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
             listed.append((axis.name, tuple(codes)))
             gone = column.sum() if too_few else column[hide[:, r]].sum()
             shares.append(float(gone) / total)
-        reason = _reason(run, r)
+        reason = _reason(run, r) or ("failed" if judged and not judged[r].replicable else "")
         name = f"Phenotype {r + 1}"
         if not reason:  # where all its names are taken, its number tells it apart
             alone = suggest_name(listed)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.words import number
 from polyclinic.tensors.table import Table
 
-__all__ = ["SECTIONS", "Section", "first_words", "named_of", "sections", "verdicts"]
+__all__ = ["SECTIONS", "Section", "by_flags", "first_words", "sections", "verdicts"]
 
 SECTIONS: Final = {
     "replicate": "What comes back",
@@ -39,6 +40,7 @@ class Verdict:
     replicable: bool
     words: str
     reason: str
+    flags: tuple[int, int] = (0, 0)  # how many of the two it passed; whether it holds together
 
 
 def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
@@ -56,7 +58,9 @@ def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
             else [f"another half of the patients gives another phenotype ({r['halves']:.2f})"]
         )
         faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
-        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults)))
+        whole = bool(r["holds_together"])
+        flags = (int(r["comes_back"] == "yes") + whole, int(whole))
+        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults), flags))
     return tuple(out)
 
 
@@ -89,10 +93,12 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Secti
     return tuple(made)
 
 
-def named_of(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Suggested names, of phenotypes that passed (or were not tested) only."""
-    passed = verdicts(found)
-    return [n if not passed or passed[i].replicable else "" for i, n in enumerate(names)]
+def by_flags(found: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[PhenotypeCard]:
+    """Those that pass both tests, then one (holding together first), then none; inside each by weight, as they came."""
+    judged = verdicts(found)
+    if not judged:
+        return list(cards)
+    return sorted(cards, key=lambda c: tuple(-f for f in judged[c.number - 1].flags))
 
 
 def _there(found: Mapping[str, Any], id_: str) -> bool:

@@ -29,7 +29,7 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
     """What this report hides by the small-cell rule; None where it hides nothing (or under a formal guarantee: noise)."""
     if not cards or run.formal or run.owner is not None or not run.presence:
         return None
-    unnamed = [c for c in cards if not c.named]
+    unnamed = [c for c in cards if not c.named and c.reason != "failed"]  # of the failed nothing is hidden
     codes = sum(c.suppressed for c in cards)
     if not unnamed and not codes:
         return None
@@ -38,6 +38,8 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
         f"{len(unnamed)} of {len(cards)} phenotypes cannot be named here."
         if unnamed
         else f"All {len(cards)} phenotypes are named; {codes} of their lesser codes are not shown."
+        if all(c.named for c in cards)
+        else f"{codes} lesser codes of the {len(cards)} phenotypes are not shown."
     )
     why = (
         f"A code is shown if at least {least} patients have it and carry the phenotype, and no two patients hold more than "

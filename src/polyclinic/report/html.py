@@ -20,7 +20,7 @@ from polyclinic.report.cards import AtSite, PhenotypeCard, cards
 from polyclinic.report.charts import interval
 from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
-from polyclinic.report.findings import named_of, sections, verdicts
+from polyclinic.report.findings import by_flags, sections, verdicts
 from polyclinic.report.hiding import hiding
 from polyclinic.report.pictures import groups_of, pictures
 from polyclinic.report.spending import spending
@@ -89,7 +89,7 @@ def render(run: RunContents) -> str:
         page.render(
             run=run,
             card=run.card,
-            cards=found,
+            cards=by_flags(run.findings, found),
             spent=spent,
             tables={name: all_tables.get(name) for name in NAMES},
             charts=pictures(run, found, spent),
@@ -116,7 +116,7 @@ def render(run: RunContents) -> str:
             script_hash=_hash(script),
             **_similarity(run, all_tables),
             groups=groups_of(run),
-            findings=sections(run.findings, named_of(run.findings, [c.name for c in found])),
+            findings=sections(run.findings, [c.name if c.named else "" for c in found]),
             verdicts=verdicts(run.findings),
         )
     )

@@ -47,7 +47,7 @@
     const cards = [...document.querySelectorAll(".card[data-text]")];
     if (!cards.length) return;
     const find = document.getElementById("find"), which = document.getElementById("which"), by = document.getElementById("by");
-    const told = document.getElementById("told"), grid = document.querySelector(".cards");
+    const told = document.getElementById("told");
     const filter = () => {
       const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
       let n = 0;
@@ -60,7 +60,7 @@
     };
     const sort = () => {
       const key = by.value;
-      [...cards].sort((a, b) => Number(b.dataset[key]) - Number(a.dataset[key])).forEach((c) => grid.append(c));
+      [...cards].sort((a, b) => Number(b.dataset[key]) - Number(a.dataset[key])).forEach((c) => c.parentElement.append(c));
     };
     find.addEventListener("input", filter);
     which.addEventListener("change", filter);
