@@ -277,3 +277,33 @@ def test_every_act_passes_the_battery(which: str) -> None:
     for act in acts:
         if (act.name in ("outcome", "survival")) == (which == "regressions"):
             assert pc.check_protocol(act, sites).passed
+
+
+def _tangled(linked: float) -> list[Site]:
+    """Codes drawn apart in every cell (but in a share ``linked`` of patients), of very unequal records, at unlike hospitals."""
+    from polyclinic.tensors.sparse import SparseTensor
+
+    out = []
+    for k in range(5):
+        rng = np.random.default_rng([k, 5])
+        cells = np.rint(np.exp(rng.normal(1.5, 1.2, 800))).astype(int) + 1
+        who = np.repeat(np.arange(800), cells)
+        share = np.r_[
+            0.05 + 0.05 * k, np.full(59, (0.95 - 0.05 * k) / 59)
+        ]  # the first code of both modes is a hospital's habit
+        codes = [rng.choice(60, len(who), p=share) for _ in range(2)]
+        with_it = (rng.random(800) < linked)[who] & (rng.random(len(who)) < 0.5)
+        cube = np.column_stack([who, *(np.where(with_it, 0, c) for c in codes)])
+        out.append(Site(f"h{k}", SparseTensor(cube, np.ones(len(who)), (800, 60, 60))))
+    return out
+
+
+def test_neither_hospitals_nor_long_records_make_codes_hold_together() -> None:
+    part = np.zeros((60, 1))
+    part[0] = 1.0
+    z = {}
+    for linked in (0.0, 0.1):
+        sites = _tangled(linked)
+        act = Link(model=Placer((part, part), lambda site: np.ones((site.patients, 1))))
+        z[linked] = float(act.rho(run(act, sites).public)[1][0])
+    assert abs(z[0.0]) < 3 < 10 < z[0.1], z

@@ -2,7 +2,7 @@
 
 Agreement alone proves nothing: on codes permuted over their mode most columns still "replicate", because frequencies come
 back, too. A phenotype is replicable if its columns of two disjoint halves agree (cosine >= .8) AND, on the patients that a
-half's fit did not see, its codes of one mode go with its codes of the other (z >= 3, given the size of the record).
+half's fit did not see, its codes of one mode go with its codes of the other (z >= 3, inside hospitals and given the size of the record).
 """
 
 from __future__ import annotations
