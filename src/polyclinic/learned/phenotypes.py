@@ -257,6 +257,12 @@ class Phenotypes(Value):
         model = self.placing.model(tensor, self.factors)
         return np.ones(model[0].shape[1]), model
 
+    def to_ehrdata(self, data: SparseTensor | Site, *, unseen: Unseen = "error") -> Any:
+        """One hospital's patients with their memberships as an ``EHRData``; see :func:`polyclinic.learned.ehrdata.to_ehrdata`."""
+        from polyclinic.learned.ehrdata import to_ehrdata
+
+        return to_ehrdata(self, data, unseen=unseen)
+
     @classmethod
     def from_cp(
         cls,
