@@ -128,11 +128,11 @@ class RunFolder:
             np.savez_compressed(f, **dict(arrays))
 
     def write_value(self, value: Learned) -> Path:
-        """The model as one file, with the rules of the study and the ledgers' heads that are in this folder."""
+        """The model as one file, with the rules of the study and the heads of the ledgers that paid."""
         told = self.read_json(self.study)["study"] if self.study.is_file() else {}
         rule = {k: told[k] for k in RULES if told.get(k)}
         heads = {p.stem: asdict(Ledger(p, site=p.stem).head) for p in sorted(self.ledgers.glob("*.jsonl"))}
-        whole = value.with_origin(rule=rule or value.origin.rule, receipts=heads or value.origin.receipts)
+        whole = value.with_origin(rule=rule or value.origin.rule, receipts={**value.origin.receipts, **heads})
         return whole.save(self.path / f"model.{value.kind}")
 
     @staticmethod

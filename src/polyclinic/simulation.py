@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ def run_study(
         model = _federated(study, method, found, folder, resume, threads, follow)
     else:
         model = method.fit(found, progress=follow)
-        if study.evaluate is not None and hasattr(model, "factors_"):
+        if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
             model.findings_ = run_acts(study, model, found, minimum=_least(study))
     figures = summary(model, found, seed=study.seed)
     figures |= write_findings(model, folder)
@@ -172,6 +172,7 @@ def _federated(
     starts = getattr(method.params, "n_starts", 1)
     best: Any = None
     found: list[Any] = []
+    doors: dict[str, Door] = {}
     for k in range(starts):
         run = method if starts == 1 else method.with_params(seed=method.params.seed + k, n_starts=1)
         place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
@@ -225,7 +226,11 @@ def _federated(
         best.stability_ = float(
             np.mean([factor_match_score(m.factors_, best.factors_) for m in found if m is not best])
         )
-    return best.model_ if isinstance(best, Whole) else best
+    model = best.model_ if isinstance(best, Whole) else best
+    value = vars(model).get("result_")
+    if value is not None:  # the heads of the books that paid, real owners' too: theirs are not in the run folder
+        model.result_ = value.with_origin(receipts={n: asdict(d.ledger.head) for n, d in sorted(doors.items())})
+    return model
 
 
 def write_findings(model: Any, folder: RunFolder) -> dict[str, Any]:
@@ -298,7 +303,7 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
 
 def _weights(model: Any, sites: Sequence[Site]) -> dict[str, Any]:
     """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
-    if not hasattr(model, "factors_"):
+    if not isinstance(vars(model).get("result_"), Phenotypes):
         return {}
     tensors = [s.counts() for s in sites]
     fitted = [weighted(t, model.saturation_) for t in tensors]

@@ -13,6 +13,8 @@ import pytest
 import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError
+from polyclinic.privacy.head import Head
+from polyclinic.privacy.owner import ledger_of
 
 GROUPS = {"cardiac": (("d1", "d2", "d3"), ("t1", "t2")), "renal": (("d4", "d5"), ("t3", "t4", "t5"))}
 NEW = {"burns": (("d8", "d9"), ("t8", "t9"))}
@@ -75,6 +77,13 @@ def test_a_run_keeps_its_model_with_rule_and_receipts(world: Path) -> None:
     assert m == pc.load(world / "one" / "model.phenotypes")
     assert m.origin.rule["tensor"]["modes"] == ["diagnosis", "drug"]
     assert m.origin.rule["codes"] == {"diagnosis": m.origin.rule["codes"]["diagnosis"]}
+    for site in ("north", "south"):  # whose real ledgers lie beside their node files
+        node = pc.Node.read(world / site / "node.toml")
+        written, now = Head.from_json(m.origin.receipts[site]), ledger_of(node).head
+        assert written.valid
+        assert (written.site, written.key) == (site, now.key)
+        assert 0 < written.count <= now.count  # the second run went on in the same book
+    assert pc.load(world / "two").origin.receipts["north"]["count"] > m.origin.receipts["north"]["count"]
     data = (world / "one" / "model.phenotypes").read_bytes()
     assert b"north-1" not in data  # no patient
     run = pc.Run.read(world / "one")

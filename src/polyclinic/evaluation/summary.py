@@ -26,7 +26,7 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, An
     patients, tested on 40 %; the factors saw no label. The AUC of frozen random factors stands beside it.
     """
     if not isinstance(vars(model).get("result_"), Phenotypes):
-        return dict(model.summary(sites)) if hasattr(model, "summary") else {}
+        return {}
     figures: dict[str, Any] = dict(model.quality(sites))
     if any(s.labels is not None for s in sites):
         figures |= _outcome(model, labelled(sites), seed)
