@@ -29,6 +29,7 @@ from polyclinic.phenotypes.plan import Plan, plan_for
 from polyclinic.phenotypes.regroup import alike, groups, split
 from polyclinic.phenotypes.shrinkage import posterior_mean
 from polyclinic.tensors import em_kernels
+from polyclinic.tensors.doors import warn_of_odd_counts
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -132,6 +133,11 @@ class DPEM(DPEMTyped, FederatedFactorization):
     Public = DPEMPublic
     Private = DPEMPrivate
     params: DPEMParams
+
+    def _look_at_counts(self, tensors: Sequence[SparseTensor]) -> None:
+        for t in tensors:
+            em_kernels.stacked_rows(t)  # what is below zero is refused, so that it needs no warning
+        warn_of_odd_counts(tensors, way_out="counts of events are whole")
 
     # ---- coordinator
 

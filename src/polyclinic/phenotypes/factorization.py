@@ -215,6 +215,11 @@ class FederatedFactorization(Factorization, Estimator):
 
     Public: ClassVar[type[FactorPublic]]
 
+    def _look_at_counts(self, tensors: Sequence[SparseTensor]) -> None:
+        """Say what this model cannot explain, before anything is computed."""
+        if self.params.nonnegative:
+            warn_of_odd_counts(tensors)
+
     def fit(
         self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
     ) -> Self:
@@ -231,8 +236,7 @@ class FederatedFactorization(Factorization, Estimator):
         """
         sites = as_sites(sites)
         options |= {"progress": progress}
-        if self.params.nonnegative:
-            warn_of_odd_counts([s.tensor for s in sites if s.tensor is not None])
+        self._look_at_counts([s.tensor for s in sites if s.tensor is not None])
         runs = self._runs(sites)
         if runs == 1:
             return super().fit(sites, **options)

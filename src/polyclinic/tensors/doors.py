@@ -177,7 +177,7 @@ def as_sites(data: Any, needs: Literal["tensor", "features"] = "tensor") -> list
     )
 
 
-def warn_of_odd_counts(tensors: Sequence[SparseTensor]) -> None:
+def warn_of_odd_counts(tensors: Sequence[SparseTensor], way_out: str = "nonnegative=False explains any number") -> None:
     """A non-negative model explains counts; other numbers are taken, and told (CONCORD 25)."""
     cells = sum(t.nnz for t in tensors)
     negative = sum(int((t.values < 0).sum()) for t in tensors)
@@ -188,7 +188,7 @@ def warn_of_odd_counts(tensors: Sequence[SparseTensor]) -> None:
     if told:
         warnings.warn(
             f"{', '.join(told)}: a non-negative model cannot explain what is below zero, and reads the rest as amounts. "
-            "nonnegative=False explains any number",
+            f"{way_out}",
             UserWarning,
             stacklevel=4,
         )

@@ -136,6 +136,8 @@ class Site:
         index = np.asarray(patients)
         if index.dtype == bool:
             index = np.flatnonzero(index)
+        if not index.size:
+            index = index.astype(np.int64)  # an empty list is an array of floats to numpy
         return Site(
             self.name,
             None if self.tensor is None else self.tensor.take(index),
