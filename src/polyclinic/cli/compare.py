@@ -18,9 +18,16 @@ def command(
     """Matched phenotypes of two runs with their distance, and what differs in study, data, figures and card."""
     from polyclinic.cli.console import console, say_json
     from polyclinic.cli.model import show_difference, told
+    from polyclinic.errors import ConfigError
     from polyclinic.learned.compare import compare, differences
     from polyclinic.run import Run
 
+    files = [p for p in (first, second) if p.is_file()]
+    if files:
+        raise ConfigError(
+            f"{', '.join(map(str, files))}: a file, not a run folder",
+            hint=f"polyclinic model diff {first} {second}",
+        )
     a, b = Run.read(first), Run.read(second)
     found = compare(a.model, b.model)
     study = differences(a.study, b.study)

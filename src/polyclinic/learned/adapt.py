@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.learned.coverage import Coverage, on_codes
+from polyclinic.learned.coverage import Coverage, modes_in_order, on_codes
 from polyclinic.learned.phenotypes import Phenotypes, patients_of
 from polyclinic.learned.placing import LeastSquares
 from polyclinic.learned.value import Array, frozen
@@ -135,7 +135,7 @@ def adapt(
     """
     if own != "auto" and (not isinstance(own, int) or isinstance(own, bool) or not 0 <= own <= 100):
         raise ConfigError(f"own = {own!r} is neither 'auto' nor a number from 0 to 100")
-    given = patients_of(site)
+    given = modes_in_order(patients_of(site), model.axes)
     if not given.nnz:
         raise DataError("this hospital has no events: there is nothing to adapt to")
     _, cover = on_codes(given, model.axes, model.factors, unseen="drop", least=min_coverage)

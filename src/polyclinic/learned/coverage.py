@@ -96,7 +96,7 @@ def on_codes(
     """
     if unseen not in ("error", "drop"):
         raise ConfigError(f"unseen = {unseen!r} is neither 'error' nor 'drop'")
-    tensor = _modes_in_order(tensor, axes)
+    tensor = modes_in_order(tensor, axes)
     sizes = tuple(len(f) for f in factors)
     if len(tensor.shape) != len(sizes) + 1:
         raise ProtocolMismatch(
@@ -162,7 +162,7 @@ def on_codes(
     return placed, cover
 
 
-def _modes_in_order(tensor: SparseTensor, axes: Sequence[Axis]) -> SparseTensor:
+def modes_in_order(tensor: SparseTensor, axes: Sequence[Axis]) -> SparseTensor:
     """Modes by name, where both sides have the same names in another order."""
     mine, wanted = [a.name for a in tensor.axes[1:]], [a.name for a in axes]
     if mine == wanted or sorted(mine) != sorted(wanted) or len(set(mine)) < len(mine):

@@ -31,6 +31,13 @@ WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients 
 
 def patients_of(data: Any) -> SparseTensor:
     """The tensor of one hospital's patients, or an error that says what to give."""
+    if isinstance(data, Sequence) and data and all(isinstance(d, Site) for d in data):
+        if len(data) > 1:
+            raise DataError(
+                f"{len(data)} hospitals are given, patients are placed at one at a time",
+                hint="[model.transform(site) for site in sites]",
+            )
+        data = data[0]
     tensor = data.counts() if isinstance(data, Site) else data
     if not isinstance(tensor, SparseTensor):
         from polyclinic.tensors.doors import which_door
