@@ -545,6 +545,7 @@ class TRIPKeywords(TypedDict, total=False):
     penalty_growth: float
     warmup: int
     distinct: float
+    packed: bool
 
 
 class TRIPTyped:
@@ -568,6 +569,7 @@ class TRIPTyped:
     penalty_growth: float
     warmup: int
     distinct: float
+    packed: bool
 
     if TYPE_CHECKING:
 

@@ -10,6 +10,7 @@ uplink), its sum is all the coordinator needs, and one round trip serves all fea
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError, Divergence
+from polyclinic.federation import packing
 from polyclinic.federation.keywords import TRIPTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
@@ -36,6 +38,7 @@ __all__ = ["TRIP", "distinct_step"]
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
 SWEEPS = 3
+ROUNDING = 5e-4  # of a column's length: what rounding the packed sum of a round may move it
 HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
 
 
@@ -54,6 +57,9 @@ class TRIPParams(StartedParams):
     )
     distinct: float = Field(
         0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes; in units of tr(Gram)/R."
+    )
+    packed: bool = Field(
+        True, description="After a Gram start (without `distinct`) rounds carry a few bits a number; else 64 bits."
     )
 
 
@@ -78,6 +84,8 @@ class TRIPPublic:
     still: int = 0  # rounds in a row that gained less than `tol`
     energy: Array | None = None
     saturation: float | None = None
+    spread: tuple[float, ...] = ()  # packed rounds, per mode: how far a sum may lie from sites x A; empty: not packed
+    wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,8 @@ class TRIPPrivate:
     duals: Factors
     omega: tuple[float, ...]  # the penalty of the last round it took part in; empty before
     first: bool = True
+    round: int = 0  # whose part it has computed: a repeated sum sends it again
+    aside: Array | None = None
 
 
 class TRIP(TRIPTyped, Started):
@@ -132,6 +142,8 @@ class TRIP(TRIPTyped, Started):
             return self._gram(public.factors).step(public.start)
         if public.stage == "scale":
             return Step(public.round, "scale", {"gram": (modes,)}, bound=HEADROOM, counts=False)
+        if public.stage == "sweep" and public.spread:
+            return self._packing(public).step(public.round, "sweep" + (f"+{public.wider}" if public.wider else ""))
         if public.stage in ("warm", "sweep"):
             size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
@@ -154,6 +166,7 @@ class TRIP(TRIPTyped, Started):
         if step.name == "setup":
             size = sizes_of(self.params, total)
             cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
+            self._warn(size.patients / max(k, 1), public.factors)
             begun = public.start
             if begun.kind == "gram":
                 begun = self._gram(public.factors).begin(begun, size.patients, size.norm)
@@ -166,23 +179,46 @@ class TRIP(TRIPTyped, Started):
                 return replace(public, stage="warm" if self._warm(begun) else "scale", start=begun)
             if begun.stage != "over":
                 return replace(public, start=begun)
-            lifted, begun = begun.lifted, replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=())
+            packs = p.packed and not p.distinct
+            names = begun.sites if packs else ()
+            lifted, begun = (
+                begun.lifted,
+                replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=names),
+            )
+            if packs:
+                size = tuple(0.5 * len(names) * float(np.abs(f).max(initial=0.0)) + 1e-300 for f in lifted)
+                public = replace(public, spread=size)
             twins = lifted if p.distinct else ()
             zeros = tuple(np.zeros_like(f) for f in twins)
             return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
         if step.name == "scale":  # omega must scale with the Gram (E2.5); one scalar per mode
             base = tuple(max(float(g) * public.norm, 1e-12) for g in total.arrays["gram"])
+            if public.spread:  # twelve bits are enough for a penalty, and the same however the sum was added
+                base = tuple(float(np.ldexp(np.rint(np.ldexp(m, 12)), e - 12)) for m, e in map(np.frexp, base))
             penalty = self._penalty(public.start)
             return replace(public, stage="sweep", omega=tuple(penalty * b / k for b in base), base=base)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
-        sse, gap, everything = (float(x) for x in total.arrays["aside"])
+        arrays, noise = total.arrays, (0.0,) * len(public.factors)
+        if public.spread:
+            code = self._packing(public)
+            opened = code.opened(total)
+            if opened is None:
+                return replace(public, wider=public.wider + 1)
+            gaps, away = opened.pop("gap"), []
+            opened["aside"] = np.array([opened["aside"][0], gaps[0], opened["aside"][1]])
+            for n, f in enumerate(public.factors, start=1):
+                far = float(np.abs(opened[f"mode{n}"] - len(code.sites) * f).max(initial=0.0))
+                away.append(max(1.5 * far, 8 * code.fields[f"mode{n}"].grid))
+            noise = tuple(code.fields[f"mode{n + 1}"].grid * float(np.sqrt(k / 12)) / k for n in range(len(noise)))
+            arrays, public = opened, replace(public, spread=tuple(away), wider=0)
+        sse, gap, everything = (float(x) for x in arrays["aside"])
         objective = max(sse, 0.0) * public.norm / 2
         gained = None
         if public.objective is not None:
             gained = 2 * (public.objective - objective) / max(everything * public.norm - 2 * objective, 1e-300)
-        quiet = gained is not None and step.name == "sweep" and abs(gained) <= self._tol(public.start)
+        quiet = gained is not None and public.stage == "sweep" and abs(gained) <= self._tol(public.start)
         still = public.still + 1 if quiet else 0
         rest = 3 if public.start.kind == "random" else 2
         ended = public.round >= p.rounds or (self._tol(public.start) > 0 and still >= rest)
@@ -197,7 +233,7 @@ class TRIP(TRIPTyped, Started):
         factors, new_twins, multipliers, dual = [], [], [], 0.0
         for n, old in enumerate(public.factors):
             omega = public.omega[n]
-            summed = omega * total.arrays[f"mode{n + 1}"]  # sum_k (omega A_k - H_k)
+            summed = omega * arrays[f"mode{n + 1}"]  # sum_k (omega A_k - H_k)
             if p.variant == "paper":
                 summed = summed - omega * total.arrays[f"dual{n + 1}"]
             if p.distinct:
@@ -215,7 +251,7 @@ class TRIP(TRIPTyped, Started):
             else:
                 new = summed / (k * omega)  # eq. 10 without lambda
                 if p.nonnegative:
-                    new = np.maximum(new, 0.0)
+                    new = np.where(new > 1.5 * noise[n], new, 0.0)  # no more than the rounding: 0
             dual += k * omega**2 * float(np.square(new - old).sum())
             factors.append(new)
         return replace(
@@ -228,6 +264,20 @@ class TRIP(TRIPTyped, Started):
             primal=float(np.sqrt(max(gap, 0.0))),
             dual=float(np.sqrt(dual)),
         )
+
+    def _packing(self, public: TRIPPublic) -> packing.Packing:
+        """How a packed round travels: sums around sites x A, rounded so that a column moves by ROUNDING of its length."""
+        names, fields = public.start.sites, {}
+        for n, (f, far) in enumerate(zip(public.factors, public.spread), start=1):
+            length = max(float(np.sqrt(np.square(f).sum() / f.shape[1])), 1e-300)
+            grid = ROUNDING * length * float(np.sqrt(12 * len(names) / len(f)))
+            likely = len(names) * f
+            fields[f"mode{n}"] = packing.Field(f.shape, grid, likely - far, likely + far)
+        fields["aside"] = packing.Field((2,), 2.0**-30, 0.0, 8.0)
+        most = 4.0 * len(names) * sum(float(np.square(f).sum()) + 1.0 for f in public.factors)
+        fields["gap"] = packing.Field((1,), most * 2.0**-36, 0.0, most)
+        label = f"{public.round} sweep {public.wider}"
+        return packing.Packing(fields, names, label, self.params.seed).widened(public.wider)
 
     def figures(self, public: TRIPPublic) -> Mapping[str, float | None]:
         full = None
@@ -261,6 +311,8 @@ class TRIP(TRIPTyped, Started):
             warm = {f"mode{n}": f * energy for n, f in enumerate(passed.factors, start=1)}
             warm["aside"] = np.array([passed.squared_error, 0.0, tensor.norm_squared()]) / public.norm
             return replace(private, patients=passed.patients, first=False), Contribution(warm)
+        if public.spread and step.name.startswith("sweep") and private.round == public.round:
+            return private, self._sent(site, private, public)  # the same part again, in wider fields
         patients, sse = self._patients(tensor, private.patients, public.factors, 10 if private.first else SWEEPS)
         if step.name == "scale":
             own_grams = [cp.gram([patients, *public.factors], n) for n in range(1, tensor.ndim)]
@@ -290,7 +342,20 @@ class TRIP(TRIPTyped, Started):
             else:
                 arrays[f"mode{n}"] = own - duals[n - 1] / omega  # (omega A_k - H_k) / omega
         arrays["aside"] = np.array([sse / public.norm, gap, tensor.norm_squared() / public.norm])
-        return TRIPPrivate(patients, tuple(own_factors), tuple(duals), public.omega, False), Contribution(arrays)
+        after = TRIPPrivate(patients, tuple(own_factors), tuple(duals), public.omega, False)
+        if public.spread:
+            after = replace(after, round=public.round, aside=arrays["aside"])
+            return after, self._sent(site, after, public)
+        return after, Contribution(arrays)
+
+    def _sent(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> Contribution:
+        """A hospital's part of a packed round, from what it has computed."""
+        assert private.aside is not None
+        arrays = {f"mode{n}": a for n, a in enumerate(private.locals, start=1)}
+        for n, (h, omega) in enumerate(zip(private.duals, private.omega), start=1):
+            arrays[f"mode{n}"] = arrays[f"mode{n}"] - h / omega
+        arrays |= {"aside": private.aside[[0, 2]], "gap": private.aside[1:2]}
+        return self._packing(public).contribution(arrays, site.name)
 
     def close(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> Arrays:
         tensor = weighted(site.counts(), public.saturation)
@@ -304,6 +369,17 @@ class TRIP(TRIPTyped, Started):
         if self.params.tol is None and self.params.distinct:  # the explained energy is not all that is asked for
             return 0.0
         return super()._tol(begun)
+
+    def _warn(self, patients: float, factors: Factors) -> None:
+        """Few patients a site, as counted: each one's own factors follow its few heavy patients, and a small penalty lets them."""
+        p, codes = self.params, sum(len(f) for f in factors)
+        if p.weighting == "none" and p.variant == "corrected" and p.penalty is None and patients < codes:
+            warnings.warn(
+                f"TRIP: {patients:,.0f} patients a site for {codes:,} codes, unweighted: the sites' own factors drift apart, and "
+                "the fit may end far below the pooled one; use pc.SumALS (pooled least squares by sums), weighting='saturating', "
+                "or give a penalty",
+                stacklevel=2,
+            )
 
     def _warm(self, begun: StartPublic) -> bool:
         corrected = self.params.nonnegative and self.params.variant == "corrected"
