@@ -186,8 +186,8 @@ class TRIP(TRIPTyped, Started):
                 replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=names),
             )
             if packs:
-                size = tuple(0.5 * len(names) * float(np.abs(f).max(initial=0.0)) + 1e-300 for f in lifted)
-                public = replace(public, spread=size)
+                wide = tuple(0.5 * len(names) * float(np.abs(f).max(initial=0.0)) + 1e-300 for f in lifted)
+                public = replace(public, spread=wide)
             twins = lifted if p.distinct else ()
             zeros = tuple(np.zeros_like(f) for f in twins)
             return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
