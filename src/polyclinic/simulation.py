@@ -140,9 +140,16 @@ def run_study(
         counted = write_counts(model, found, folder, study)
         if counted is not None and counted.kept:
             figures["phenotypes_named"] = counted.named
+        figures |= dict.fromkeys((k for k in figures if k.startswith("auc") and _untold(folder)), None)
         figures["patients_left_out"] = _left_out(who, _least(study))
     folder.write_json(folder.metrics, figures)
     return figures
+
+
+def _untold(folder: RunFolder) -> bool:
+    """Whether the outcome may not be shown: then no figure of its prediction may, either."""
+    told = folder.path / "association.json"
+    return told.exists() and not folder.read_json(told)["effects"]
 
 
 def _flow(who: Gathered) -> tuple[Attrition, ...]:

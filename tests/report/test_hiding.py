@@ -17,12 +17,14 @@ from polyclinic.cli import main
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
 from polyclinic.evaluation.attrition import attrition
+from polyclinic.events.accounting import Attrition, shared
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
 from polyclinic.report.export import export
 from polyclinic.report.hiding import hiding
 from polyclinic.report.html import render
 from polyclinic.report.local import local_view, write_local_report
+from polyclinic.report.words import flow
 from polyclinic.run import RunFolder
 
 
@@ -189,3 +191,13 @@ def test_attrition_gives_no_small_count() -> None:
     first, second = attrition({"x": steps})["x"]
     assert first["dropped"] == {"no code": None} and first["rows_out"] == second["rows_in"] == 1000
     assert second["dropped"] == {"rare": 496} and second["rows_out"] == 500
+
+
+def test_nobody_computes_how_few_were_left_out_from_how_many_take_part() -> None:
+    def told(*patients: int) -> str:
+        return flow({"attrition": shared([Attrition(f"step {k}", n, 0) for k, n in enumerate(patients)], 11)})
+
+    assert told(983, 976, 976).startswith("Almost all patients of the sources take part")  # 976 is on the page
+    assert told(983, 976, 600).startswith("Of 976 patients left after the step 'step 1', 600 take part")
+    assert told(983, 800, 600).startswith("Of 983 patients in the sources, 600 take part")
+    assert told(983, 800, 7) == ""

@@ -90,19 +90,21 @@ def added(tables: Sequence[Sequence[Attrition]]) -> tuple[Attrition, ...]:
 
 
 def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, Any]]:
-    """The table as others may see it: no number, and no difference to the last shown one, between 1 and ``minimum`` - 1.
+    """The table as others may see it: no number, and no difference to a later shown one, between 1 and ``minimum`` - 1.
+
+    From the end: how many take part is known besides (sizes of sites), so what few left before is what must be hidden.
 
     Examples
     --------
     >>> a = [Attrition("in the source", 100, 900), Attrition("opt-out", 97, 880), Attrition("cohort", 60, 500)]
     >>> [x["patients"] for x in shared(a, 11)]
-    [100, None, 60]
+    [None, 97, 60]
     """
-    out = []
-    last: int | None = None
-    for a in attrition:
-        lost = None if last is None else last - a.patients
+    out: list[dict[str, Any]] = []
+    later: int | None = None
+    for a in reversed(attrition):
+        lost = None if later is None else a.patients - later
         hidden = 0 < a.patients < minimum or (lost is not None and 0 < lost < minimum)
         out.append({"step": a.step, "patients": None if hidden else a.patients})
-        last = last if hidden else a.patients
-    return out
+        later = later if hidden else a.patients
+    return out[::-1]

@@ -259,8 +259,11 @@ def skewed(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
 def flow(study: Mapping[str, Any]) -> str:
     """How many of the sources' patients take part, where it was counted and may be shown."""
     steps = list(study.get("attrition") or ())
-    if len(steps) < 2 or steps[0]["patients"] is None:
+    shown = [s for s in steps if s["patients"] is not None]
+    if len(steps) < 2 or not shown or shown[-1] is not steps[-1]:
         return ""
-    first, last = steps[0]["patients"], steps[-1]["patients"]
-    many = "almost all" if last is None else number(last)
-    return f"Of {number(first)} patients in the sources, {many} take part (who was left out: see Method)."
+    if shown[0] is not steps[0] and shown[0]["patients"] == shown[-1]["patients"]:
+        return "Almost all patients of the sources take part (who was left out: see Method)."
+    where = "in the sources" if shown[0] is steps[0] else f"left after the step {shown[0]['step']!r}"
+    many = number(shown[-1]["patients"])
+    return f"Of {number(shown[0]['patients'])} patients {where}, {many} take part (who was left out: see Method)."
