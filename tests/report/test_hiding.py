@@ -103,6 +103,8 @@ def test_the_owners_report_hides_nothing_is_stamped_and_private(plain_run: RunFo
     page = path.read_text(encoding="utf-8")
     assert f"For the owner of {site} only. Do not pass on." in page
     view = local_view(RunContents.read(plain_run), site)
+    assert f"{view.patients} patients here are those of {site}." in page  # not: so many sites learned from them
+    assert f"from {view.patients} patients" not in page and "found at more than one site" not in page
     assert all(c.named and not c.suppressed for c in cards(view))
     shared = render(RunContents.read(plain_run))
     hidden = RunContents.read(plain_run).hidden

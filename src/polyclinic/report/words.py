@@ -115,7 +115,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     rank = len(run.arrays["weights"]) if run.kind == "phenotypes" else len(run.arrays.get("weights_", ()))
     what = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
     who = f"{_spelled(len(run.sites))} sites" if len(run.sites) != 1 else "one site"
-    of = f" from {run.patients:,} patients" if run.patients else ""
+    of = f" from {run.patients:,} patients" if run.patients and not run.owner else ""
     central = run.card.aggregation == "none"
     first = (
         f"{who[0].upper()}{who[1:]} learned {what} together{of}; no patient\N{RIGHT SINGLE QUOTATION MARK}s record left its site."
@@ -124,6 +124,8 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     )
     if m.get("bytes_up"):
         first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in {m['rounds']} rounds."
+    if run.owner and run.patients:  # an owner's view counts the own patients only
+        first += f" {run.patients:,} patients here are those of {run.owner}."
     sources = run.study.get("attrition") or [{"patients": None}]
     if run.patients and sources[0]["patients"] is not None and run.patients > sources[0]["patients"]:
         first += " A patient of two sites counts at both."
@@ -131,7 +133,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
 
     out = [first_words(run.findings), first, flow(run.study), *_small(run.study.get("small"))]
     out = [text for text in out if text]
-    if cards:
+    if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
         out += _where(cards)
     out += _outcome(run.association, cards)
     if run.formal:
