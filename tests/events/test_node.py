@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from polyclinic.cli.site_init import command, erase
 from polyclinic.errors import ConfigError
 from polyclinic.events.engine import statement
 from polyclinic.study import Node, Study
+from polyclinic.tensors.ingest import ingest, read_site
 
 EVENTS = "patient_id,visit_id,time,kind,code\n1,v,2020-01-01,drug,a\n1,v,2020-01-02,diagnosis,4280\n2,w,,drug,a\n"
 NODE = '[site]\nname = "north"\n[source]\nkind = "files"\nevents = "events.csv"\n'
@@ -183,3 +185,55 @@ def test_path_stands_for_what_the_kind_needs(kind: str, path: str, place: str) -
     assert getattr(source, place) == path
     with pytest.raises(ConfigError, match="both given"):
         Node.parse({"site": {"name": "a"}, "source": {"kind": kind, "path": path, place: "other"}})
+
+
+def test_a_study_between_hosts_keeps_no_second_copy_of_the_records(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text(EVENTS)
+    (tmp_path / "node.toml").write_text(NODE)
+    made = ingest(Node.read(tmp_path / "node.toml"), Study.parse(tomllib.loads(STUDY)), tmp_path / "out", events=False)
+    left = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert left == ["labels.parquet", "manifest.json", "tensor.npz"]
+    assert set(made.manifest["outputs"]) == {"labels.parquet", "tensor.npz"}
+    assert read_site(tmp_path / "out").counts() == made.site.counts()
+
+
+def units(folder: Path, capsys: Any, sizes: dict[str, int], sites: str) -> tuple[int, dict[str, Any]]:
+    """Check of one source whose units have so many patients."""
+    rows = [
+        f"{unit}{p},v{unit}{p},2020-01-01,{kind},{kind[:2]},{unit}"
+        for unit, n in sizes.items()
+        for p in range(n)
+        for kind in ("drug", "diagnosis")
+    ]
+    (folder / "e.csv").write_text("patient_id,visit_id,time,kind,code,site\n" + "\n".join(rows) + "\n")
+    (folder / "n.toml").write_text(NODE.replace("events.csv", "e.csv"))
+    (folder / "s.toml").write_text(f"{STUDY}[sites]\nnodes = ['n.toml']\nsplit = true\n{sites}")
+    with pytest.raises(SystemExit) as e:
+        main(["check", str(folder / "n.toml"), "--json", "--study", str(folder / "s.toml")])
+    assert isinstance(e.value.code, int)
+    return e.value.code, json.loads(capsys.readouterr().out)
+
+
+def test_check_lists_all_small_units_and_says_what_becomes_of_them(tmp_path: Path, capsys: Any) -> None:
+    sizes = {"a": 30, "b": 25, "c": 20, "d": 6, "e": 3, "f": 4}
+    code, found = units(tmp_path, capsys, sizes, "min_patients = 11\n")
+    assert code == 0
+    assert found["small"] == ["d", "e", "f"]
+    text = "\n".join(found["remarks"])
+    assert "3 of 6 units have fewer than 11 patients: 'd', 'e', 'f'" in text
+    assert "'others 1' will be made of 'd', 'f', 'e'" in text
+    code, found = units(tmp_path, capsys, sizes, "min_patients = 11\nsmall = 'refuse'\n")
+    assert code == 3
+    assert sum("has fewer than 11 patients" in f for f in found["faults"]) == 3
+
+
+def test_check_says_what_happens_where_every_unit_is_small(tmp_path: Path, capsys: Any) -> None:
+    sizes = dict.fromkeys("abcdef", 4)
+    code, found = units(tmp_path, capsys, sizes, "min_patients = 11\n")
+    assert code == 0
+    text = "\n".join(found["remarks"])
+    assert "every one of the 6 units has fewer than 11 patients" in text
+    assert "2 sites are left: a masked sum needs 3" in text
+    code, found = units(tmp_path, capsys, sizes, "min_patients = 11\nsmall = 'skip'\n")
+    assert code == 3
+    assert any("nobody is left" in f for f in found["faults"])

@@ -160,9 +160,9 @@ class Study(TomlFile):
         if self.sites is None or self.sites.source is None:
             return None
         source = self.sites.source.model_dump(by_alias=True, exclude_none=True)
-        return self._divided(Node.parse({"site": {"name": self.name}, "source": source}, folder=self.folder))
+        return self.divided(Node.parse({"site": {"name": self.name}, "source": source}, folder=self.folder))
 
-    def _divided(self, node: Node) -> Node:
+    def divided(self, node: Node) -> Node:
         """The node with the column that divides its patients into sites, where ``[sites] split`` names one."""
         if self.sites is None or not isinstance(self.sites.split, str):
             return node
@@ -177,7 +177,7 @@ class Study(TomlFile):
         for entry in entries:
             try:
                 node = Node.read(self.path(entry.node))
-                found.append(self._divided(node if entry.name is None else node.named(entry.name)))
+                found.append(self.divided(node if entry.name is None else node.named(entry.name)))
             except ConfigError as e:
                 faults += [e.what, *e.faults]
         names = [n.name for n in found]

@@ -17,9 +17,11 @@ from polyclinic.events.matrix import read_matrix
 from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.cooccurrence import choose_codes, count_together, repeats
 from polyclinic.tensors.skew import skew
+from polyclinic.tensors.units import units_of
 
 __all__ = ["Checkup", "Limits", "check", "check_node"]
 
+SMALL: Final = 11  # patients of a unit, where no owner wrote a policy; as in a simulation
 COARSER: Final = 30  # patients a code below which coarser codes are advised (a guess)
 
 
@@ -73,6 +75,7 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
         The owner's (``[policy]``).
     """
     limits = limits or Limits()
+    node = study.divided(node) if study is not None else node
     out = Checkup()
     _folder(node, out)
     if (
@@ -198,6 +201,15 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
             listed = ", ".join(f"{code} ({n:,})" for code, n in c.top_unmapped)
             out.remarks.append(f"mode {c.mode}: most frequent unmapped codes: {listed}")
     again = repeats(con, rule)
+    if study.sites is not None and study.sites.split and vocabulary.sites:
+        try:
+            found_units = units_of(con, study, vocabulary, limits.min_patients if limits.min_patients > 1 else SMALL)
+        except DataError as e:
+            out.blame(e)
+        else:
+            out.findings.append(f"{len(found_units.names)} units, {len(found_units.made.sites)} sites of a simulation")
+            out.remarks += found_units.words()
+            out.figures["small"] = list(found_units.small)
     tensor, _ = count_together(con, rule, vocabulary)
     found = skew(tensor, again)
     out.findings.append(found.words())

@@ -31,6 +31,7 @@ from polyclinic.tensors.rows import read_people
 from polyclinic.tensors.site import Site, Sites, one_order
 from polyclinic.tensors.skew import skew
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.units import tensors_by_unit
 
 __all__ = ["Ingested", "ingest", "read_site", "read_sites"]
 
@@ -44,10 +45,15 @@ class Ingested:
     attrition: tuple[Attrition, ...] = ()
 
 
-def ingest(node: Node, study: Study, out: str | Path) -> Ingested:
+def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) -> Ingested:
     """Write ``tensor.npz``, ``events.parquet``, ``labels.parquet`` and ``manifest.json`` into ``out``.
 
     A study of a feature matrix (``[features]``, no ``[tensor]``) writes ``features.parquet`` and the manifest. All are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
+
+    Parameters
+    ----------
+    events
+        Whether ``events.parquet`` stays; a study between hosts needs the tensor alone, and keeps no second copy of records.
     """
     folder = Path(out)
     with session(folder) as (con, scratch):
@@ -57,7 +63,7 @@ def ingest(node: Node, study: Study, out: str | Path) -> Ingested:
         else:
             made.site.tensor.save(scratch / "tensor.npz")
             _write_labels(con, made.site.tensor, scratch / "labels.parquet")
-            names = ("tensor.npz", "events.parquet", "labels.parquet")
+            names = ("tensor.npz", *(("events.parquet",) if events else ()), "labels.parquet")
         manifest = {**made.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
         (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for name in (*names, "manifest.json"):
@@ -187,20 +193,12 @@ def _split(
 ) -> tuple[list[Site], list[dict[str, Any]], tuple[Attrition, ...]]:
     """One site for every value of the site column, and what was left out on the way to all of them: rows, and patients."""
     table, vocabulary, _ = _read(con, scratch, node, study)
-    # One vocabulary for all sites, so that they are aligned from the start.
-    whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))
-    names = vocabulary.sites
-    if not names:
+    if not vocabulary.sites:
         raise DataError(f"node {node.name!r}: no event names a site", hint="map it: columns = {site = 'their_column'}")
-    out = []
-    for name in names:
-        try:
-            tensor, _ = count_together(con, study.rule(), whole, site=name)
-        except DataError as e:
-            if not e.what.startswith("nothing occurs together"):
-                raise
-            continue  # a unit without a single co-occurrence takes no part
-        out.append(Site(name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor)))
+    out = [
+        Site(name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
+        for name, tensor in tensors_by_unit(con, study, vocabulary)
+    ]
     return out, [s.to_json() for s in (*table.steps, vocabulary.step)], table.attrition
 
 

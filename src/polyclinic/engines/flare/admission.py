@@ -132,7 +132,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
             )
 
     agree(2**31)  # before the data are read: everything but the number of patients
-    site = ingest(folder.node, study, private(home / "data")).site
+    site = ingest(folder.node, study, private(home / "data"), events=False).site
     agree(site.patients)
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
