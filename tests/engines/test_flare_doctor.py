@@ -257,3 +257,10 @@ def test_the_coordinators_own_doctor(tmp_path: Path, capsys: pytest.CaptureFixtu
     (hub.folder.authority / "rootCA.key").chmod(0o640)
     code, value = _command(capsys, "coordinator", "doctor", str(hub.folder.path))
     assert code == 2 and any("rootCA.key" in p["sentence"] for p in value["probes"] if p["state"] == "fault")
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    from polyclinic.engines.flare.probes import _versions
+
+    (fault,) = [p for p in _versions([("no-such-driver", "postgres")]) if p.state == "fault"]
+    assert "no-such-driver (extra postgres)" in fault.sentence and fault.todo == "pip install 'polyclinic[postgres]'"

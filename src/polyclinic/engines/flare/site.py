@@ -12,6 +12,7 @@ from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.coordinator import _sweep
 from polyclinic.engines.flare.executor import NODE
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
+from polyclinic.engines.flare.handshake import Papers, certificate
 from polyclinic.engines.flare.membership import joined, pending, studies, unpinned
 from polyclinic.engines.flare.probe import first_fault
 from polyclinic.engines.flare.probes import acceptance
@@ -31,6 +32,9 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
             f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
         )
     end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
+    paper = certificate(Papers.of(folder.workspace / "startup"), folder.node.name)
+    if paper.state != "ok":
+        append_event(folder.events, event="certificate", state=paper.state, what=paper.sentence, hint=paper.todo)
     sweep(folder)  # data that a crash left, and results that are older than the owner keeps them
     argv = ["-m", "polyclinic.engines.flare.serve", "client", str(folder.workspace.resolve()), folder.node.name]
     env = {
