@@ -13,7 +13,7 @@ and codes are drawn apart, one slope for all hospitals leaves z 5 to 8, own slop
 for: it would have to be chosen per kind of data.
 
 Fresh keys new-a, new-b, new-c with seeds 201 to 203 (SumALS, rank 10, planted 12, 30 rounds), permuted: no column of 30 linked
-in each of diabetes-130 (z at most 1.6) and MIMIC demo (2.0), none of 20 in DE-SynPUF (1.5), none of 36 in planted (1.6). Real,
+in each of diabetes-130 (z at most 1.6) and MIMIC demo (1.9), none of 20 in DE-SynPUF (1.5), none of 36 in planted (1.6). Real,
 replicable: diabetes-130 3 and 3 of 10, DE-SynPUF 6, 5 and 7 of 10 (linked 9, 8, 8: what is lost there are halves that disagree).
 """
 

@@ -5,8 +5,8 @@ back, too. A phenotype is replicable if its columns of two disjoint halves agree
 half's fit did not see, its codes of one mode go with its codes of the other (z >= 3, inside hospitals and given the size of the record).
 
 More columns than phenotypes split some: a split shares one mode's part with a flagged column, agrees between halves and is
-linked, so it is flagged, too. Planted, 8 true, rank 12, ten networks: 70 of 75 flagged are true; four of the other five have
-a cosine of at least .92 with a flagged column in one mode (.31 to .51 in the other), one mixes two true ones.
+linked, so it is flagged, too. Planted, 8 true, rank 12, ten runs: 70 of 75 flagged are true; four of the other five have
+a cosine of at least .92 with a flagged column in one mode (.26 to .51 in the other), one mixes two true ones.
 """
 
 from __future__ import annotations
