@@ -294,11 +294,7 @@ class GramStart:
         diagonal, d = start.diagonal, np.sqrt(start.diagonal)
         rank, proposed = self.rank, 0
         if "first" in opened:
-            pairs = self.cells * (self.cells - 1) // 2
-            first, second = opened["first"], opened["second"]
-            own = np.clip(first[pairs:], 0.0, 1.0) * diagonal
-            a = positive(_full(first[:pairs], own, d))
-            b = positive(_full(second, diagonal - own, d))
+            a, b = self.halves(start, opened)
             ranks = RANKS if rank == "auto" else tuple(r for r in RANKS if r > rank)
             found, _ = replicable_rank(a, b, self.sizes, ranks=ranks, seed=self.seed)
             proposed = found or 0
@@ -317,6 +313,14 @@ class GramStart:
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
         known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed)
         return replace(known, stage="lift", explained=explained)
+
+    def halves(self, start: StartPublic, opened: Mapping[str, Array]) -> tuple[Array, Array]:
+        """The Grams of the two halves of the patients."""
+        assert start.diagonal is not None
+        diagonal, d, pairs = start.diagonal, np.sqrt(start.diagonal), self.cells * (self.cells - 1) // 2
+        own = np.clip(opened["first"][pairs:], 0.0, 1.0) * diagonal
+        first = positive(_full(opened["first"][:pairs], own, d))
+        return first, positive(_full(opened["second"], diagonal - own, d))
 
     def _lift(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
         wide = start.coarse[0].shape[1]
