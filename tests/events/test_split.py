@@ -56,6 +56,16 @@ def test_units_below_eleven_patients_are_joined_where_no_owner_wrote_a_policy(tm
     assert sorted(x for names in found.joined.values() for x in names) == list("01234")
 
 
+def test_the_column_asked_for_goes_before_the_site_column_of_a_file(tmp_path: Path) -> None:
+    rows = "".join(f"p{p},v{p},{k},{k}1,w{p % 2},s{p % 3}\n" for p in range(30) for k in ("drug", "diagnosis"))
+    (tmp_path / "e.csv").write_text("patient_id,visit_id,kind,code,ward,service\n" + rows)
+    source = {"kind": "files", "events": "e.csv", "columns": {"site": "ward", "time": ""}}
+    tensor = {"modes": ["drug", "diagnosis"]}
+    for split, names in ((True, ["w0", "w1"]), ("service", ["s0", "s1", "s2"])):
+        asked = {"study": {"name": "s"}, "tensor": tensor, "sites": {"source": source, "split": split}}
+        assert sorted(s.name for s in read_sites(Study.parse(asked, folder=tmp_path))) == names
+
+
 def test_a_column_that_is_nowhere_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no column 'moon' with values in visit_occurrence and person"):
         read_sites(study(tmp_path, "moon"))

@@ -74,7 +74,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
 def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:
     """The SQL of one canonical column."""
     source = node.source
-    mapped = source.columns.get(name, source.split if name == "site" and source.split else name)
+    # a study's split goes before the node's own site column: it would else be divided by another column than it says
+    mapped = source.split if name == "site" and source.split else source.columns.get(name, name)
     if name == "system" and mapped not in present and source.systems:
         cases = " ".join(f"WHEN {literal(k)} THEN {literal(s)}" for k, s in source.systems.items())
         kind = source.columns.get("kind", "kind")
