@@ -83,7 +83,7 @@ def test_one_patient_moves_the_sum_by_at_most_one_in_exact_integers(shape: tuple
 
 
 def test_the_released_step_states_the_sensitivity_that_contribute_keeps(net: Sites) -> None:
-    m = pc.DPEM(rank=3, rounds=2, privacy=pc.Privacy(1.0, 1e-6, max_sites_per_patient=2))
+    m = pc.DPEM(rank=3, rounds=2, planning_size=10_000, privacy=pc.Privacy(1.0, 1e-6, max_sites_per_patient=2))
     setting = Setting(SHAPE, net[0].counts().axes[1:], ("a",))
     public = m.begin(setting, np.random.default_rng(0))
     step = m.next(public)
@@ -126,7 +126,7 @@ def test_the_releases_compose_to_exactly_the_budget_and_the_card_is_formal(net: 
     assert m.privacy_.adjacency == "patient"
     assert m.privacy_.epsilon == pytest.approx(0.7, abs=1e-6)
     assert m.privacy_.epsilon <= 0.7 + 1e-9
-    assert m.privacy_.releases == 6
+    assert m.privacy_.releases == 7  # the number of patients, the marginals, five rounds
 
 
 def test_codes_chosen_from_the_data_downgrade_the_card(net: Sites) -> None:
@@ -189,7 +189,7 @@ def test_noise_is_added_by_all_but_one_insider_under_masked_and_by_every_site_un
         a: pc.DPEM(rank=3, rounds=1, aggregation=a, privacy=pc.Privacy(1.0)).fit(net).history_[-1]["noise_sd"]
         for a in ("masked", "plain")
     }
-    alone = accountant.calibrate(1.0, 1e-6, shares=[0.07, 0.93])[-1]
+    alone = accountant.calibrate(1.0, 1e-6, shares=[0.005, 0.07, 0.925])[-1]
     assert price["plain"] == pytest.approx(alone * np.sqrt(3), rel=1e-6)
     assert price["masked"] == pytest.approx(alone * np.sqrt(3 / 2), rel=1e-6)  # each of three adds half of the variance
 
@@ -270,6 +270,16 @@ def test_too_little_data_is_said_and_only_marginals_are_bought() -> None:
     assert m.privacy_.epsilon == pytest.approx(0.1, abs=1e-6)
     assert [f.shape for f in m.factors_] == [(10, 1), (12, 1)]
     assert np.isfinite(m.transform(few[0])).all()
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_the_gate_acts_on_a_bought_count_too_and_spends_all_that_was_asked_for(rank: int | None) -> None:
+    few = pc.datasets.planted_counts(300, 40, 60, phenotypes=2, codes=(3, 3), sites=3, seed=0)
+    m = pc.DPEM(rank=rank, aggregation="masked", privacy=pc.Privacy(0.1, 1e-6)).fit(few)
+    assert m.too_little_data_
+    assert m.privacy_.releases == 2  # the number of patients, the marginals with all the rest
+    assert m.privacy_.epsilon == pytest.approx(0.1, abs=1e-6)
+    assert not pc.DPEM(rank=rank, rounds=2, aggregation="masked", privacy=pc.Privacy(8, 1e-6)).fit(few).too_little_data_
 
 
 def test_empty_sites_and_single_patients_do_no_harm() -> None:

@@ -56,7 +56,9 @@ class DPEMParams(FactorParams):
     )
     rounds: int | None = Field(None, ge=1, le=1000, description="Rounds; None: by the public rule.")  # type: ignore[assignment]
     planning_size: int | None = Field(
-        None, ge=1, description="Public guess of the number of patients, for the rule; never counted from the data."
+        None,
+        ge=1,
+        description="Public guess of the number of patients, for the rule; None: 0.5 % of the budget counts.",
     )
     background: bool = Field(True, description="A component for what everybody has, fixed to the marginals.")
     smoothing: float = Field(
@@ -82,7 +84,7 @@ class DPEMParams(FactorParams):
 class DPEMPublic:
     """What everybody sees: functions of released sums and of public values."""
 
-    stage: Literal["marginals", "statistics", "end"]
+    stage: Literal["size", "marginals", "statistics", "end"]
     round: int
     plan: Plan
     factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
@@ -94,6 +96,8 @@ class DPEMPublic:
     shown: tuple[NDArray[np.bool_], ...] = ()
     energy: Array | None = None
     objective: float | None = None
+    sites: int = 1  # that begin
+    bought: bool = False  # the number of patients was the first release
 
 
 @dataclass(frozen=True)
@@ -143,24 +147,47 @@ class DPEM(DPEMTyped, FederatedFactorization):
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> DPEMPublic:
         p = self.params
-        plan = plan_for(
-            p.privacy,
-            setting.shape,
-            rank=p.rank,
-            rounds=p.rounds,
-            planning_size=p.planning_size,
-            noisy_sites=1 if facts_of(p.aggregation).reveals == "total" else len(setting.sites),
-        )
+        bought = p.privacy is not None and p.planning_size is None
+        plan = self._plan(setting.shape, len(setting.sites), p.planning_size)
         columns = plan.rank + p.background
         factors = tuple(rng.gamma(rng.uniform(0.5, 3.0, plan.rank), size=(size, plan.rank)) for size in setting.shape)
         flat = tuple(np.full(size, 1.0 / size) for size in setting.shape)
-        return DPEMPublic("marginals", 0, plan, factors, flat, np.full(columns, 1.0 / max(columns, 1)))
+        mixture = np.full(columns, 1.0 / max(columns, 1))
+        return DPEMPublic(
+            "size" if bought else "marginals", 0, plan, factors, flat, mixture, sites=len(setting.sites), bought=bought
+        )
+
+    def _plan(self, shape: Sequence[int], sites: int, size: int | None) -> Plan:
+        p = self.params
+        return plan_for(
+            p.privacy,
+            shape,
+            rank=p.rank,
+            rounds=p.rounds,
+            planning_size=size,
+            noisy_sites=1 if facts_of(p.aggregation).reveals == "total" else sites,
+            bought=p.privacy is not None and p.planning_size is None,
+        )
+
+    def _sized(self, public: DPEMPublic, count: float) -> DPEMPublic:
+        """The plan once the number of patients was bought: whether phenotypes can be read at all, and how many."""
+        plan = self._plan([len(m) for m in public.marginals], public.sites, max(int(round(count)), 1))
+        columns = plan.rank + self.params.background
+        factors = tuple(f[:, : plan.rank] for f in public.factors)
+        return replace(
+            public, stage="marginals", plan=plan, factors=factors, mixture=np.full(columns, 1.0 / max(columns, 1))
+        )
 
     def next(self, public: DPEMPublic) -> Step | None:
         if public.stage == "end":
             return None
         codes = sum(len(m) for m in public.marginals)
-        paid = public.plan.multipliers
+        paid = public.plan.multipliers[public.bought :]
+        if public.stage == "size":
+            how_many = public.plan.multipliers[0]
+            return Step(
+                0, "size", {"n": (1,)}, bound=BOUND, sensitivity=1.0, multiplier=how_many, grid=1.0, counts=False
+            )
         first = public.stage == "marginals"
         shapes: dict[str, tuple[int, ...]] = {"sums": (codes, 1 if first else len(public.mixture))}
         if not paid:
@@ -178,6 +205,8 @@ class DPEM(DPEMTyped, FederatedFactorization):
         )
 
     def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
+        if step.name == "size":
+            return self._sized(public, float(total.arrays["n"][0]))
         if step.name == "marginals":
             return _with_marginals(public, total.arrays["sums"][:, 0], total.noise_sd)
         sums, sd, precision = _remembered(public, total.arrays["sums"], total.noise_sd)
@@ -276,6 +305,8 @@ class DPEM(DPEMTyped, FederatedFactorization):
     def contribute(
         self, step: Step, site: Site, private: DPEMPrivate, public: DPEMPublic, rng: np.random.Generator
     ) -> tuple[DPEMPrivate, Contribution]:
+        if step.name == "size":  # who has no event says nothing, here as everywhere
+            return private, Contribution({"n": np.array([float(len(site.counts().rows))])})
         if step.name == "marginals":
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)
         else:

@@ -99,6 +99,7 @@ DPEM: Final = MethodFacts(
     formal=True,
     attacks=(Attack("sum", "without noise, exact sums show a code that few patients have, and who alone has it"),),
     steps={
+        "size": StepMeaning("how many patients have any event"),
         "marginals": StepMeaning("how many of your patients have each code, each patient counting 1 in all", RARE),
         "statistics": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
     },

@@ -13,12 +13,18 @@ from polyclinic.privacy.budget import Privacy
 __all__ = ["Plan", "plan_for"]
 
 MARGINALS: Final = 0.07  # share of the budget for how often every code occurs; 3 to 15 % are all within two points
+SIZE: Final = (
+    0.005  # share that buys the number of patients where nobody said it: 1 % off at epsilon 1 and 6,000 patients
+)
+READABLE: Final = (
+    0.5  # least signal of a column against its noise; below, phenotypes are worse than the marginals alone
+)
 RANK, LEAST, ROUNDS, FREE_ROUNDS = 30, 20, 8, 30
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Fixed before any data is read. ``multipliers`` (marginals first) is empty without privacy."""
+    """What is spent on what. ``multipliers`` (the count where it is bought, marginals, rounds) is empty without privacy."""
 
     rank: int  # phenotypes looked for, the background not counted; 0 = there is too little data for any
     rounds: int
@@ -33,6 +39,7 @@ def plan_for(
     rounds: int | None = None,
     planning_size: int | None = None,
     noisy_sites: int = 1,
+    bought: bool = False,
 ) -> Plan:
     """Choose what was left open by the public rule of PRIVACY 5.
 
@@ -48,6 +55,14 @@ def plan_for(
         A public guess of the number of patients, never counted from the data. None: rank 30 and 8 rounds.
     noisy_sites
         How many sites add the full noise each: all of them under a plain sum, one under a secure one.
+    bought
+        The number of patients is itself a paid release, the first one. Everything that follows from it (the gate, the
+        rank) is post-processing; both branches of the gate spend the whole budget.
+
+    Notes
+    -----
+    The gate: a column holds about N / R patients' unit vectors over ``codes`` coordinates, each with noise s, so its
+    signal against its noise is N / (R s sqrt(codes)). Below ``READABLE`` the whole budget goes to the marginals (rank 0).
 
     Examples
     --------
@@ -63,15 +78,19 @@ def plan_for(
     # One release with everything, as the coordinator would see it.
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
     seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
+    first = (SIZE,) if bought else ()
     growth = 1.0
     if planning_size is not None:
-        if rank is None and planning_size / (20 * seen) < 20:
-            return Plan(0, 0, (sigma,))
         rank = rank or max(min(max(int(planning_size / (65 * seen)), LEAST), RANK, *shape), 1)
         each = planning_size / (rank * seen)
-        rounds = rounds or (12 if each >= 1000 else ROUNDS)
-        growth = 1.5 if 200 <= each < 1000 else 1.0
-    rank, rounds = rank or RANK, rounds or ROUNDS
+        if each < READABLE * sqrt(sum(shape)):
+            shares = [*first, 1.0 - sum(first)]
+            return Plan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
+        if not bought:  # the number of rounds and their shares are part of the price: fixed before the count is known
+            rounds = rounds or (12 if each >= 1000 else ROUNDS)
+            growth = 1.5 if 200 <= each < 1000 else 1.0
+    rank, rounds = rank or max(min(RANK, *shape), 1), rounds or ROUNDS
     rising = [t**growth for t in range(1, rounds + 1)]  # early rounds only have to find the direction
-    shares = [MARGINALS, *((1 - MARGINALS) * w / sum(rising) for w in rising)]
+    rest = 1.0 - MARGINALS - sum(first)
+    shares = [*first, MARGINALS, *(rest * w / sum(rising) for w in rising)]
     return Plan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
