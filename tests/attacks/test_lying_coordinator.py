@@ -19,7 +19,7 @@ from polyclinic.federation.protocol import Total
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.owner import ledger_of
 
-DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "{}"'
+DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\nplanning_size = 10000\naggregation = "{}"'
 SUMALS = 'name = "sumals"\nrank = 3\nrounds = 5\naggregation = "masked"'
 PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
 

@@ -25,11 +25,13 @@ class NotNormalised(pc.DPEM):
     """DPEM that forgets to divide a patient's statistics by their length."""
 
     def contribute(self, step, site, private, public, rng):
+        if step.name == "size":
+            return super().contribute(step, site, private, public, rng)
         tensor = site.counts()
         offsets = np.concatenate([[0], np.cumsum([len(m) for m in public.marginals])])[:-1]
         first = step.name == "marginals"
         w = np.ones((sum(len(m) for m in public.marginals), 1)) if first else self._stacked(public)
-        prior = np.ones(1) if first else dpem._prior(public.mixture, step.round, self.params.smoothing)
+        prior = np.ones(1) if first else dpem._prior(public.mixture, self.params.smoothing)
         a = em_kernels.memberships(tensor, w, prior, steps=8)
         rows = tensor.coords[:, 1:] + offsets
         p = a[tensor.coords[:, 0]] * np.prod([w[r] for r in rows.T], axis=0)

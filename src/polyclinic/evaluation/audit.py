@@ -131,6 +131,8 @@ def _scores(method: Any, seen: Sequence[_Seen], marks: SparseTensor) -> tuple[ND
     m = marks.patients
     match, power, norm = np.zeros(m), np.zeros(m), 0.0
     for s in seen:
+        if sum(math.prod(shape) for shape in s.step.shapes.values()) == 1:
+            continue  # one number that every canary moves alike (a count): it tells no canary from another
         owner, direction = _directions(method, s, marks)
         released = np.concatenate([s.total.arrays[k].ravel() for k in sorted(s.step.shapes)])
         mine = owner >= 0

@@ -56,7 +56,7 @@ class Completion(Act):
     name = "completion"
     facts = MethodFacts(
         steps={
-            "marginals": StepMeaning("patients who have each code, by half", "a code that one patient has"),
+            "marginals": StepMeaning("events of each code, by half", "a code that one patient has"),
             "gains": StepMeaning("how well hidden codes are predicted, summed over patients", "little of one patient"),
         }
     )
@@ -103,10 +103,9 @@ class Completion(Act):
         if step.name == "marginals":
             arrays = {}
             for m, (c, size) in enumerate(zip(t.codes, t.shape[1:]), start=1):
-                pair = np.unique(who.astype(np.int64) * size + c)  # patients who have the code, not events
-                at = np.zeros((2, size))
-                np.add.at(at, (half[pair // size], pair % size), 1.0)
-                arrays[f"mode{m}"] = at
+                # Events, as they are scored: shares of PATIENTS are flatter, and any model would gain on them for nothing.
+                flat = half[who] * size + c
+                arrays[f"mode{m}"] = np.bincount(flat, weights=_events(t.values), minlength=2 * size).reshape(2, size)
             return private, Contribution(arrays)
         gains, events = self._gains(site, public, who, half)
         rows = np.column_stack([gains, events])
@@ -122,7 +121,7 @@ class Completion(Act):
         seen, hidden = np.asarray(~bits.any(0)), np.asarray(bits.all(0))
         shown = _restricted(t, who, seen)
         codes = [c[hidden].astype(np.int64) for c in t.codes]
-        at, value = who[hidden], np.minimum(np.abs(t.values[hidden]), 2.0**10)
+        at, value = who[hidden], _events(t.values[hidden])
         n = t.patients
         events: Array = np.bincount(at, weights=value, minlength=n).astype(np.float64)
         size = np.bincount(who[seen], minlength=n).astype(np.float64)
@@ -169,6 +168,12 @@ class Completion(Act):
                 [self.words[k], *near, float(gain[k] - gain[best]), spread(eye[k] - eye[best]), round(events), int(n)]
             )
         return Table(["model", "nats", "low", "high", "to_best", "se", "events", "patients"], rows)
+
+
+def _events(values: Array) -> Array:
+    """How often an entry counts: its size, at most 1,024."""
+    out: Array = np.minimum(np.abs(values), 2.0**10)
+    return out
 
 
 def code_bits(site: Site, who: NDArray[np.int64]) -> NDArray[np.bool_]:

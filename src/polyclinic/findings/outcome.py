@@ -25,7 +25,7 @@ from polyclinic.tensors.site import Site
 __all__ = ["BINS", "Outcome", "OutcomePublic"]
 
 Array = NDArray[np.float64]
-BINS: Final = 128
+BINS: Final = 256
 SPREAD: Final = 4.0  # bins reach so many standard deviations of the predicted logit
 
 

@@ -171,7 +171,7 @@ class DPEM(DPEMTyped, FederatedFactorization):
 
     def _sized(self, public: DPEMPublic, count: float) -> DPEMPublic:
         """The plan once the number of patients was bought: whether phenotypes can be read at all, and how many."""
-        plan = self._plan([len(m) for m in public.marginals], public.sites, max(int(round(count)), 1))
+        plan = self._plan([len(m) for m in public.marginals], public.sites, max(round(count), 1))
         columns = plan.rank + self.params.background
         factors = tuple(f[:, : plan.rank] for f in public.factors)
         return replace(
