@@ -101,11 +101,12 @@ class Completion(Act):
         t, half = site.counts(), self.half(site)
         who = np.repeat(t.rows, np.diff(t.indptr))
         if step.name == "marginals":
-            arrays = {}
+            arrays: dict[str, Array] = {}
             for m, (c, size) in enumerate(zip(t.codes, t.shape[1:]), start=1):
                 # Events, as they are scored: shares of PATIENTS are flatter, and any model would gain on them for nothing.
                 flat = half[who] * size + c
-                arrays[f"mode{m}"] = np.bincount(flat, weights=_events(t.values), minlength=2 * size).reshape(2, size)
+                found = np.bincount(flat, weights=_events(t.values), minlength=2 * size)
+                arrays[f"mode{m}"] = found.astype(np.float64).reshape(2, size)
             return private, Contribution(arrays)
         gains, events = self._gains(site, public, who, half)
         rows = np.column_stack([gains, events])
