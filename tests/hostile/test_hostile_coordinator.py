@@ -32,8 +32,16 @@ from polyclinic.tensors.ingest import ingest
 ROUNDS = "rank = 3\nrounds = {}\naggregation = "
 STUDIES = {
     "trip plain": ('name = "trip"\n' + ROUNDS.format(3) + '"plain"', "", ""),
-    "dpem plain": ('name = "dpem"\n' + ROUNDS.format(3) + '"plain"', "[privacy]\nepsilon = 1.0\ndelta = 1e-6\n", ""),
-    "dpem masked": ('name = "dpem"\n' + ROUNDS.format(2) + '"masked"', "[privacy]\nepsilon = 1.0\ndelta = 1e-6\n", ""),
+    "dpem plain": (
+        'name = "dpem"\nplanning_size = 10000\n' + ROUNDS.format(3) + '"plain"',
+        "[privacy]\nepsilon = 1.0\ndelta = 1e-6\n",
+        "",
+    ),
+    "dpem masked": (
+        'name = "dpem"\nplanning_size = 10000\n' + ROUNDS.format(2) + '"masked"',
+        "[privacy]\nepsilon = 1.0\ndelta = 1e-6\n",
+        "",
+    ),
     "sumals masked": ('name = "sumals"\n' + ROUNDS.format(2) + '"masked"', "", ""),
     "localtf asynchronous": ('name = "localtf"\n' + ROUNDS.format(4) + '"plain"', "", "quorum = 2\nstaleness = 2\n"),
     "trip subspace": ('name = "trip"\n' + ROUNDS.format(1) + '"subspace"', "", ""),

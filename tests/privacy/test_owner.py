@@ -141,7 +141,7 @@ def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path):
     for s in sites:
         ledger = Ledger(tmp_path / f"{s.name}.jsonl")
         assert ledger.verify() == ()
-        assert len(ledger.charges()) == 3
+        assert len(ledger.charges()) == 4  # number of patients, marginals, two rounds
         assert ledger.epsilon(1e-6) == pytest.approx(4.0, abs=1e-6)
 
 
