@@ -22,7 +22,7 @@ from flare_federation import At, Federation, hospitals, running, same, wait_unti
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-TRIP = 'name = "trip"\nrank = 4\nrounds = {}\naggregation = "{}"'
+TRIP = 'name = "trip"\nrank = 4\ntol = 0\nrounds = {}\naggregation = "{}"'
 PRIVATE = "[privacy]\nepsilon = 4.0\ndelta = 1e-6"
 
 
