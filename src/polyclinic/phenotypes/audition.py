@@ -1,7 +1,7 @@
 """Candidates for an audition: models of R phenotypes within a lifted model of Q > R, from public values alone.
 
 With Omega the Hadamard product of B_m'B_m and A'A of the lifted model, a subset J of its columns explains
-e(J) = tr(Omega_JJ^-1 Omega_J. A'A Omega_.J) of it; other candidates are CP models of rank R of the lifted model itself, whose
+``e(J) = tr(Omega_JJ^-1 Omega_J. A'A Omega_.J)`` of it; other candidates are CP models of rank R of the lifted model itself, whose
 least squares need only Q x R. The order by e is not to be trusted (its patients are free, and it speaks of the model, not of the
 data): the hospitals' summed errors decide.
 """

@@ -8,8 +8,7 @@ Rules of change, for whoever changes this file:
 
 * kinds and fields are never removed and never change their meaning; new fields have a default;
 * an unknown kind without cost is kept and shown as it is (:class:`Unknown`);
-* an unknown kind or event WITH cost (it has ``event`` or ``events``) makes every epsilon infinite: a newer version spent
-  something that this one cannot add up;
+* an unknown kind or event WITH cost (it has ``event`` or ``events``) makes every epsilon infinite: nobody can add it up;
 * lines of version 1 (no ``v``: ``charge`` or ``text`` beside ``kind``) are read for ever, and are called unsigned.
 """
 
