@@ -37,7 +37,7 @@ MERIT = {
     "fit": "fit: 1 - |data - model| / |data|, of the cells as fitted",
     "rmse_full": "root mean squared error over all cells as fitted",
     "rmse_observed": "root mean squared error over recorded cells as fitted",
-    "auc": "outcome AUC of held-out patients",
+    "auc": "outcome AUC of patients held out of the regression",
     "auc_random_factors": "the same with frozen random factors",
     "fms_to_truth": "factor match score to the planted phenotypes",
     "log_likelihood": "log-likelihood",
@@ -187,7 +187,10 @@ def _tiles(run: RunContents) -> list[Tile]:
         made.append(Tile(words.number(m["rounds"]), "rounds"))
     if m.get("bytes_up"):
         made.append(Tile(words.size(m["bytes_up"]), "sent by all sites"))
-    for key, what in (("auc", "outcome AUC, held-out patients"), ("fit", "fit: 1 is perfect, 0 is nothing")):
+    for key, what in (
+        ("auc", "outcome AUC, patients held out of the regression"),
+        ("fit", "fit: 1 is perfect, 0 is nothing"),
+    ):
         if key in m:
             nothing = "not paid for" if run.formal else words.number(None)
             made.append(Tile(nothing if m[key] is None else words.number(m[key]), what, merit=True))

@@ -136,6 +136,9 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
         out += _where(cards)
     out += _outcome(run.association, cards)
+    if run.kind == "phenotypes" and not run.findings.get("replicability"):
+        hint = "" if run.formal or central else ": [evaluate] in the study tests it"
+        out.append(f"Whether these phenotypes come back in other patients was not tested{hint}.")
     if run.formal:
         out.append(
             "Only what was paid for out of the privacy budget is shown: the model itself. Counts of patients, fit and "
@@ -187,8 +190,8 @@ def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[str]:
     j = a["judged"]
     asked = "the outcome" if name == "outcome" else f"the outcome ({name})"
     text = (
-        f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks {asked} of unseen patients with an AUC of "
-        f"{j[0]['auc']:.2f} "
+        f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks {asked} of patients held out of the regression "
+        f"(their records shaped the phenotypes, not their outcomes) with an AUC of {j[0]['auc']:.2f} "
     )
     text += (
         f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
