@@ -135,6 +135,12 @@ def run_study(
             model.findings_ = run_acts(study, model, found, minimum=_least(study))
     figures = summary(model, found, seed=study.seed)
     figures |= write_findings(model, folder)
+    value = vars(model).get("result_")
+    if (
+        isinstance(value, Phenotypes) and model.privacy_.guarantee != "formal"
+    ):  # what `adapt` sets a new hospital beside
+        kept = {k: float(v) for k, v in figures.items() if k in ("fit", "rmse_full") and v is not None}
+        model.result_ = value.with_origin(figures=kept)
     write_outcome(model, found, folder)
     if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
         counted = write_counts(model, found, folder, study)
@@ -236,7 +242,8 @@ def _federated(
     model = best.model_ if isinstance(best, Whole) else best
     value = vars(model).get("result_")
     if value is not None:  # the heads of the books that paid, real owners' too: theirs are not in the run folder
-        model.result_ = value.with_origin(receipts={n: asdict(d.ledger.head) for n, d in sorted(doors.items())})
+        ends = ((n, d.ledger.head) for n, d in sorted(doors.items()))  # parts of one node have one book
+        model.result_ = value.with_origin(receipts={h.site or n: asdict(h) for n, h in ends})
     return model
 
 

@@ -31,7 +31,7 @@ def show(
             {
                 "kind": m.kind, "method": m.method, "rank": m.rank, "digest": m.digest(), "read_first": sensitivity(m),
                 "parameters": dict(m.parameters), "privacy": m.card.to_dict(), "rule": dict(m.origin.rule),
-                "receipts": dict(m.origin.receipts), "versions": dict(m.origin.versions), "table": [dict(r) for r in table],
+                "receipts": {n: _unsealed(h) for n, h in m.origin.receipts.items()}, "versions": dict(m.origin.versions), "table": [dict(r) for r in table],
             }
         )  # fmt: skip
         return
@@ -56,19 +56,59 @@ def diff(first: FileArgument, second: FileArgument, json: Json = False) -> None:
 
 
 @app.command()
-def verify(file: FileArgument, json: Json = False) -> None:
-    """Check every part's SHA-256 and the codes' digests; nothing in the file is executed. Exit code 3 if it was changed."""
+def verify(
+    file: FileArgument,
+    node: Annotated[
+        Path | None, typer.Option(help="Your node.toml: the receipt of your site is compared with your own book.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check every part's SHA-256, the codes' digests and the receipts' signatures; nothing in the file is executed.
+
+    Exit code 3 if anything was changed.
+    """
     from polyclinic.cli.console import console, say_json
+    from polyclinic.errors import DataError
+    from polyclinic.learned.receipts import receipts
+    from polyclinic.privacy.owner import ledger_of
     from polyclinic.run import load
+    from polyclinic.study.node import Node
 
     m = load(file)  # reading is verifying: a file with one other byte is refused
-    receipts = dict(m.origin.receipts)
+    found = receipts(m)
+    owner = None if node is None else Node.read(node)
+    mine = [] if owner is None else [r for r in found if r.site == owner.name]
+    faults = [f for r in found for f in r.faults()]
+    if owner is not None:
+        faults += [f for r in mine for f in r.faults(ledger_of(owner))]
+        faults += [] if mine else [f"{owner.name}: the file has no receipt of this site"]
     if json:
-        say_json({"file": str(file), "whole": True, "kind": m.kind, "digest": m.digest(), "receipts": receipts})
+        told = {r.site: {**_unsealed(m.origin.receipts[r.site]), "state": r.state} for r in found}
+        say_json(
+            {"file": str(file), "whole": not faults, "kind": m.kind, "digest": m.digest(), "receipts": told}
+            | ({"faults": faults} if faults else {})
+        )
+    if faults:
+        raise DataError(
+            f"{file}: its receipts do not hold",
+            faults=faults,
+            hint="ask the coordinator of the study for the file again",
+        )
+    if json:
         return
     console.print(f"{file}: whole; {m.kind}, SHA-256 {m.digest()}", markup=False, soft_wrap=True)
-    for site, head in receipts.items():
-        console.print(f"  ledger of {site}: {head}", markup=False, soft_wrap=True)
+    for r in found:
+        own = ", and in your book" if r in mine else ""
+        console.print(f"  book of {r}{own}", markup=False, soft_wrap=True)
+    if not found:
+        console.print(
+            "  no receipts: fitted in one process, or by a release that wrote none", markup=False, soft_wrap=True
+        )
+
+
+def _unsealed(head: Any) -> dict[str, Any]:
+    """A head without what only the book's owner can read."""
+    return {k: v for k, v in dict(head).items() if k != "sealed"}
 
 
 def told(found: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -224,6 +225,8 @@ class Estimator(Configured, Method[Any, Any, Any]):
             self.feature_names_in_ = np.array(outcome.setting.columns, dtype=object)
         self._publish(outcome)
         self._conclude()
+        if outcome.heads and "result_" in self.__dict__:
+            self.result_ = self.result_.with_origin(receipts={n: asdict(h) for n, h in outcome.heads.items()})
 
     def chosen_from(self, others: Sequence[Estimator]) -> None:
         """This fit was chosen among several starts: its card and its lines are those of all of them."""

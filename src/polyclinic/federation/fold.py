@@ -38,6 +38,7 @@ from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.accountant import gaussian_mu
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import on_grid
+from polyclinic.privacy.head import Head
 from polyclinic.privacy.lines import Entry
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
@@ -86,6 +87,7 @@ class Outcome:
     lines: tuple[
         Entry, ...
     ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
+    heads: Mapping[str, Head] = field(default_factory=dict)  # of the sites' books when it had ended; between hosts
 
 
 def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:

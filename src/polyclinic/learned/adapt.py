@@ -166,7 +166,9 @@ def adapt(
          for a, b in zip(work.shared, refit)], axis=0,
     )  # fmt: skip
     here = carried[: model.rank]
-    last = next((h["fit"] for h in reversed(model.history) if h.get("fit") is not None), None)
+    last = next(
+        (h["fit"] for h in reversed(model.history) if h.get("fit") is not None), model.origin.figures.get("fit")
+    )
     return Adapted(
         model,
         both,

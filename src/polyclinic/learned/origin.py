@@ -40,6 +40,8 @@ class Origin:
         Of the software.
     censored
         Small cells were removed before the model was written (``report --export``).
+    figures
+        Figures of merit over all patients that were fitted (``fit``), where they were made and may be passed on.
     further
         Keys of a file that this release does not know; kept when the model is saved again.
     """
@@ -54,6 +56,7 @@ class Origin:
     versions: Mapping[str, str] = field(default_factory=dict)
     censored: bool = False
     further: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -82,12 +85,13 @@ class Origin:
             "receipts": plain(self.receipts),
             "versions": dict(self.versions),
             "censored": self.censored,
+            **({"figures": plain(self.figures)} if self.figures else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], known: Sequence[str]) -> Origin:
         """Inverse of :meth:`to_json`; ``known`` are the keys that others read."""
-        mine = ("method", "parameters", "privacy", "history", "rule", "receipts", "versions", "censored")
+        mine = ("method", "parameters", "privacy", "history", "rule", "receipts", "versions", "censored", "figures")
         return cls(
             str(value["method"]["name"]),
             int(value["method"]["version"]),
@@ -99,6 +103,7 @@ class Origin:
             dict(value["versions"]),
             bool(value["censored"]),
             {k: v for k, v in value.items() if k not in mine and k not in known},
+            {str(k): float(v) for k, v in dict(value.get("figures", {})).items()},
         )
 
 

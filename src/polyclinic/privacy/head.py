@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from polyclinic.errors import LedgerError
 
-__all__ = ["BookKey", "Head"]
+__all__ = ["BookKey", "Head", "heads_of"]
 
 SIZE: Final = 1024  # of the sealed summary, whatever is in it
 
@@ -63,6 +63,19 @@ class Head:
         """From plain values, those of version 1 too."""
         texts = {k: str(value.get(k, "")) for k in ("site", "book", "key", "sealed", "signature")}
         return cls(int(value["count"]), str(value["hash"]), **texts)
+
+
+def heads_of(told: Any) -> dict[str, Head]:
+    """Heads by the name of their site, from what somebody sent; what is not a signed head of that site is left out."""
+    found: dict[str, Head] = {}
+    for site, value in told.items() if isinstance(told, Mapping) else ():
+        try:
+            head = Head.from_json(value)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        if head.valid and head.site == site:
+            found[str(site)] = head
+    return found
 
 
 def verifier(key: str) -> Any:

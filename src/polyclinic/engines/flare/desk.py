@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final, assert_never
 
 from polyclinic import __version__
@@ -624,7 +624,10 @@ class Desk:
             party.door.close("finished")  # the line first, then the data
         self._kept.forget()
         drop_data(self._kept.home)
-        return out
+        return {
+            **out,
+            "heads": {n: asdict(p.door.ledger.head) for n, p in self._parties.items()},
+        }  # receipts of the books
 
     # ---- the checkpoint
 

@@ -20,7 +20,7 @@ from polyclinic.engines.flare.aligning import agree_on_codes
 from polyclinic.engines.flare.desk import setting_from
 from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.engines.flare.letter import seal_ask
-from polyclinic.engines.flare.order import COORDINATOR, Order
+from polyclinic.engines.flare.order import COORDINATOR, Order, host
 from polyclinic.engines.flare.pulse import SLOWEST, Pulse
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import certificate, wire
@@ -29,6 +29,7 @@ from polyclinic.federation.fold import Conductor, Outcome, Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.federation.refusals import told
 from polyclinic.federation.sums import by_name
+from polyclinic.privacy.head import Head, heads_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
 
@@ -74,6 +75,7 @@ class Lead:
         self.adder = by_name(order.aggregation, identities={COORDINATOR: identity})
         self.secure = self.adder.reveals == "total"
         self.refused: dict[str, list[str]] = {}
+        self.heads: dict[str, Head] = {}  # of the books of sites that have ended the study
         self._trouble: dict[str, list[str]] = {}  # what a site last said when it could not do its part
         self.number = 0  # of the sum now taken
         self.attempt = 0
@@ -320,6 +322,8 @@ class Lead:
                 break
         if answer is not None and answer["state"] == "refused":
             self.refused[site] = told(answer)
+        if answer is not None and answer["state"] == "done":
+            self.heads |= {n: h for n, h in heads_of(answer.get("heads")).items() if host(n) == site}
         if answer is not None and answer["state"] not in ("done", "ended", "working"):
             append_event(self.events, event=answer["state"], site=site, reasons=told(answer))
         return answer or {"state": "none"}
@@ -349,4 +353,5 @@ class Lead:
             tuple(c.releases),
             seconds,
             noise,
+            heads=dict(sorted(self.heads.items())),
         )

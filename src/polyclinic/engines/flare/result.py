@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Method, Release
 from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.head import heads_of
 from polyclinic.tensors.files import atomic
 
 __all__ = ["read_outcome", "write_outcome"]
@@ -32,6 +34,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> Path:
         "releases": [wire.pack(r) for r in outcome.releases],
         "seconds": outcome.seconds,
         "noise": outcome.noise,
+        "heads": {n: asdict(h) for n, h in outcome.heads.items()},
     }
     path = folder / "outcome.ckpt"
     with atomic(path) as temporary:
@@ -53,4 +56,5 @@ def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
         tuple(wire.unpack(Release, r) for r in value["releases"]),
         float(value["seconds"]),
         str(value["noise"]),
+        heads=heads_of(value.get("heads")),
     )
