@@ -91,7 +91,9 @@ def test_the_owner_finds_a_book_that_was_put_back(done, tmp_path: Path) -> None:
     short.write_bytes(b"".join(real.path.read_bytes().splitlines(keepends=True)[:-1]))
     (tmp_path / f"{real.path.name}.key").write_bytes(real.path.with_name(f"{real.path.name}.key").read_bytes())
     (receipt,) = [r for r in receipts(model) if r.site == name]
-    assert any("is not the one that the head that was exported names" in f for f in receipt.faults(Ledger(short, site=name)))
+    assert any(
+        "is not the one that the head that was exported names" in f for f in receipt.faults(Ledger(short, site=name))
+    )
 
 
 def test_heads_that_nobody_signed_are_not_kept(done) -> None:
