@@ -34,6 +34,7 @@ from polyclinic.federation.protocol import (
     seeds,
 )
 from polyclinic.federation.sums import by_name
+from polyclinic.federation.sums.narrow import width
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.accountant import gaussian_mu
 from polyclinic.privacy.door import Door
@@ -445,7 +446,7 @@ class Conductor(Folding):
     def payload(step: Step) -> int:
         """Bytes of the arrays that each site contributes to the model; 0 for set-up and scores."""
         asides = sum(int(np.prod(step.shapes[a])) for a in step.asides)
-        return 8 * (step.size - asides) if step.counts else 0
+        return width(step) * (step.size - asides) if step.counts else 0
 
     def _close_round(self, number: int) -> None:
         now = time.perf_counter()

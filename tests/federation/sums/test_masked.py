@@ -21,6 +21,7 @@ from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.agreement import to_bits
 from polyclinic.federation.sums.fixedpoint import FixedPoint
 from polyclinic.federation.sums.masked import Masked, MaskedCoordinator, MaskedSite, least_threshold, stream
+from polyclinic.federation.sums.shamir import BYTES
 from polyclinic.federation.sums.vector import flatten
 
 Make = Callable[..., Any]
@@ -135,6 +136,26 @@ def test_a_masked_vector_is_uniform(add: Make, network: Make) -> None:
         assert abs(ones - 0.5) < 5 * 0.5 / np.sqrt(64 * v.size)
 
 
+def test_whole_numbers_travel_in_the_bytes_that_their_sum_needs(add: Make, network: Make) -> None:
+    """Seven bytes a number, uniform; the total is exact, signs included, and passes every site's check."""
+    roster, _, _ = network(3, 4)
+    step = Step(1, "packed", {"x": (4000,)}, bound=2.0**50, grid=1.0)
+    rng = np.random.default_rng(0)
+    parts = {s: Contribution({"x": rng.integers(-(2**50), 2**50, 4000).astype(np.float64)}) for s in roster.sites}
+    adder = Masked()
+    office = add(adder, adder.enrol(roster), step, parts)
+    total = office.run()["coordinator"]
+    np.testing.assert_array_equal(total.arrays["x"], sum(parts[s].arrays["x"] for s in roster.sites))
+    centre = office.sides["coordinator"]
+    for s in roster.sites:
+        checked = office.sides[s].check(centre.opened, centre.members)
+        np.testing.assert_array_equal(checked.arrays["x"], total.arrays["x"])
+    vectors = [m.body["vector"] for m in office.transcript if m.kind == "masked"]
+    for v in vectors:
+        assert v.size == 7 * 4000 + 16
+        assert abs(np.unpackbits(v[:-16]).mean() - 0.5) < 5 * 0.5 / np.sqrt(8 * v.size)
+
+
 def test_never_both_shares_of_one_site(add: Make, network: Make) -> None:
     roster, step, parts = network(7)
     adder = Masked()
@@ -144,8 +165,8 @@ def test_never_both_shares_of_one_site(add: Make, network: Make) -> None:
     unmasking = [m for m in office.transcript if m.kind == "unmask"]
     assert len(unmasking) == 6
     for m in unmasking:
-        assert not set(m.body["seeds"]) & set(m.body["masks"])
-        assert set(m.body["masks"]) == {roster.sites[0]}
+        assert len(m.body["seeds"]) == 6 * BYTES  # of the survivors, in the order of names
+        assert len(m.body["masks"]) == BYTES  # of the lost one
 
 
 def start(n: int, threshold: int, network: Make) -> tuple[Masked, Roster, Step, dict[str, Any], list[Message]]:
@@ -230,8 +251,8 @@ def test_false_shares_burn_the_sum_instead_of_spoiling_it(network: Make) -> None
     liar = roster.sites[0]
     for m in queue:
         if m.sender == liar:
-            false = {k: bytes([v[0], *(b ^ 3 for b in v[1:])]) for k, v in m.body["seeds"].items()}
-            m = sides[liar].envelope.seal("coordinator", "unmask", {"seeds": false, "masks": {}})
+            false = bytes([b if i % BYTES == 0 else b ^ 3 for i, b in enumerate(m.body["seeds"])])
+            m = sides[liar].envelope.seal("coordinator", "unmask", {"seeds": false, "masks": b""})
         sides["coordinator"].receive(m)
     assert sides["coordinator"].result() == "burnt"
 

@@ -77,3 +77,17 @@ def test_wrong_arguments_are_refused() -> None:
             shamir.split(*bad)
     with pytest.raises(ValueError, match="2 shares are needed"):
         shamir.rebuild(shamir.draw(3, 4), shamir.weights((1, 2)))
+
+
+def test_shares_that_keepers_know_already_make_the_others_and_the_secret() -> None:
+    """Any t of all shares rebuild the same secret; t - 1 of the given ones fit every secret, because the last one is free."""
+    known, others = [3, 1, 6], [2, 4, 5]
+    given = shamir.draw(3, 5)
+    secret, rest = shamir.complete(given, known, others)
+    points, rows = np.array([*known, *others]), np.concatenate([given, rest])
+    for chosen in itertools.combinations(range(6), 3):
+        at = tuple(int(x) for x in points[list(chosen)])
+        np.testing.assert_array_equal(shamir.rebuild(rows[list(chosen)], shamir.weights(at)), secret)
+    other = given.copy()
+    other[2] = shamir.draw(5)
+    assert not np.any(shamir.complete(other, known, others)[0] == secret)

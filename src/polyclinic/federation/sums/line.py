@@ -15,6 +15,7 @@ from polyclinic.federation.sums.agreement import keyed
 
 __all__ = ["LineEnvelope"]
 
+DIGEST = 16  # bytes of the digest under a letter
 SIGNED = ("advertise", "keys", "again")  # letters by which a line is made, or given up
 
 
@@ -40,7 +41,7 @@ class LineEnvelope(Envelope):
         text = hashlib.sha256(
             wire.encode(body)
         ).digest()  # of long texts three times as fast as the keyed digest itself
-        return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), text)
+        return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), text)[:DIGEST]
 
     def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
         """Refuse what ``who`` did not write: by the line if there is one and it is a letter to me, else by the signature."""

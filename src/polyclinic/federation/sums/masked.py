@@ -6,7 +6,7 @@ other. All arithmetic is on whole numbers mod 2^64, so a masked vector is unifor
 
     once a run   advertise   site -> coordinator   a fresh X25519 key, signed; the list that the site is bound to, if any
                  keys        coordinator -> site   everybody's, each with its owner's signature
-    ~20 sums     shares      site -> coordinator   shares of the secrets of the next sums, sealed for each keeper (``agreement``)
+    10, 20 sums  shares      site -> coordinator   shares of the secrets of the next sums, sealed for each keeper (``agreement``)
                  inbox       coordinator -> site   the shares that others sealed for it
     each sum     masked      site -> coordinator   encode(w x, w), tag + self-mask +/- pairwise masks (mod 2^64; tag mod 2^61 - 1)
                  survivors   coordinator -> site   whose vectors arrived in time
@@ -57,7 +57,7 @@ class Masked(Sum):
     least
         A site's own floor (policy ``min_sites``): it signs no list of survivors that is shorter, whatever the threshold.
     slots
-        Sums for which secrets are shared at a time.
+        Sums for which secrets are shared at a time; ten at most the first time.
     once
         Agree on keys once a run; False: for every sum anew (the totals are the same bits).
     """

@@ -11,11 +11,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.envelope import Party, agree, digest, parties_digest
 from polyclinic.federation.protocol import Message
-from polyclinic.federation.sums.agreement import VOTE, Board, keyed, to_bits
+from polyclinic.federation.sums.agreement import BASE, COMMIT, VOTE, Board, keyed, slots_of, to_bits
 from polyclinic.federation.sums.field import P, accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint
 from polyclinic.federation.sums.line import LineEnvelope
+from polyclinic.federation.sums.narrow import narrow, widen, width
 from polyclinic.federation.sums.neighbours import circle
+from polyclinic.federation.sums.shamir import BYTES
 from polyclinic.federation.sums.stream import stream
 from polyclinic.federation.sums.vector import unflatten
 
@@ -100,23 +102,27 @@ class MaskedCoordinator(Party):
         board, table = self._board, body["table"]
         assert board is not None
         sealed = {str(k): bytes(v) for k, v in body["sealed"].items()}
-        near = board.circle.near(sender)
-        if not set(near) <= set(sealed) <= set(board.circle.order) - {sender}:
+        near, slots = board.circle.near(sender), slots_of(board.batch + 1, board.most)
+        if not set(board.circle.told(sender)) <= set(sealed) <= set(board.circle.order) - {sender}:
             raise ValueError("shares for other keepers than announced")
         commits = bytes(body["commits"])
-        words = 4 * len(near) * board.slots
+        words = BASE * len(near) * slots
         if not isinstance(table, np.ndarray) or table.dtype != np.uint64 or table.shape != (words,):
             raise ValueError(f"a table of {words} words is expected")
-        if len(commits) != 32 * board.slots:
+        if len(commits) != COMMIT * slots:
             raise ValueError("a commitment for each slot is expected")
         return {"sealed": sealed, "commits": commits, "table": table}
 
     def _read_masked(self, sender: str, body: dict[str, Any]) -> bool:
         board, vector = self._board, body["vector"]
         assert board is not None
-        if not isinstance(vector, np.ndarray) or vector.dtype != np.uint64 or vector.shape != self._sum.shape:
-            raise ValueError(f"a vector of {self._sum.size} words of 64 bits is expected")
-        if bytes(body["session"]) != board.id or list(body["slot"]) != [board.batch, board.slot]:
+        size, count = width(self.step, len(self.roster.sites)), self._sum.size
+        kind, length = (np.uint64, count) if size == 8 else (np.uint8, size * (count - 2) + 16)
+        if not isinstance(vector, np.ndarray) or vector.dtype != kind or vector.shape != (length,):
+            raise ValueError(f"a vector of {count} words is expected, {size} bytes each but for the last two")
+        if size < 8:
+            vector = np.concatenate([widen(vector[:-16], size), widen(vector[-16:], 8)])
+        if bytes(body["session"]) != board.id[:8] or list(body["slot"]) != [board.batch, board.slot]:
             raise ValueError("a vector under other keys")
         self._sum[:-1] += vector[:-1]  # added at once, never kept
         self._sum[-1] = (int(self._sum[-1]) + int(vector[-1])) % P
@@ -129,15 +135,13 @@ class MaskedCoordinator(Party):
         return votes
 
     def _read_unmask(self, sender: str, body: dict[str, Any]) -> dict[str, bytes]:
-        board, seeds, masks = self._board, body["seeds"], body["masks"]
+        board, seeds, masks = self._board, bytes(body["seeds"]), bytes(body["masks"])
         assert board is not None
         kept = set(board.circle.keepers(sender)) & set(board.members)  # who is near me is whom I am near
-        if set(seeds) != kept & set(self._alive) or set(masks) != kept - set(self._alive):
+        names = [*sorted(kept & set(self._alive)), *sorted(kept - set(self._alive))]
+        if len(seeds) != BYTES * len(kept & set(self._alive)) or len(seeds + masks) != BYTES * len(names):
             raise ValueError("shares of other sites than announced")
-        shares = {str(k): bytes(v) for k, v in (*seeds.items(), *masks.items())}
-        if any(len(v) != 32 for v in shares.values()):
-            raise ValueError("a share has the wrong length")
-        return shares
+        return {s: (seeds + masks)[BYTES * i : BYTES * (i + 1)] for i, s in enumerate(names)}
 
     # ---- from phase to phase
 
@@ -215,6 +219,9 @@ class MaskedCoordinator(Party):
                         accumulate(total, mask, -1 if site < lost else 1)
         except ValueError:
             return self._burn()  # a keeper sent false shares: the sum stays closed
+        size = width(self.step, len(self.roster.sites))
+        if size < 8:
+            total[:-2] = widen(narrow(total[:-2], size), size)
         self.opened, self._sum = total, np.zeros(0, np.uint64)
         values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])
         self._result = unflatten(self.step, values, len(self._alive), self._adder.share(self.roster))

@@ -17,6 +17,7 @@ from polyclinic.federation.sums.agreement import VOTE, Session, from_bits
 from polyclinic.federation.sums.field import accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
 from polyclinic.federation.sums.line import LineEnvelope
+from polyclinic.federation.sums.narrow import narrow, width
 from polyclinic.federation.sums.neighbours import circle
 from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.federation.sums.stream import stream
@@ -184,7 +185,9 @@ class MaskedSite(Party):
         for key, sign in session.masks(slot, context):
             accumulate(vector, stream(key, vector.size + 1), sign)
         self._tag, self._slot = tag, slot
-        return self._send("masked", {"vector": vector, "session": session.id, "slot": [session.batch, slot]})
+        size = width(self.step, len(self.roster.sites))
+        sent = vector if size == 8 else np.concatenate([narrow(vector[:-2], size), narrow(vector[-2:], 8)])
+        return self._send("masked", {"vector": sent, "session": session.id[:8], "slot": [session.batch, slot]})
 
     def _on_survivors(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context

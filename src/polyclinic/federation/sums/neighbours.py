@@ -46,6 +46,14 @@ class Circle:
         """Who keeps shares of a site's secrets: its neighbours and itself."""
         return (site, *self.near(site))
 
+    def ahead(self, site: str) -> tuple[str, ...]:
+        """Keepers whose shares follow from the key that they have in common with the site; nothing is sent to them."""
+        return self.near(site)[: self.keep - 1]
+
+    def told(self, site: str) -> tuple[str, ...]:
+        """Keepers who have to be sent their shares."""
+        return self.near(site)[self.keep - 1 :]
+
     def safe(self, listed: Collection[str], colluders: int) -> bool:
         """Whether the survivors hang together although any ``colluders`` of them pool what they know.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Sum, SumFacts, Total
+from polyclinic.federation.sums.narrow import narrow, widen, width
 from polyclinic.federation.sums.promise import Promises
 from polyclinic.privacy.facts import PLAIN
 
@@ -60,7 +61,7 @@ class Sender:
             step.round,
             step.name,
             roster.attempt,
-            {"arrays": mine.arrays, "weight": float(mine.weight)},
+            {"arrays": _sent(step, mine.arrays), "weight": float(mine.weight)},
         )
 
     def start(self) -> list[Message]:
@@ -127,9 +128,34 @@ class Collector:
         )
 
 
+def _sent(step: Step, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole multiples of a grid as so many bytes as they need; anything else, and what is off its grid, as it is."""
+    size = width(step)
+    if size == 8 or step.grid is None:
+        return dict(arrays)
+    out = {}
+    for name, a in arrays.items():
+        whole = np.rint(np.asarray(a, np.float64) / step.grid)
+        small = np.isfinite(whole).all() and np.abs(whole).max(initial=0.0) < 2.0 ** (8 * size - 1)
+        exact = small and np.array_equal(whole * step.grid, a)
+        out[name] = narrow(whole.ravel().astype(np.int64), size) if exact else a
+    return out
+
+
+def _read(step: Step, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    size, out = width(step), dict(arrays)
+    for name, a in arrays.items():
+        shape = step.shapes.get(name, ())
+        if isinstance(a, np.ndarray) and a.dtype == np.uint8 and a.shape == (size * int(np.prod(shape)),) and size < 8:
+            out[name] = widen(a, size).view(np.int64).reshape(shape) * float(step.grid or 1.0)
+    return out
+
+
 def contribution_of(message: Message, step: Step) -> Contribution:
     """Read a contribution from a message and check it against what the step announced."""
     arrays, weight = message.body.get("arrays"), message.body.get("weight")
+    if isinstance(arrays, dict):
+        arrays = _read(step, arrays)
     if (
         not isinstance(arrays, dict)
         or not isinstance(weight, float)

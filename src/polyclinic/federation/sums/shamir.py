@@ -1,7 +1,8 @@
 """Split secrets so that any t of n keepers can rebuild them, and t - 1 know nothing (Shamir 1979).
 
-Over the prime ``p = 2^61 - 1``, many secrets at a time. A key of a mask is four numbers below p (244 bits); a share of it is four
-numbers as well and travels as 32 bytes.
+Over the prime ``p = 2^61 - 1``, many secrets at a time. A key of a mask is three numbers below p (183 bits); a share of it is three
+numbers as well and travels as 24 bytes. Where t keepers' shares are random numbers that they know already (from a key in common),
+the secret follows from those, and only the other keepers' shares have to be sent (:func:`complete`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,36 @@ from numpy.typing import NDArray
 
 from polyclinic.federation.sums.field import P, combine, lagrange, polynomial
 
-__all__ = ["ELEMENTS", "Elements", "draw", "rebuild", "split", "weights"]
+__all__ = ["BYTES", "ELEMENTS", "Elements", "complete", "draw", "rebuild", "reduce", "split", "weights"]
 
-ELEMENTS = 4  # numbers of one key
+ELEMENTS = 3  # numbers of one key
+BYTES = 8 * ELEMENTS  # of a share
 Elements = NDArray[np.uint64]
 
 
 def draw(*shape: int) -> Elements:
     """Uniform numbers below p from the operating system (uniform up to 2^-61: p itself becomes 0)."""
-    raw = np.frombuffer(os.urandom(8 * int(np.prod(shape))), np.uint64) & np.uint64(P)
-    return np.where(raw == P, np.uint64(0), raw).reshape(shape)
+    return reduce(np.frombuffer(os.urandom(8 * int(np.prod(shape))), np.uint64)).reshape(shape)
+
+
+def reduce(raw: Elements) -> Elements:
+    """Uniform words as uniform numbers below p."""
+    low = raw & np.uint64(P)
+    return np.where(low == P, np.uint64(0), low)
+
+
+def complete(shares: Elements, known: Sequence[int], others: Sequence[int]) -> tuple[Elements, Elements]:
+    """The secrets, and the shares at ``others``, of the polynomials that have these shares at ``known`` (as many as rebuild).
+
+    If the shares at ``known`` are uniform and independent, so is the secret, and any t - 1 shares say nothing about it.
+
+    >>> secret, rest = complete(np.array([[12], [19]], np.uint64), [1, 2], [3])  # 5 + 7 x
+    >>> int(secret[0]), int(rest[0, 0])
+    (5, 26)
+    """
+    at = np.asarray(known, np.uint64)
+    rows = [rebuild(shares, weights(tuple(int(x) for x in (at + np.uint64(P - o)) % np.uint64(P)))) for o in (0, *others)]
+    return rows[0], np.array(rows[1:], np.uint64).reshape(len(others), shares.shape[1])
 
 
 def split(secrets: Elements, points: Sequence[int], threshold: int) -> Elements:
