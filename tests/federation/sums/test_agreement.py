@@ -257,7 +257,9 @@ def test_sixty_sites_with_a_third_lost(add: Make, network: Make, truth: Make) ->
     for s in office.sides["coordinator"].members:
         office.sides[s].check(office.sides["coordinator"].opened, office.sides["coordinator"].members)
     sent = [len(m.body["sealed"]) for m in office.transcript if m.kind == "shares"]
-    assert sorted(set(sent))[0] == 30  # neighbours only, and eight of 38 know theirs; who deals the group's key writes to all
+    assert (
+        sorted(set(sent))[0] == 30
+    )  # neighbours only, and eight of 38 know theirs; who deals the group's key writes to all
 
 
 def test_most_keepers_know_their_shares_without_a_letter(add: Make, network: Make) -> None:
@@ -271,7 +273,9 @@ def test_most_keepers_know_their_shares_without_a_letter(add: Make, network: Mak
                     lengths.append(sorted(len(v) for v in m.body["sealed"].values()))
         first, later = lengths[:6], lengths[6:]
         assert len(later) == 12
-        assert all(len(x) == 5 and sum(n > 100 for n in x) == told for x in first)  # 32 bytes of the tag's key go to all
+        assert all(
+            len(x) == 5 and sum(n > 100 for n in x) == told for x in first
+        )  # 32 bytes of the tag's key go to all
         assert all(len(x) == told for x in later)
 
 

@@ -269,7 +269,10 @@ class Board:
     def seed(self, site: str, slot: int, got: Mapping[str, Mapping[str, bytes]]) -> bytes:
         """The seed of a survivor's self-mask, as it committed to it."""
         seed = self.rebuild(site, got)
-        if commitment(self.id, self.batch, slot, site, seed) != self.commits[site][COMMIT * slot : COMMIT * slot + COMMIT]:
+        if (
+            commitment(self.id, self.batch, slot, site, seed)
+            != self.commits[site][COMMIT * slot : COMMIT * slot + COMMIT]
+        ):
             raise ValueError(f"the seed of {site!r} is not what it committed to")
         return seed
 

@@ -44,7 +44,9 @@ def complete(shares: Elements, known: Sequence[int], others: Sequence[int]) -> t
     (5, 26)
     """
     at = np.asarray(known, np.uint64)
-    rows = [rebuild(shares, weights(tuple(int(x) for x in (at + np.uint64(P - o)) % np.uint64(P)))) for o in (0, *others)]
+    rows = [
+        rebuild(shares, weights(tuple(int(x) for x in (at + np.uint64(P - o)) % np.uint64(P)))) for o in (0, *others)
+    ]
     return rows[0], np.array(rows[1:], np.uint64).reshape(len(others), shares.shape[1])
 
 
