@@ -212,7 +212,7 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
         value = wire.decode(out)
         if site == "east" and value.get("mail"):
             letter = wire.decode(bytes(value["mail"][0]))
-            value["mail"] = [wire.encode({**letter, "sender": "south"})]
+            value["mail"] = [wire.encode([letter[0], "south", *letter[2:]])]
             return wire.encode(value)
         return out
 
