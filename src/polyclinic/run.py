@@ -78,6 +78,19 @@ class RunFolder:
             raise ConfigError(f"{self.path}: {len(found)} model files, expected one", hint=hint)
         return found[0]
 
+    def read_model(self, *, to_show: bool = False) -> Learned | None:
+        """The model as a value, from its file, or from the arrays of a folder of before there were model files.
+
+        ``to_show``: for a report, which places nobody (:func:`polyclinic.learned.old.from_outcome`).
+        """
+        described = self.path / "outcome.json"
+        if any(p.suffix.lstrip(".") in KINDS for p in self.path.glob("model.*")) or not self.outcome.is_file():
+            return read_model(self.model())
+        from polyclinic.learned.old import from_outcome
+
+        with np.load(self.outcome, allow_pickle=False) as z:
+            return from_outcome(self.read_json(described), {k: z[k] for k in z.files}, to_show=to_show)
+
     @property
     def progress(self) -> Path:
         """Progress events, one JSON a line; the live page follows it."""
@@ -156,7 +169,7 @@ class Run:
         """Read a run folder."""
         folder = RunFolder(Path(path))
         study = folder.read_json(folder.study)
-        return cls(folder.path, study, folder.read_json(folder.metrics), read_model(folder.model()))
+        return cls(folder.path, study, folder.read_json(folder.metrics), _of(folder))
 
     @staticmethod
     def write(
@@ -224,11 +237,18 @@ class Run:
 
 def load(path: str | Path) -> Learned:
     """A model from its file (``*.phenotypes`` ...), or from a run folder, of whichever engine. Nothing is executed."""
-    model = read_model(RunFolder(Path(path)).model() if Path(path).is_dir() else path)
+    model = _of(RunFolder(Path(path))) if Path(path).is_dir() else read_model(path)
     if model.origin.censored:
         warnings.warn(
             f"{path}: censored, codes of few patients were removed; the whole model is in the run folder", stacklevel=2
         )
+    return model
+
+
+def _of(folder: RunFolder) -> Learned:
+    model = folder.read_model()
+    if model is None:
+        raise ConfigError(f"{folder.path}: the run learned no model", hint="its figures are in metrics.json")
     return model
 
 

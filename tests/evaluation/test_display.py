@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ class Placed:
     """A model whose memberships are given: what the rule alone decides."""
 
     def __init__(self, sites: list[pc.Site], factors: list[np.ndarray], memberships: list[np.ndarray]) -> None:
-        self.factors_ = factors
+        self.result_ = replace(pc.Phenotypes.from_cp((None, factors), patients=False), factors=tuple(factors))
         self.memberships_ = {s.name: a for s, a in zip(sites, memberships)}
 
 

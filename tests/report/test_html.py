@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -81,11 +82,13 @@ def test_names_of_codes_are_text_whatever_they_contain(
     plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
 ) -> None:
     run = copied(plain_run)
-    value = json.loads((run.path / "outcome.json").read_text())
-    for axis in value["axes"]:
-        axis["names"] = [f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(len(axis["labels"]))]
-        axis["labels"] = [f"<u>{i}" for i in range(len(axis["labels"]))]
-    (run.path / "outcome.json").write_text(json.dumps(value))
+    model = run.read_model()
+    assert isinstance(model, pc.Phenotypes)
+    axes = []
+    for axis, factor in zip(model.axes, model.factors):
+        named = tuple(f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(len(factor)))
+        axes.append(replace(axis, labels=tuple(f"<u>{i}" for i in range(len(factor))), names=named))
+    replace(model, axes=tuple(axes)).save(run.model())
     study = json.loads(run.study.read_text())
     study["study"]["study"]["description"] = HOSTILE[0] + HOSTILE[1]
     run.study.write_text(json.dumps(study))

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.evaluation.display import NAMED, CodeSums, kept_shares
+from polyclinic.learned.cohort import CARRIES, shares
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.privacy.cells import effective_contributors, suppress
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
@@ -21,7 +23,6 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["CARRIES", "MINIMUM", "Presence", "presence"]
 
 MINIMUM: Final = 11  # counts from 1 to 10 are not shown (PRIVACY 3.8)
-CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this part of the recorded activity
 ABSENT: Final = 0.01  # a site lacks a phenotype whose loadings are below this part of the strongest site's (RECIPES)
 
 Array = NDArray[np.float64]
@@ -101,13 +102,13 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
         Smallest count that may be shown; the strictest of the owners' ``policy.min_cell``.
     """
     loadings = [np.abs(np.asarray(model.memberships_[s.name], np.float64)) for s in sites]
-    factors = [np.asarray(f) for f in getattr(model, "factors_", ())]
-    if factors:
-        mass = np.prod([np.abs(f).sum(0) for f in factors], axis=0)
-        shares = [a * mass / np.maximum((a * mass).sum(1, keepdims=True), 1e-300) for a in loadings]
-        has = [x >= CARRIES for x in shares]
-    else:  # a mixture: everybody belongs to the most probable group
-        has = [np.arange(a.shape[1]) == a.argmax(1)[:, None] for a in loadings]
+    factors: list[NDArray[np.float64]] = []
+    match model.result_:
+        case Phenotypes() as value:
+            factors = list(value.factors)
+            has = [shares(value, a) >= CARRIES for a in loadings]
+        case _:  # a mixture: everybody belongs to the most probable group
+            has = [np.arange(a.shape[1]) == a.argmax(1)[:, None] for a in loadings]
     counts = np.array([h.sum(0) for h in has]).T
     carriers, totals, patients = _suppressed(counts, [len(a) for a in loadings], bool(factors), minimum)
     everybody = np.concatenate(loadings)

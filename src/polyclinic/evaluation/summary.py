@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.evaluation.prediction import Labelled, labelled, predict, random_factors_auc, split
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.site import Site
 
@@ -53,9 +55,20 @@ def _outcome(model: Any, known: Labelled, seed: int) -> dict[str, Any]:
     return {"auc": auc, "auc_random_factors": random, **out}
 
 
+@runtime_checkable
+class Planted(Protocol):
+    """The phenotypes that a generator planted."""
+
+    @property
+    def axes(self) -> Sequence[Axis]: ...
+
+    @property
+    def factors(self) -> Sequence[NDArray[np.float64]]: ...
+
+
 def to_truth(model: Any, truth: Any) -> float | None:
     """Factor match score to the planted phenotypes of a generated network, codes matched by their labels."""
-    if truth is None or not hasattr(truth, "factors"):
+    if not isinstance(truth, Planted):
         return None
     planted = []
     for axis, own, factor in zip(truth.axes, model.axes_, truth.factors):

@@ -30,9 +30,25 @@ def memberships_table(placed: Array, subjects: Sequence[str]) -> Table:
 
 
 def cohort_tables(
-    model: Phenotypes, placed: Array, subjects: Sequence[str], when: Mapping[str, tuple[Any, Any]]
+    model: Phenotypes,
+    placed: Array,
+    subjects: Sequence[str],
+    when: Mapping[str, tuple[Any, Any]],
+    *,
+    names: Sequence[str] | None = None,
+    about: Sequence[str] | None = None,
 ) -> dict[str, Table]:
-    """OMOP's ``cohort`` and ``cohort_definition``: who carries which phenotype (at least 5 % of recorded activity)."""
+    """OMOP's ``cohort`` and ``cohort_definition``: who carries which phenotype (at least 5 % of recorded activity).
+
+    Parameters
+    ----------
+    model, placed, subjects
+        The phenotypes, (patients, R) memberships, and whose they are.
+    when
+        First and last day of a patient; one who is not in it has neither.
+    names, about
+        What a phenotype is called and where it comes from; default: its heaviest codes, the model's fingerprint.
+    """
     share = shares(model, placed)
     rows = [
         (r + 1, subjects[i], *when.get(subjects[i], (None, None)))
@@ -40,8 +56,11 @@ def cohort_tables(
         for i in np.flatnonzero(share[:, r] >= CARRIES).tolist()
     ]
     top = model.top(2)
-    text = f"at least {CARRIES:.0%} of recorded activity; model {model.digest()[:16]}"
-    defined = [(r + 1, " + ".join(str(n) for n in top.where(phenotype=r)["name"]), text) for r in range(model.rank)]
+    called = names or [" + ".join(str(n) for n in top.where(phenotype=r)["name"]) for r in range(model.rank)]
+    source = about or [f"model {model.digest()[:16]}"] * model.rank
+    defined = [
+        (r + 1, called[r], f"at least {CARRIES:.0%} of recorded activity, {source[r]}") for r in range(model.rank)
+    ]
     return {
         "cohort": Table(["cohort_definition_id", "subject_id", "cohort_start_date", "cohort_end_date"], rows),
         "cohort_definition": Table(

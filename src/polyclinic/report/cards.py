@@ -132,7 +132,7 @@ class PhenotypeCard:
 
 def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     """One card per phenotype, heaviest first."""
-    weights = run.arrays["weights"]
+    weights = run.phenotypes.weights
     effects = {e["phenotype"]: e for e in run.association.get("effects", ())}
     found: list[PhenotypeCard] = []
     taken: set[str] = set()

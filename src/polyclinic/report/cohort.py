@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.evaluation.presence import CARRIES
+from polyclinic.learned.cohort import cohort_tables, periods_of
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
 from polyclinic.report.export import write_parquet
 from polyclinic.run import RunFolder
 from polyclinic.tensors.files import atomic
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["write_cohort"]
 
@@ -69,29 +67,15 @@ def write_cohort(
             f"{tensor}: {0 if subjects is None else len(subjects)} named patients, the run has {len(memberships)}",
             hint="give the tensor.npz that this site ran the study on",
         )
-    when = _periods(events) if events is not None else {}
-    mass = np.prod([np.abs(f).sum(0) for f in run.factors], axis=0)
-    share = memberships * mass / np.maximum((memberships * mass).sum(1, keepdims=True), 1e-300)
     found = cards(run)
-    rows = [
-        (r + 1, subjects[i], *when.get(subjects[i], (None, None)))
-        for r in range(len(found))
-        for i in np.flatnonzero(share[:, r] >= CARRIES)
-    ]
-    definitions = [
-        (
-            c.number,
-            c.name,
-            f"at least {CARRIES:.0%} of recorded activity explained by phenotype {c.number} of {run.name}",
-        )
-        for c in found
-    ]
-    made = {
-        "cohort": Table(["cohort_definition_id", "subject_id", "cohort_start_date", "cohort_end_date"], rows),
-        "cohort_definition": Table(
-            ["cohort_definition_id", "cohort_definition_name", "cohort_definition_description"], definitions
-        ),
-    }
+    made = cohort_tables(
+        run.phenotypes,
+        memberships,
+        subjects,
+        periods_of(events) if events is not None else {},
+        names=[c.name for c in found],
+        about=[f"explained by phenotype {c.number} of {run.name}" for c in found],
+    )
     out.mkdir(parents=True, exist_ok=True)
     os.chmod(out, 0o700)
     written = []
@@ -103,16 +87,3 @@ def write_cohort(
     for path in written:
         os.chmod(path, 0o600)
     return written
-
-
-def _periods(events: Path) -> dict[str, tuple[Any, Any]]:
-    """First and last day of every patient, as ISO dates."""
-    import duckdb
-
-    with duckdb.connect() as con:
-        found = con.execute(
-            "SELECT CAST(patient_id AS VARCHAR), CAST(CAST(min(time) AS DATE) AS VARCHAR), "
-            "CAST(CAST(max(time) AS DATE) AS VARCHAR) FROM read_parquet(?) GROUP BY 1",
-            [str(events)],
-        ).fetchall()
-    return {p: (a, b) for p, a, b in found}

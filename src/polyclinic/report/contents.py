@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.evaluation.display import kept_shares
+from polyclinic.learned.file import Learned
+from polyclinic.learned.groups import Groups
+from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.card import Card
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.run import RunFolder
@@ -33,8 +37,8 @@ class RunContents:
     ----------
     study, metrics, outcome
         ``study.json``, ``metrics.json``, ``outcome.json``.
-    arrays
-        ``outcome.npz``: the released model.
+    model
+        The released model as a value; None where the method answers a question and learns nothing.
     presence, association, few, held, neighbours
         Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
         under a formal guarantee, where nobody paid for them.
@@ -50,7 +54,7 @@ class RunContents:
     study: Mapping[str, Any]
     metrics: Mapping[str, Any]
     outcome: Mapping[str, Any]
-    arrays: Mapping[str, Array]
+    model: Learned | None
     presence: Mapping[str, Any] = field(default_factory=dict)
     association: Mapping[str, Any] = field(default_factory=dict)
     few: tuple[Array, ...] = ()
@@ -69,7 +73,7 @@ class RunContents:
         """Read a run folder; what the run did not write is empty, what every run writes must be there."""
         run = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         outcome = run.path / "outcome.json"
-        missing = [p.name for p in (run.study, run.metrics, run.outcome, outcome) if not p.is_file()]
+        missing = [p.name for p in (run.study, run.metrics, outcome) if not p.is_file()]
         if missing:
             raise ConfigError(
                 f"{run.path}: not a finished run",
@@ -84,7 +88,7 @@ class RunContents:
             run.read_json(run.study),
             run.read_json(run.metrics),
             run.read_json(outcome),
-            _arrays(run.outcome),
+            run.read_model(to_show=True),
             {} if formal else _optional(run.path / "presence.json"),
             {} if formal else _optional(run.path / "association.json"),
             tuple(few[f"few{n}"] for n in range(1, len(few) + 1) if f"few{n}" in few),
@@ -101,11 +105,38 @@ class RunContents:
     @property
     def kind(self) -> Kind:
         """What was learned."""
-        if "factor1" in self.arrays:
-            return "phenotypes"
-        if {"means_", "weights_"} <= set(self.arrays):
-            return "mixture"
-        return "similarity" if {"components_", "scale_"} <= set(self.arrays) else "other"
+        match self.model:
+            case Phenotypes():
+                return "phenotypes"
+            case Groups():
+                return "mixture"
+            case Similarity():
+                return "similarity"
+            case _:
+                return "other"
+
+    @property
+    def phenotypes(self) -> Phenotypes:
+        """The model of a run of kind ``"phenotypes"``."""
+        assert isinstance(self.model, Phenotypes)
+        return self.model
+
+    @property
+    def groups(self) -> Groups:
+        """The model of a run of kind ``"mixture"``."""
+        assert isinstance(self.model, Groups)
+        return self.model
+
+    @property
+    def similarity(self) -> Similarity:
+        """The model of a run of kind ``"similarity"``."""
+        assert isinstance(self.model, Similarity)
+        return self.model
+
+    @property
+    def rank(self) -> int:
+        """Phenotypes or groups that were learned; 0 where neither."""
+        return self.model.rank if isinstance(self.model, Phenotypes | Groups) else 0
 
     @property
     def name(self) -> str:
@@ -147,12 +178,12 @@ class RunContents:
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The codes of every feature mode."""
-        return tuple(Axis.from_json(a) for a in self.outcome.get("axes") or ())
+        return self.model.axes if isinstance(self.model, Phenotypes) else ()
 
     @property
     def factors(self) -> list[Array]:
         """(I_n, R) weights of codes."""
-        return [self.arrays[f"factor{n}"] for n in range(1, len(self.axes) + 1)]
+        return list(self.model.factors) if isinstance(self.model, Phenotypes) else []
 
     @cached_property
     def hidden(self) -> list[Array]:
@@ -160,8 +191,8 @@ class RunContents:
         out = []
         for n, f in enumerate(self.factors, start=1):
             hide = f == 0
-            if f"shown{n}" in self.arrays:
-                hide = hide | ~self.arrays[f"shown{n}"]
+            if self.phenotypes.shown:
+                hide = hide | ~self.phenotypes.shown[n - 1]
             if not self.formal and n <= len(self.few):
                 hide = hide | self.few[n - 1]
             out.append(hide)
@@ -170,9 +201,8 @@ class RunContents:
     @cached_property
     def carried(self) -> Array:
         """(R,) whether enough patients have a phenotype for any of its codes to be shown."""
-        r = len(self.arrays["weights"])
         if not self.presence:
-            return np.ones(r, bool)
+            return np.ones(self.rank, bool)
         if self.presence.get("carried"):
             return np.array(self.presence["carried"], bool)
         return np.array([c is not None for c in self.presence["contributors"]])  # runs of before: by effective number
@@ -193,7 +223,7 @@ class RunContents:
 
         A group of too few patients describes them, and the shares of the others would give its size away.
         """
-        k = len(self.arrays.get("weights_", ()))
+        k = self.rank
         if not self.presence:
             return np.ones(k, bool), np.ones(k, bool)
         crowd = np.array([c is not None for c in self.presence["contributors"]])

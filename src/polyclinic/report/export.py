@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from polyclinic.learned.groups import Groups
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.report.cards import cards
 from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
@@ -56,28 +58,27 @@ def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
     censored = any(k.startswith("hidden") for k in arrays)
     about = {k: v for k, v in run.outcome.items() if k != "history"}
     folder.write_json(described, {"censored": censored, **({"note": CENSORED} if censored else {}), **about})
-    written += _model_file(folder, run, arrays, place)
+    written += _model_file(run, arrays, place)
     bib = place / "citation.bib"
     with atomic(bib) as temporary:
         temporary.write_text(bibtex(str(run.outcome["method"])), encoding="utf-8")
     return [*written, model, described, bib]
 
 
-def _model_file(folder: RunFolder, run: RunContents, arrays: dict[str, Any], place: Path) -> list[Path]:
-    """The run's model file as it may be passed on: with holes, and saying so first (CONCORD 24)."""
-    from polyclinic.learned.phenotypes import Phenotypes
-    from polyclinic.run import load
-
-    if not list(folder.path.glob("model.*")):
-        return []  # a run of before
-    whole = load(folder.path)
-    if not isinstance(whole, Phenotypes):
-        return []
-    if "kept" in arrays:
-        factors = tuple(np.ascontiguousarray(arrays[f"factor{n}"]) for n in range(1, len(whole.factors) + 1))
-        further = {**whole.origin.further, "kept": run.kept.tolist()}
-        whole = replace(whole, factors=factors, origin=replace(whole.origin, censored=True, further=further))
-    return [whole.save(place / "model.phenotypes")]
+def _model_file(run: RunContents, arrays: dict[str, Any], place: Path) -> list[Path]:
+    """The run's model file as it may be passed on: with holes, and saying so first (CONCORD 24), or not at all."""
+    match run.model:
+        case None:
+            return []
+        case Phenotypes() as whole if "kept" in arrays:
+            factors = tuple(np.ascontiguousarray(arrays[f"factor{n}"]) for n in range(1, len(whole.factors) + 1))
+            further = {**whole.origin.further, "kept": run.kept.tolist()}
+            holed = replace(whole, factors=factors, origin=replace(whole.origin, censored=True, further=further))
+            return [holed.save(place / "model.phenotypes")]
+        case Groups() if not run.formal and not run.shown_groups[1].all():
+            return []  # groups of few patients: without them the rest is no mixture, with them it may not be passed on
+        case whole:
+            return [whole.save(place / f"model.{whole.kind}")]
 
 
 def shareable_arrays(run: RunContents) -> dict[str, Any]:
@@ -85,7 +86,11 @@ def shareable_arrays(run: RunContents) -> dict[str, Any]:
 
     ``hidden1..n`` also marks codes that nobody has, so that nobody and few look alike.
     """
-    arrays = dict(run.arrays)
+    if run.model is None:
+        return {}
+    released = {n: a for n, a in run.model.arrays().items() if not n.startswith("place_")}
+    # names of outcome.npz: those of the estimators' attributes
+    arrays: dict[str, Any] = released if run.kind == "phenotypes" else {f"{n}_": a for n, a in released.items()}
     if run.few and not run.formal:
         for n, (factor, few) in enumerate(zip(run.factors, run.few), start=1):
             hide = few | ~run.carried

@@ -74,7 +74,6 @@ def _helps(run: RunContents, unnamed: Sequence[PhenotypeCard]) -> list[str]:
     for mode in loose:
         icd = any(word in mode for word in ("diag", "condition", "procedure"))
         out.append(f"coarser codes: [codes.{mode}] to = {CCS if icd else GROUPS}")
-    rank = len(run.arrays["weights"])
-    out.append(f"fewer phenotypes (rank is {rank}), more patients, or more sites")
+    out.append(f"fewer phenotypes (rank is {run.rank}), more patients, or more sites")
     out.append("the owner of a site sees all of its own: polyclinic report RUN --local SITE")
     return out

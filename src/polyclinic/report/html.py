@@ -180,9 +180,9 @@ def _tiles(run: RunContents) -> list[Tile]:
     if run.patients is not None:
         made.append(Tile(words.number(run.patients), "patients"))
     if run.kind == "phenotypes":
-        made.append(Tile(str(len(run.arrays["weights"])), "phenotypes"))
+        made.append(Tile(str(run.rank), "phenotypes"))
     if run.kind == "mixture":
-        made.append(Tile(str(len(run.arrays["weights_"])), "patient groups"))
+        made.append(Tile(str(run.rank), "patient groups"))
     if m.get("rounds"):
         made.append(Tile(words.number(m["rounds"]), "rounds"))
     if m.get("bytes_up"):
@@ -258,7 +258,7 @@ def _similarity(run: RunContents, made: dict[str, Table]) -> dict[str, Any]:
     return {
         "features": [{"name": r["feature"], "weight": r["weight"], "share": r["weight"] / top} for r in rows],
         "selected": sum(bool(r["selected"]) for r in rows),
-        "bias": words.number(float(run.outcome["parameters"].get("bias", 1.0))),
+        "bias": words.number(run.similarity.bias),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.errors import ConfigError
-from polyclinic.evaluation.presence import CARRIES
+from polyclinic.learned.cohort import CARRIES, shares
 from polyclinic.privacy.cells import effective_contributors
 from polyclinic.report.contents import RunContents
 from polyclinic.report.html import render
@@ -57,9 +57,7 @@ def local_view(run: RunContents, site: str) -> RunContents:
         )
     with np.load(kept, allow_pickle=False) as z:
         loadings = np.abs(np.asarray(z["memberships"], np.float64))
-    mass = np.prod([np.abs(f).sum(0) for f in run.factors], axis=0)
-    share = loadings * mass / np.maximum((loadings * mass).sum(1, keepdims=True), 1e-300)
-    counts = (share >= CARRIES).sum(0)
+    counts = (shares(run.phenotypes, loadings) >= CARRIES).sum(0)
     rank = loadings.shape[1]
     presence: dict[str, Any] = {
         "minimum": 1,

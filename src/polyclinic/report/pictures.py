@@ -151,16 +151,13 @@ def groups_of(run: RunContents) -> list[dict[str, Any]]:
             "certainty": (p.get("certainty") or [None] * len(z))[j] if centre[j] else None,
             "sites": [(s, p["carriers"][j][k]) for k, s in enumerate(p.get("sites") or ())],
         }
-        for j, w in enumerate(run.arrays["weights_"])
+        for j, w in enumerate(run.groups.weights)
     ]
 
 
 def _standing(run: RunContents) -> Any:
     """(k, d) centres in standard deviations from the mixture's own mean."""
-    from polyclinic.learned.mixture import Mixture
-
-    kind = str(run.outcome["parameters"].get("covariance_type", "full"))
-    m = Mixture(run.arrays["weights_"], run.arrays["means_"], run.arrays["covariances_"], kind)  # type: ignore[arg-type]
+    m = run.groups.mixture
     mean, covariance = m.overall()
     return (m.means - mean) / np.sqrt(np.maximum(np.diag(covariance), 1e-300))
 
@@ -199,7 +196,7 @@ def _mixture(run: RunContents) -> dict[str, Any]:
 
 
 def _metric(run: RunContents) -> Any:
-    W = run.arrays["components_"]
+    W = run.similarity.components
     lengths = (W**2).sum(0)
     top = [int(k) for k in np.argsort(-lengths, kind="stable")[:20] if lengths[k] > 0]
     if not top:

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.errors import MissingExtra
+from polyclinic.errors import DataError, MissingExtra
+from polyclinic.federation.estimator import Configured
+from polyclinic.learned.file import Learned
+from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.learned.value import Value
 
 __all__ = ["codes", "convergence", "phenotype", "sites"]
 
@@ -27,26 +31,41 @@ def _values(rows: Sequence[dict[str, Any]]) -> Any:
     return _altair().Data(values=list(rows))
 
 
-def convergence(model: Any, figure: str | None = None) -> Any:
+def _value(model: Configured | Learned) -> Learned:
+    """What was learned: of a fitted estimator, or as ``pc.load`` gives it."""
+    return model if isinstance(model, Value) else model._whole()
+
+
+def _phenotypes(model: Configured | Learned) -> Phenotypes:
+    found = _value(model)
+    if not isinstance(found, Phenotypes):
+        raise DataError(f"{found.kind} have no phenotypes to draw", hint="pc.plots.convergence draws any model")
+    return found
+
+
+def convergence(model: Configured | Learned, figure: str | None = None) -> Any:
     """A figure of merit by round, with the model's privacy in the title.
 
     Parameters
     ----------
     model
-        Fitted.
+        Fitted, or loaded.
     figure
-        A key of ``history_``; default: the first that is there of rmse_full, objective, log_likelihood, fit.
+        A key of its history; default: the first that is there of rmse_full, objective, log_likelihood, fit.
     """
-    alt = _altair()
+    alt, value = _altair(), _value(model)
     known = [
         k
         for k in ("rmse_full", "objective", "log_likelihood", "fit")
-        if any(h.get(k) is not None for h in model.history_)
+        if any(h.get(k) is not None for h in value.history)
     ]
     key = figure or (known[0] if known else "seconds")
-    rows = [{"round": h["round"], key: h[key]} for h in model.history_ if h.get(key) is not None]
+    rows = [{"round": h["round"], key: h[key]} for h in value.history if h.get(key) is not None]
+    if not rows:
+        told = sorted({k for h in value.history for k, v in h.items() if k != "round" and isinstance(v, int | float)})
+        raise DataError(f"no round of this model tells {key!r}", hint=f"figure = one of {', '.join(told) or 'none'}")
     return (
-        alt.Chart(_values(rows), title=_title(type(model).__name__, model))
+        alt.Chart(_values(rows), title=_title(value.method, value))
         .mark_line(point=True, color=COLOURS[0])
         .encode(
             x=alt.X("round", type="quantitative"),
@@ -56,13 +75,13 @@ def convergence(model: Any, figure: str | None = None) -> Any:
     )
 
 
-def phenotype(model: Any, number: int, *, top: int = 8) -> Any:
+def phenotype(model: Configured | Learned, number: int, *, top: int = 8) -> Any:
     """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``)."""
-    alt = _altair()
-    rows = [dict(r) for r in model.phenotypes_.where(phenotype=number)]
+    alt, value = _altair(), _phenotypes(model)
+    rows = [dict(r) for r in value.table().where(phenotype=number)]
     kept = [r for mode in dict.fromkeys(r["mode"] for r in rows) for r in [x for x in rows if x["mode"] == mode][:top]]
     return (
-        alt.Chart(_values(kept), title=_title(f"phenotype {number}", model))
+        alt.Chart(_values(kept), title=_title(f"phenotype {number}", value))
         .mark_bar()
         .encode(
             x=alt.X("share", type="quantitative", axis=alt.Axis(format="%"), title="share of the mode"),
@@ -77,14 +96,14 @@ def phenotype(model: Any, number: int, *, top: int = 8) -> Any:
     )
 
 
-def codes(model: Any, mode: int = 0, *, top: int = 3) -> Any:
+def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Any:
     """Heat map of the heaviest codes of one feature mode against all phenotypes."""
-    alt = _altair()
-    name = model.axes_[mode].name
-    rows = [dict(r) for r in model.phenotypes_ if r["mode"] == name]
+    alt, value = _altair(), _phenotypes(model)
+    name = value.axes[mode].name
+    rows = [dict(r) for r in value.table() if r["mode"] == name]
     heavy = {r["code"] for p in {x["phenotype"] for x in rows} for r in [x for x in rows if x["phenotype"] == p][:top]}
     return (
-        alt.Chart(_values([r for r in rows if r["code"] in heavy]), title=_title(name, model))
+        alt.Chart(_values([r for r in rows if r["code"] in heavy]), title=_title(name, value))
         .mark_rect()
         .encode(
             x=alt.X("phenotype", type="ordinal"),
@@ -110,7 +129,7 @@ def sites(model: Any) -> Any:
         for r in range(relative.shape[1])
     ]
     return (
-        alt.Chart(_values(rows), title=_title("strength at every site", model))
+        alt.Chart(_values(rows), title=_title("strength at every site", _value(model)))
         .mark_rect()
         .encode(
             x=alt.X("phenotype", type="ordinal"),
@@ -121,5 +140,5 @@ def sites(model: Any) -> Any:
     )
 
 
-def _title(text: str, model: Any) -> Any:
-    return _altair().Title(text, subtitle=f"privacy: {model.privacy_.headline}")
+def _title(text: str, value: Learned) -> Any:
+    return _altair().Title(text, subtitle=f"privacy: {value.card.headline}")

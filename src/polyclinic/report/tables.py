@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
@@ -270,12 +271,13 @@ def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
 
 def feature_names(run: RunContents, d: int) -> list[str]:
     """Names of the columns of a feature matrix, where the run or the study gives them."""
-    columns = run.outcome.get("columns") or (run.study["study"].get("features") or {}).get("columns") or ()
+    named = None if run.model is None or isinstance(run.model, Phenotypes) else run.model.columns
+    columns = named or (run.study["study"].get("features") or {}).get("columns") or ()
     return [str(c) for c in columns] if len(columns) == d else [f"feature {k + 1}" for k in range(d)]
 
 
 def _mixture(run: RunContents) -> dict[str, Table]:
-    weights, means = run.arrays["weights_"], run.arrays["means_"]
+    weights, means = run.groups.weights, run.groups.means
     names = feature_names(run, means.shape[1])
     p = run.presence
     sizes = [
@@ -296,7 +298,7 @@ def _mixture(run: RunContents) -> dict[str, Table]:
 
 
 def _similarity(run: RunContents) -> dict[str, Table]:
-    components = run.arrays["components_"]
+    components = run.similarity.components
     lengths = np.sqrt((components**2).sum(0))
     names = feature_names(run, components.shape[1])
     order = np.argsort(-lengths, kind="stable")

@@ -112,7 +112,7 @@ def meaning(card: Any) -> str:
 def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     """The findings of a run, one paragraph each; only from what the report may show."""
     m = run.metrics
-    rank = len(run.arrays["weights"]) if run.kind == "phenotypes" else len(run.arrays.get("weights_", ()))
+    rank = run.rank
     what = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
     who = f"{_spelled(len(run.sites))} sites" if len(run.sites) != 1 else "one site"
     of = f" from {run.patients:,} patients" if run.patients and not run.owner else ""

@@ -420,7 +420,7 @@ def learn_between(
         setattr(model, key, getattr(method, key))
     for key in ("history_", "traffic_", "privacy_"):
         setattr(model, key, getattr(method, key))
-    if hasattr(method, "feature_names_in_"):
-        model.feature_names_in_ = method.feature_names_in_
+    if (names := vars(method).get("feature_names_in_")) is not None:
+        model.feature_names_in_ = names
     model.classes_ = classes
     return model
