@@ -52,6 +52,16 @@ def test_two_patients_who_hold_most_of_a_code_hide_it_and_the_reason_is_known() 
     assert found.carried == (True,) and found.named == 0
 
 
+def test_two_patients_are_judged_by_the_cells_that_made_the_model() -> None:
+    """A saturating fit lets no record count more than twice a typical one; judged by raw counts, it would hide the code."""
+    cells = [(i, 0, 0, 1.0) for i in range(30)] + [(0, 0, 0, 60.0), (1, 0, 0, 60.0)]
+    s = site("a", cells, 30)
+    model = Placed([s], [np.ones((4, 1)) / 2, np.ones((3, 1)) / np.sqrt(3)], [np.ones((30, 1))])
+    model.saturation_ = 2.0  # type: ignore[attr-defined]
+    found = presence(model, [s])
+    assert not found.few[0][0, 0] and found.few[0][1, 0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_bound_is_never_below_what_two_patients_really_hold(seed: int) -> None:
     rng = np.random.default_rng(seed)

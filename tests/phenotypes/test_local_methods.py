@@ -65,6 +65,23 @@ def test_elastic_force_holds_sites_together() -> None:
     assert spread(3.0) < spread(0.3)
 
 
+def test_elastic_forces_balance_where_all_patients_are_fitted() -> None:
+    """Small hospitals beside a large one: an average by energy ends away from the optimum of all patients."""
+    whole = pc.datasets.icu_network(patients=260, seed=7)
+    sizes = {"TSICU": 12, "SICU": 15, "CCU": 20}
+    small = [pc.Site(s.name, s.counts().take(np.arange(sizes[s.name]))) for s in whole if s.name in sizes]
+    sites = [*small, next(s for s in whole if s.name == "MICU")]
+    gained = []
+    for seed in range(3):
+        common = {"rank": 6, "rounds": 40, "seed": seed, "sparsity": 0.0}
+        balanced, energy = pc.DPFact(**common).fit(sites), pc.DPFact(**common, weights="energy").fit(sites)
+        assert balanced.params.balanced and not energy.params.balanced
+        assert all((f >= 0).all() for f in balanced.factors_)
+        gained.append(balanced.score(sites) - energy.score(sites))
+    assert np.mean(gained) > 0
+    assert not pc.DPFact(weighting="none").params.balanced  # the papers' average
+
+
 def test_steps_may_follow_a_schedule() -> None:
     sites = example_sites()
     falling = pc.LocalTF(rank=2, rounds=4, zeros="missing", learning_rate={"start": 0.05, "decay": 1.0}).fit(sites)

@@ -1,6 +1,7 @@
 """Which codes of a phenotype may be shown: those that enough patients have, and that no two patients make.
 
-For code j of phenotype r, with h_ir = patient i carries r and w_ijr = membership x count (RECORDS 2.1, CONCORD 13)::
+For code j of phenotype r, with h_ir = patient i carries r and w_ijr = membership x the patient's cells of j as the fit
+weighs them (RECORDS 2.1, CONCORD 13)::
 
     n_jr = number of patients who have j and carry r                                >= minimum
     d_jr = share of sum_i w_ijr that two patients may hold, at most

@@ -19,6 +19,7 @@ from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.privacy.cells import effective_contributors, suppress
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.weighting import weighted
 
 __all__ = ["CARRIES", "MINIMUM", "Presence", "presence"]
 
@@ -114,7 +115,8 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
     everybody = np.concatenate(loadings)
     crowd = effective_contributors(everybody)
     carried = counts.sum(1) >= minimum
-    sums = [_sums(sites, loadings, has, mode) for mode in range(1, len(factors) + 1)]
+    n0 = getattr(model, "saturation_", None)
+    sums = [_sums(sites, loadings, has, mode, n0) for mode in range(1, len(factors) + 1)]
     few = [s.hidden(minimum) for s in sums]
     size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T
     relative = size / np.maximum(size.max(1, keepdims=True), 1e-300)
@@ -169,11 +171,16 @@ def _open(counts: Any, hide: NDArray[np.bool_]) -> tuple[Count, ...]:
     return tuple(None if h else int(c) for c, h in zip(counts, hide))
 
 
-def _sums(sites: Sequence[Site], loadings: Sequence[Array], has: Sequence[NDArray[np.bool_]], mode: int) -> CodeSums:
-    """The three sums over patients that decide which codes of one feature mode may be shown."""
+def _sums(
+    sites: Sequence[Site], loadings: Sequence[Array], has: Sequence[NDArray[np.bool_]], mode: int, n0: float | None
+) -> CodeSums:
+    """The three sums over patients that decide which codes of one feature mode may be shown.
+
+    Whether two patients make a code is asked of the cells as fitted: what is shown was made of those.
+    """
     made = []
     for site, a, h in zip(sites, loadings, has):
-        codes = _by_patient(site.counts(), mode)
+        codes = _by_patient(weighted(site.counts(), n0), mode)
         made.append((codes.sign().T @ h.astype(np.float64), codes.T @ a, codes.power(8).T @ a**8))
     return CodeSums(*(np.sum(x, axis=0) for x in zip(*made)))
 

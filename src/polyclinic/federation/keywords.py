@@ -194,7 +194,7 @@ class DPFactKeywords(TypedDict, total=False):
     local_passes: int
     learning_rate: Any
     sparsity: float | dict[str, float]
-    weights: Literal["energy", "uniform", "nonzeros"] | None
+    weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
     server_step: float
 
@@ -217,7 +217,7 @@ class DPFactTyped:
     local_passes: int
     learning_rate: Any
     sparsity: float | dict[str, float]
-    weights: Literal["energy", "uniform", "nonzeros"] | None
+    weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
     server_step: float
 

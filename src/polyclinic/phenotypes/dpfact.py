@@ -3,11 +3,21 @@
 Every hospital keeps feature factors B_t of its own and pulls them to the global ones by the elastic penalty
 gamma/2 ||B_t - B^||^2 (eq. 5); the l2,1 norm on its patients turns off phenotypes that it does not have (eq. 9). The
 coordinator moves the global factors towards the hospitals' (eq. 19): B^ + eta gamma sum_t (B_t - B^).
+
+``weights="elastic"`` keeps what eq. 5 and 19 are made for. Where a hospital stands still, its gradient is
+gamma (B_t - B^), so sum_t gamma_t (B_t - B^) = 0 says that the gradients of all hospitals add up to nothing: the global
+factors fit all patients. An average weighted by anything else ends elsewhere, and with small hospitals far away. With
+e_tr the energy of phenotype r at hospital t, a hospital moves by the part e/(e + gamma) of the way to its own optimum, so::
+
+    B^_r + alpha sum_t gamma_t (B_t - B^)_r / sum_t gamma_t e_tr / (e_tr + gamma_t)
+
+is a step as long whether one hospital has the phenotype or all. gamma is the same for all hospitals but for how well the
+model explains them: small ones are held fast, large ones decide.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +36,8 @@ from polyclinic.tensors.site import Site
 __all__ = ["DPFact"]
 
 Array = NDArray[np.float64]
+FORCE: Final = 3.0  # gamma of weights="elastic", in units of the mean hospital's tr(Gram)/R
+HALFWAY: Final = 0.5  # alpha: a whole step by columns overshoots where phenotypes share codes
 
 
 class DPFactParams(LocalParams):
@@ -34,12 +46,23 @@ class DPFactParams(LocalParams):
     elastic: float = Field(
         1.0, ge=0, description="gamma; where zeros are observed in units of tr(Gram)/R (0.3 to 3 works)."
     )
+    weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None = Field(
+        None,
+        description="How sites count in the average; None: by elastic forces (zero where all patients are fitted) with saturating "
+        "weights, else by phenotype energy where zeros are observed, else uniform.",
+    )
     sparsity: float | dict[str, float] = Field(
         1.0, description="l2,1 on patients (mu; 1 to 4 noise units): a number, or one per site."
     )
     server_step: float = Field(
         1.0, gt=0, lt=2, description="alpha = eta gamma T of eq. 19; 1 = the mean, below 2 stable (E0.7)."
     )
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the sites send their elastic forces."""
+        able = self.zeros == "observed" and self.privacy is None and self.elastic > 0 and self.variant == "corrected"
+        return able and (self.weights == "elastic" or (self.weights is None and self.weighting == "saturating"))
 
 
 class DPFact(DPFactTyped, LocalTF):
@@ -67,16 +90,38 @@ class DPFact(DPFactTyped, LocalTF):
         if self.params.variant == "corrected" and self.params.zeros == "observed" and private.passes < WARM:
             return super()._passes(site, private, public)
         own = private.factors if private.passes else public.factors
-        elastic = Elastic(public.factors, self.params.elastic) if self.params.elastic else None
+        gamma = self.params.elastic * (self._balance(site, public) if self._balances(public) else 1.0)
+        elastic = Elastic(public.factors, gamma) if gamma else None
         return self._run(self._cells(site, public), site.name, private, own, elastic)
 
-    def _server(self, mode: int, old: Array, total: Total) -> Array:
+    def _balances(self, public: LocalPublic) -> bool:
+        """Whether this round's messages are elastic forces: not before the phenotypes mean the same everywhere."""
+        return self.params.balanced and public.sites > 1 and (public.round - 1) * self.params.local_passes >= WARM
+
+    def _balance(self, site: Site, public: LocalPublic) -> float:
+        """What turns a gamma in units of the site's own tr(Gram)/R into units of the mean site's."""
+        own = self._cells(site, public).norm_squared()
+        return FORCE * public.norm / public.sites / own if own > 0 else FORCE
+
+    def _weighted(self, passed: Passed, site: Site, public: LocalPublic) -> tuple[dict[str, Array], float]:
+        if not self._balances(public):
+            return super()._weighted(passed, site, public)
+        energy = np.square(passed.patients).sum(0) / public.norm
+        gamma = self.params.elastic * self._balance(site, public) * float(energy.mean())
+        moves = energy / np.maximum(energy + gamma, 1e-300)
+        each = zip(passed.factors, public.factors)
+        return {f"mode{n}": gamma * (moves * old + (own - old)) for n, (own, old) in enumerate(each, start=1)}, 1.0
+
+    def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
         """Eq. 19: B^ + alpha (average - B^)."""
+        old, balances = public.factors[mode - 1], self._balances(public)
         average = self._average(total.arrays[f"mode{mode}"], total, old)
-        alpha = self._alpha(total.members)
+        alpha = self._alpha(total.members) * (HALFWAY if balances else 1.0)
         if alpha == 1.0:
             return average
         moved = old + alpha * (average - old)
+        if balances and self.params.nonnegative:
+            moved = np.maximum(moved, 0.0)  # a sum of forces may point out of the model
         return moved if self.params.zeros == "missing" else cp.unit_columns(moved, old)
 
     def _alpha(self, sites: int) -> float:

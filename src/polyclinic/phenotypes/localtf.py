@@ -151,7 +151,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization):
             )
         if step.name == "score":
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm)
-        factors = tuple(self._server(n, old, total) for n, old in enumerate(public.factors, start=1))
+        factors = tuple(self._server(n, public, total) for n in range(1, len(public.factors) + 1))
         objective = None
         if self.open_scores:
             objective = max(float(total.arrays["aside"][0]), 0.0) * public.norm / 2
@@ -164,9 +164,9 @@ class LocalTF(LocalTFTyped, FederatedFactorization):
         stage: Any = "factors" if not ended else "score" if self.open_scores else "end"
         return replace(public, stage=stage, round=public.round + (not ended), factors=factors, objective=objective)
 
-    def _server(self, mode: int, old: Array, total: Total) -> Array:
+    def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
         """The average of one mode's factors, which the sites adopt (E1.2)."""
-        return self._average(total.arrays[f"mode{mode}"], total, old)
+        return self._average(total.arrays[f"mode{mode}"], total, public.factors[mode - 1])
 
     def _average(self, summed: Array, total: Total, old: Array) -> Array:
         if total.members == 1 and total.weight == 1.0:
@@ -195,13 +195,12 @@ class LocalTF(LocalTFTyped, FederatedFactorization):
     ) -> tuple[LocalPrivate, Contribution]:
         if step.name == "setup":
             return private, own_sizes(self.params, site)
-        tensor = site.counts()
         if step.name == "score":
             closed = self.close(site, private, public)["memberships"]
             return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})
         passed = self._passes(site, private, public)
         after = LocalPrivate(passed.patients, tuple(passed.factors), private.passes + self.params.local_passes)
-        arrays, weight = self._weighted(passed, tensor.nnz, public)
+        arrays, weight = self._weighted(passed, site, public)
         if self.open_scores:
             arrays["aside"] = np.array([passed.squared_error / public.norm])
         return after, Contribution(arrays, weight)
@@ -237,14 +236,14 @@ class LocalTF(LocalTFTyped, FederatedFactorization):
         """The site's cells as the fit weighs them."""
         return weighted(site.counts(), public.saturation)
 
-    def _weighted(self, passed: Passed, nonzeros: int, public: LocalPublic) -> tuple[dict[str, Array], float]:
+    def _weighted(self, passed: Passed, site: Site, public: LocalPublic) -> tuple[dict[str, Array], float]:
         """A site's factors and weight; by energy, a phenotype counts as much as the site has of it (RECIPES)."""
         arrays = {f"mode{n}": f for n, f in enumerate(passed.factors, start=1)}
         kind = self.params.weights or ("energy" if self.params.zeros == "observed" and self.open_scores else "uniform")
         if public.sites == 1 or kind == "uniform":
             return arrays, 1.0
         if kind == "nonzeros":
-            return arrays, nonzeros / public.nonzeros
+            return arrays, site.counts().nnz / public.nonzeros
         energy = np.square(passed.patients).sum(0) / public.norm
         return {k: f * energy for k, f in arrays.items()}, 1.0
 
