@@ -17,9 +17,31 @@ from pathlib import Path
 
 import numpy as np
 
-SYSTEMS = "cardiovascular pulmonary neurologic renal gastrointestinal infectious hematology endocrine trauma toxicology".split()
-PARTS = "acute chronic post-operative severe suspected recurrent drug-induced congenital traumatic mixed".split()
-DRUGS = "ol in ide ate pril mab xaban cillin azole statin".split()
+SYSTEMS = [
+    "cardiovascular",
+    "pulmonary",
+    "neurologic",
+    "renal",
+    "gastrointestinal",
+    "infectious",
+    "hematology",
+    "endocrine",
+    "trauma",
+    "toxicology",
+]
+PARTS = [
+    "acute",
+    "chronic",
+    "post-operative",
+    "severe",
+    "suspected",
+    "recurrent",
+    "drug-induced",
+    "congenital",
+    "traumatic",
+    "mixed",
+]
+DRUGS = ["ol", "in", "ide", "ate", "pril", "mab", "xaban", "cillin", "azole", "statin"]
 
 
 @dataclass(frozen=True)
