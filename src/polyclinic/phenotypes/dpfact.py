@@ -46,7 +46,7 @@ class DPFactParams(LocalParams):
     elastic: float = Field(
         1.0, ge=0, description="gamma; where zeros are observed in units of tr(Gram)/R (0.3 to 3 works)."
     )
-    weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None = Field(
+    weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None = Field(  # type: ignore[assignment]
         None,
         description="How sites count in the average; None: by elastic forces (zero where all patients are fitted) with saturating "
         "weights, else by phenotype energy where zeros are observed, else uniform.",
@@ -65,7 +65,7 @@ class DPFactParams(LocalParams):
         return able and (self.weights == "elastic" or (self.weights is None and self.weighting == "saturating"))
 
 
-class DPFact(DPFactTyped, LocalTF):
+class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
     """Phenotypes by elastic averaging, with phenotypes of a site's own.
 
     Examples
