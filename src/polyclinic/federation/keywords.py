@@ -53,6 +53,7 @@ class CPALSKeywords(TypedDict, total=False):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
+    loss: Literal["squares", "poisson", "bernoulli"]
     distinct: float
     ridge: float
     warmup: int
@@ -75,6 +76,7 @@ class CPALSTyped:
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
+    loss: Literal["squares", "poisson", "bernoulli"]
     distinct: float
     ridge: float
     warmup: int
@@ -493,6 +495,7 @@ class SumALSKeywords(TypedDict, total=False):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
+    loss: Literal["squares", "poisson", "bernoulli"]
     start: Literal["gram", "random"] | tuple[Any, ...]
     buckets: int | None
     warmup: int
@@ -514,6 +517,7 @@ class SumALSTyped:
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
+    loss: Literal["squares", "poisson", "bernoulli"]
     start: Literal["gram", "random"] | tuple[Any, ...]
     buckets: int | None
     warmup: int

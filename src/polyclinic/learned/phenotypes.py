@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.learned.coverage import Coverage, on_codes
 from polyclinic.learned.origin import Origin
-from polyclinic.learned.placing import Events, LeastSquares, Placing
+from polyclinic.learned.placing import Events, LeastSquares, Likely, Placing
 from polyclinic.learned.value import Array, Kind, Unseen, Value, frozen
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.axis import Axis
@@ -181,13 +181,18 @@ class Phenotypes(Value):
     def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """How well patients are explained, memberships solved anew, over the cells as they were counted.
 
-        ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells, ``fit`` = 1 - ||O - X|| / ||O||.
+        ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells, ``fit`` = 1 - ||O - X|| / ||O||; for models of
+        counts and of yes/no also ``deviance_explained``.
         """
         given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else list(data)
         if not given:
             raise DataError("nothing to score: no sites given")
         full = observed = norm = cells = 0.0
         nonzeros = 0
+        further: dict[str, float] = {}
+        if isinstance(self.placing, Likely):
+            read = [on_codes(patients_of(d), self.axes, self.factors)[0] for d in given]
+            further["deviance_explained"] = self.placing.deviance_explained(read, self.factors)
         for d in given:
             t, _ = on_codes(patients_of(d), self.axes, self.factors)
             factors, t = self.placing.model(t, self.factors), self.placing.cells(t)
@@ -202,11 +207,13 @@ class Phenotypes(Value):
             "rmse_observed": float(np.sqrt(observed / max(nonzeros, 1))),
             "rmse_full": float(np.sqrt(full / max(cells, 1.0))),
             "fit": 1.0 - float(np.sqrt(full / norm)) if norm else 1.0,
+            **further,
         }
 
     def score(self, data: SparseTensor | Site | Sequence[Site], y: object = None) -> float:
-        """The fit: 1 - ||O - X|| / ||O||, larger is better, 1 is perfect."""
-        return self.quality(data)["fit"]
+        """The fit: 1 - ||O - X|| / ||O||, or the share of deviance explained; larger is better, 1 is perfect."""
+        found = self.quality(data)
+        return found.get("deviance_explained", found["fit"])
 
     def adapt(
         self,
@@ -331,6 +338,8 @@ class Phenotypes(Value):
                 how |= {"saturation": n0}
             case Events():
                 how = {"kind": "events", "steps": self.placing.steps}
+            case Likely(loss):
+                how = {"kind": "likelihood", "loss": loss}
         axes = [{**a.to_json(), "digest": a.digest()} for a in self.axes]
         return {"axes": axes, "placing": how, "stability": self.stability}
 
@@ -354,6 +363,8 @@ class Phenotypes(Value):
                     arrays["place_order"],
                     int(how["steps"]),
                 )
+            case "likelihood":
+                placing = Likely(how["loss"])
             case other:
                 raise DataError(f"unknown way to place patients {other!r}", hint="read it with a newer polyclinic")
         return cls(

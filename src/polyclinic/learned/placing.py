@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.learned.value import Array, frozen
 from polyclinic.tensors import cp, em_kernels
+from polyclinic.tensors.count_kernels import Likelihood
+from polyclinic.tensors.likelihood import ceiling, deviance, explained, placed
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["Events", "LeastSquares", "Placing"]
+__all__ = ["Events", "LeastSquares", "Likely", "Placing"]
 
 
 def _loose(arrays: Sequence[Array]) -> list[Array]:
@@ -107,4 +109,40 @@ class Events:
         return [self.expected(tensor), *np.split(self.stacked.copy(), ends)]
 
 
-Placing: TypeAlias = LeastSquares | Events
+@dataclass(frozen=True, eq=False)
+class Likely:
+    """Memberships of highest likelihood, with the factors held: of counts (Poisson) or of yes/no (Bernoulli).
+
+    Parameters
+    ----------
+    loss
+        ``"poisson"`` or ``"bernoulli"``.
+    """
+
+    loss: Likelihood
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' events, as they are."""
+        return tensor
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        return placed(tensor, _loose(factors), self.loss)
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first: rates (for yes/no: of the counts behind them)."""
+        return [self.place(tensor, factors), *_loose(factors)]
+
+    def deviance_explained(self, tensors: Sequence[SparseTensor], factors: Sequence[Array]) -> float:
+        """1 - D / D0 over all cells of these patients, D0 of one rate for all cells."""
+        loose, value, events, top, cells = _loose(factors), 0.0, 0.0, 0.0, 0.0
+        for t in tensors:
+            best = ceiling(t, self.loss)
+            value += best - deviance(t, loose, self.loss, self.place(t, loose)) / 2
+            top += best
+            events += float(t.values.sum())
+            cells += float(np.prod([float(d) for d in t.shape]))
+        return explained(value, events, top, cells, self.loss)
+
+
+Placing: TypeAlias = LeastSquares | Events | Likely

@@ -14,7 +14,8 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.keywords import CPALSTyped
 from polyclinic.phenotypes.central import Central, Clock, Data
-from polyclinic.phenotypes.factorization import WeightedParams
+from polyclinic.phenotypes.deviance import LossParams
+from polyclinic.phenotypes.likelihood import PooledLikelihood
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import completion, cp, kernels
 from polyclinic.tensors.blas import one_thread
@@ -25,7 +26,7 @@ __all__ = ["CPALS", "distinct_sweep"]
 Matrix = NDArray[np.float64]
 
 
-class CPALSParams(WeightedParams):
+class CPALSParams(LossParams):
     """Parameters of CPALS."""
 
     rounds: int = Field(200, ge=1, le=100_000, description="Sweeps over all modes at most.")
@@ -57,14 +58,15 @@ class Run:
     history: list[dict[str, Any]]
 
 
-class CPALS(CPALSTyped, Central):
+class CPALS(CPALSTyped, PooledLikelihood, Central):
     """Phenotypes from all patients under one roof, by alternating least squares.
 
     Minimises 1/2 ||O - X||^2 over all cells (``zeros="observed"``) or over the nonzeros only (``"missing"``), plus
     ``distinct``/2 ||I - A'A||^2 per feature mode: TRIP's objective with its B = A put in (ERRATA E2.3), columns of
     length 1 and the scale with the patients (E2.7). Non-negative factors by HALS, else exact least squares.
 
-    ``tol`` is the relative change of the objective between sweeps.
+    ``tol`` is the relative change of the objective between sweeps. With ``loss="poisson"`` or ``"bernoulli"`` the
+    likelihood is climbed instead, and ``score`` is the share of the deviance that is explained.
 
     Examples
     --------
@@ -98,6 +100,8 @@ class CPALS(CPALSTyped, Central):
         """
         tensor, parts = self._pool(data)
         seeds = [self.params.seed + k for k in range(1 if start is not None else self.params.n_starts)]
+        if self.params.loss != "squares":
+            return self._fit_likelihood(tensor, parts, seeds, start, progress)
         with one_thread():
             best = self._best([self._run(tensor, s, start, progress) for s in seeds])
             patients, *features = best.factors

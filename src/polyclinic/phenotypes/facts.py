@@ -90,6 +90,7 @@ SUMALS: Final = MethodFacts(
         "setup": SETUP,
         **START,
         "mode*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
+        "likelihood": StepMeaning("for each code and phenotype, how many of your patients' events belong to it", RARE),
         "score": SCORE,
     },
 )

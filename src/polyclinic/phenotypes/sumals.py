@@ -20,7 +20,9 @@ from polyclinic.federation.packing import Field as Packed
 from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
+from polyclinic.phenotypes.deviance import LossParams, SumLikelihood
 from polyclinic.phenotypes.gramstart import StartPublic, roots, solve_rounded
+from polyclinic.phenotypes.losses import Climb
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import WEAK, Started, StartedParams
 from polyclinic.tensors import cp, ordered
@@ -39,7 +41,7 @@ UNSURE = (
 ROUNDING = (1e-3, 3e-4, 2e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
 
 
-class SumALSParams(StartedParams):
+class SumALSParams(StartedParams, LossParams):
     """Parameters of SumALS."""
 
     rounds: int = Field(60, ge=1, le=100_000, description="Pooled sweeps at most.")
@@ -70,6 +72,9 @@ class SumPublic:
     explained: float = 0.0
     spread: tuple[float, ...] = ()  # per mode: how far packed sums may lie from what the model predicts
     wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
+    nonzeros: float = 0.0
+    climb: Climb | None = None  # with another loss than squares: the ascent of the likelihood
+    deviance_explained: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,11 @@ class SumPrivate:
     first: bool = True
 
 
-class SumALS(SumALSTyped, Started):
+class SumALS(SumALSTyped, SumLikelihood, Started):
     """Exactly pooled least squares by sums: the baseline to beat in rounds, at the price of R x R more numbers a mode.
+
+    With ``loss="poisson"`` (counts) or ``"bernoulli"`` (yes/no) the likelihood is climbed instead, one sum a round
+    (:mod:`polyclinic.phenotypes.losses`), and ``score`` is the share of the deviance that is explained.
 
     It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and
     ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy (known with the next sweep's first sum).
@@ -117,6 +125,8 @@ class SumALS(SumALSTyped, Started):
             return setup(self.params)
         if public.stage == "start":
             return self._gram(public.factors).step(public.start)
+        if public.climb is not None and public.stage in ("sweep", "score"):
+            return self._likelihood_sum(public)
         if public.patients is not None and public.stage == "sweep":
             name = f"mode{public.mode}" + (f"+{public.wider}" if public.wider else "")
             return self._packing(public).step(public.round, name)
@@ -136,21 +146,23 @@ class SumALS(SumALSTyped, Started):
                 start = self._gram(public.factors).begin(start, size.patients, size.norm)
             stage: Literal["start", "sweep"] = "start" if start.kind == "gram" else "sweep"
             sized = replace(public, norm=size.norm, cells=cells, saturation=size.saturation)
-            return replace(sized, stage=stage, round=1, start=start)
+            return self._climbing(replace(sized, stage=stage, round=1, start=start, nonzeros=size.nonzeros))
         if public.stage == "start":
             start = self._gram(public.factors).combine(step, public.start, total)
             if start.kind == "random":
-                return replace(public, stage="sweep", start=start)
+                return self._climbing(replace(public, stage="sweep", start=start))
             if start.stage != "over":
                 return replace(public, start=start)
             factors, begun = start.lifted, replace(start, lifted=(), diagonal=None, patients=None)
             if not self.params.packed:
                 begun = replace(begun, rows=None, sites=())
             public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
-            if not self.params.packed:
-                return public
+            if not self.params.packed or self.params.loss != "squares":
+                return self._climbing(public)
             spread = (1.0,) * len(factors)
             return replace(public, patients=start.patients, explained=start.explained, spread=spread)
+        if public.climb is not None:
+            return self._likelihood_combine(public, total)
         if step.name == "score":
             sse = max(float(total.arrays["sse"][0]), 0.0) * public.norm
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
@@ -279,6 +291,8 @@ class SumALS(SumALSTyped, Started):
     def figures(self, public: SumPublic) -> Mapping[str, float | None]:
         if public.objective is None:
             return {}
+        if public.climb is not None:
+            return {"objective": public.objective, "deviance_explained": public.deviance_explained}
         return {
             "objective": public.objective,
             "rmse_full": float(np.sqrt(2 * public.objective / max(public.cells, 1.0))),
@@ -287,6 +301,7 @@ class SumALS(SumALSTyped, Started):
     # ---- hospital
 
     def open(self, site: Site, public: SumPublic, rng: np.random.Generator) -> SumPrivate:
+        self._look_at_loss(site)
         return SumPrivate(np.zeros((site.counts().patients, public.factors[0].shape[1])))
 
     def contribute(
@@ -297,6 +312,8 @@ class SumALS(SumALSTyped, Started):
         tensor = weighted(site.counts(), public.saturation)
         if public.stage == "start":
             return private, self._gram(public.factors).contribute(step, site, tensor, public.start, public.norm)
+        if public.climb is not None:
+            return self._likelihood_part(step, site, private, public)
         if step.name == "score":
             a = cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)
             everyone = [a, *public.factors]
@@ -328,5 +345,7 @@ class SumALS(SumALSTyped, Started):
         return private, Contribution({"mttkrp": m / public.norm, "gram": own.T @ own / public.norm, "aside": error})
 
     def close(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
+        if public.climb is not None:
+            return self._likelihood_close(site, public)
         tensor = weighted(site.counts(), public.saturation)
         return {"memberships": cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)}
