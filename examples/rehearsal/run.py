@@ -34,6 +34,12 @@ STUDIES = {
     ),
     "unpsl": ('name = "unpsl"\nrounds = 10\naggregation = "plain"', hospitals.FEATURES, ""),
 }
+QUESTIONS = {
+    "trip": "Which drugs and diagnoses occur together in patients of three hospitals?",
+    "dpem": "Which drugs and diagnoses occur together, with a formal patient-level bound on what is learned of anybody?",
+    "mixture": "Which groups of patients do six measurements show?",
+    "unpsl": "Which measurements make patients similar who share a status?",
+}
 
 
 def polyclinic(*arguments: object) -> dict[str, Any]:
@@ -120,7 +126,8 @@ def main(out: Path) -> None:
             polyclinic("site", "start", "--node", node)
         say("three sites run")
         for name, (method, data, tail) in STUDIES.items():
-            study = hospitals.study(out / "studies", name, method, data=data, head="deadline = 120\n", tail=tail)
+            head = f'deadline = 120\ndescription = "{QUESTIONS[name]}"\n'
+            study = hospitals.study(out / "studies", name, method, data=data, head=head, tail=tail)
             done = polyclinic("coordinator", "submit", coordinator, study)
             metrics = json.loads((Path(done["run"]) / "metrics.json").read_text())
             figures = f"{metrics['rounds']} rounds, {metrics['bytes_up']:,} bytes up, guarantee: {metrics['guarantee']}"

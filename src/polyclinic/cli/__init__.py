@@ -22,6 +22,7 @@ VERBS: Final = {  # verb -> what it does; its module is imported only when the v
     "apply": "Place a hospital's patients on phenotypes learned elsewhere; nothing is sent.",
     "adapt": "Set a hospital beside the network: drift, own phenotypes; nothing is sent.",
     "compare": "Two runs side by side: matched phenotypes, what differs.",
+    "dossier": "What an ethics board reads and signs, before a study and after it.",
     "ledger": "Show, verify or export a site's privacy ledger.",
     "audit": "Attack our own privacy: canaries and known attacks.",
     "papers": "The five papers' experiments: list, run, report.",
