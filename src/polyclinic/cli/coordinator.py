@@ -195,12 +195,31 @@ def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the
 def start(
     folder: Folder,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,
+    monitor: Annotated[
+        str | None, typer.Option("--monitor", help="HOST:PORT of /health and /metrics; default: no port.")
+    ] = None,
+    notify: Annotated[
+        str | None, typer.Option("--notify", help="Command to run on news: a site asks to join, a study failed.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Start the coordinator's server."""
-    from polyclinic.engines.flare.coordinator import start as run
+    from pydantic import ValidationError
 
-    value = run(_home(folder), foreground=foreground)
+    from polyclinic.engines.flare.coordinator import start as run
+    from polyclinic.errors import ConfigError
+    from polyclinic.monitor.process import begin
+    from polyclinic.study.service import MonitorRule
+
+    home = _home(folder)
+    try:
+        rule = MonitorRule(listen=monitor, notify=notify)
+    except ValidationError as e:
+        raise ConfigError(f"--monitor {monitor!r}: {e.errors()[0]['msg']}", hint="--monitor 127.0.0.1:9464") from None
+    if foreground:  # this process becomes the server: the monitor has to be there before
+        begin("coordinator", home.path, home.path, rule)
+    value = run(home, foreground=foreground)
+    begin("coordinator", home.path, home.path, rule)
     more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
     more += " (that port was closed, and is open again)" if value["state"] == "reopened" else ""
     _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
@@ -210,8 +229,11 @@ def start(
 def stop(folder: Folder, json_: Json = False) -> None:
     """Stop studies cleanly, end the server and everything it started, prune its files."""
     from polyclinic.engines.flare.coordinator import stop as end
+    from polyclinic.monitor.process import finish
 
-    value = end(_home(folder))
+    home = _home(folder)
+    finish(home.path)
+    value = end(home)
     more = f"; to be resumed: {', '.join(value['studies'])}" if value["studies"] else ""
     _say(value, json_, f"coordinator stopped{more}" if value["ended"] else "the coordinator was not running")
 

@@ -134,9 +134,16 @@ def start(
 
     need_flare()
     from polyclinic.engines.flare.site import start as run
+    from polyclinic.monitor.process import begin
 
-    value = run(_folder(node), foreground=foreground)
-    _say(value, json_, f"{value['site']} runs (process {value['pid']})")
+    folder = _folder(node)
+    rule = folder.node.monitor
+    if foreground:  # this process becomes the node: the monitor has to be there before
+        begin("site", node, folder.path, rule)
+    value = run(folder, foreground=foreground)
+    beside = begin("site", node, folder.path, rule)
+    more = "" if beside is None or rule is None or rule.listen is None else f"; health on http://{rule.listen}/health"
+    _say(value, json_, f"{value['site']} runs (process {value['pid']}){more}")
 
 
 @app.command()
@@ -146,8 +153,11 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
 
     need_flare()
     from polyclinic.engines.flare.site import stop as end
+    from polyclinic.monitor.process import finish
 
-    value = end(_folder(node))
+    folder = _folder(node)
+    finish(folder.path)
+    value = end(folder)
     _say(value, json_, f"{value['site']} stopped" if value["ended"] else f"{value['site']} was not running")
 
 

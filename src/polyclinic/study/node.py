@@ -10,6 +10,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.study.cohort import ExcludeRule
+from polyclinic.study.service import CourierRule, MonitorRule
 from polyclinic.study.source import Source
 from polyclinic.study.toml import NAME, Section, TomlFile
 
@@ -54,6 +55,8 @@ class Node(TomlFile):
     policy: dict[str, Any] = Field(default_factory=dict)
     ledger: dict[str, Any] = Field(default_factory=dict)
     keys: dict[str, Any] = Field(default_factory=dict)
+    monitor: MonitorRule | None = None
+    courier: CourierRule | None = None
 
     @property
     def name(self) -> str:

@@ -27,11 +27,13 @@ __all__ = [
     "private",
     "read_events",
     "read_json",
+    "turn",
     "write_json",
     "write_key",
 ]
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LOG, KEPT = 5_000_000, 3  # bytes after which a log goes on in a new file; old ones that are kept
 
 
 def private(path: Path) -> Path:
@@ -84,6 +86,8 @@ def append_event(path: Path, **event: Any) -> None:
             done = os.write(handle, line)
             if done < len(line):  # no half lines: the next one would be glued to it
                 os.ftruncate(handle, os.fstat(handle).st_size - done)
+            elif os.fstat(handle).st_size > LOG and path.name == "events.jsonl":
+                turn(path)
         finally:
             os.close(handle)
     except OSError as e:
@@ -91,14 +95,36 @@ def append_event(path: Path, **event: Any) -> None:
             raise
 
 
+def turn(path: Path) -> None:
+    """Go on in a new file: ``log`` becomes ``log.1``, that one ``log.2`` ...; one process at a time, and only once."""
+    if not path.exists() or path.stat().st_size <= LOG:
+        return
+    handle = os.open(path.with_name(f".{path.name}.turn"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if not path.exists() or path.stat().st_size <= LOG:  # another process was faster
+            return
+        for n in range(KEPT, 0, -1):
+            old = path if n == 1 else path.with_name(f"{path.name}.{n - 1}")
+            if old.exists():
+                old.replace(path.with_name(f"{path.name}.{n}"))
+    finally:
+        os.close(handle)
+
+
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The log; a line cut by a crash is left out."""
+    """The log, oldest first, with what was turned over; a line cut by a crash is left out."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for file in (*(path.with_name(f"{path.name}.{n}") for n in range(KEPT, 0, -1)), path):
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
             continue
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
     return found
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyclinic.engines.flare.folders import private, write_json
+from polyclinic.engines.flare.folders import private, turn, write_json
 from polyclinic.errors import ConfigError
 
 __all__ = ["Recorded", "alive", "end", "forget", "free_port", "launch", "port_open", "record", "recorded"]
@@ -100,6 +100,7 @@ def launch(argv: Sequence[str], *, env: dict[str, str], log: Path, note: Path) -
     if alive(running):
         raise ConfigError(f"already running (process {running.pid if running else '?'})", hint="stop it first")
     private(log.parent)
+    turn(log)  # what the process itself says; FLARE's own logs turn over by themselves
     handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         process = subprocess.Popen(
