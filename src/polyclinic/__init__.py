@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.federation.moments import FederatedPCA as FederatedPCA
     from polyclinic.federation.moments import Standardizer as Standardizer
     from polyclinic.findings.evaluate import evaluate as evaluate
+    from polyclinic.findings.evaluate import forecast as forecast
     from polyclinic.findings.replicate import replicate as replicate
     from polyclinic.learned.groups import Groups as Groups
     from polyclinic.learned.moments import Moments as Moments
@@ -86,6 +87,7 @@ _WHERE = {
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.federation.battery",
     "evaluate": "polyclinic.findings.evaluate",
+    "forecast": "polyclinic.findings.evaluate",
     "follow": "polyclinic.cli.console",
     "check": "polyclinic.tensors.checkup",
     "from_frame": "polyclinic.tensors.doors",

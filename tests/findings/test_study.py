@@ -65,12 +65,6 @@ def test_what_a_study_cannot_evaluate_is_said_before_anything_is_read() -> None:
     with pytest.raises(ConfigError) as e:
         plan_of(study)
     assert len(e.value.faults) == 3
-    private = {k: v for k, v in BASE.items() if k != "data"} | {
-        "method": {"name": "dpem", "aggregation": "masked"},
-        "privacy": {"epsilon": 1.0},
-    }
-    with pytest.raises(ConfigError, match="paid for"):
-        make(Study.parse(private))
 
 
 def test_halves_are_off_unless_asked_for() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from polyclinic.datasets.open_data import open_data
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.people import People
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -107,6 +108,11 @@ def load_diabetes130(
         The table names no hospital, so patients are dealt to so many sites by a hash of their number.
     outcome
         ``readmitted``: within 30 days after any encounter; ``died``: discharged dead.
+
+    Returns
+    -------
+    Sites
+        With people: age (the middle of its ten years) and sex at the first encounter.
     """
     if digits not in (3, 5) or outcome not in ("readmitted", "died") or sites < 1:
         raise ConfigError(f"load_diabetes130: digits {digits}, outcome {outcome!r}, sites {sites}")
@@ -124,8 +130,18 @@ def load_diabetes130(
     _codes(con, "first", "claim", ["diag_1", "diag_2", "diag_3"], "'^[^?]'", cut=digits == 3)
     given = [f"CASE WHEN \"{m}\" <> 'No' THEN '{m}' END" for m in MEDICATIONS]
     _codes(con, "second", "claim", given, "'.'")
-    con.execute(f"CREATE TABLE person AS SELECT patient, max({hit})::INT AS outcome FROM claim GROUP BY 1")
-    return _sites(con, ("diagnosis", "medication"), (diagnoses, None), by="count(*)", prefix="site ")
+    con.execute(
+        f"""
+        CREATE TABLE person AS
+        SELECT patient, max({hit})::INT AS outcome,
+               arg_min(regexp_extract(age, '^.([0-9]+)', 1)::DOUBLE + 5, stay::BIGINT) AS age,
+               arg_min(CASE gender WHEN 'Female' THEN 'F' WHEN 'Male' THEN 'M' ELSE '' END, stay::BIGINT) AS sex
+        FROM claim GROUP BY 1
+        """
+    )
+    return _sites(
+        con, ("diagnosis", "medication"), (diagnoses, None), by="count(*)", prefix="site ", people=("age", "sex")
+    )
 
 
 def load_mimic3_demo(path: str | Path | None = None) -> Sites:
@@ -215,6 +231,7 @@ def _sites(
     by: str = "count(*)",
     prefix: str = "",
     names: Mapping[str, Mapping[str, str]] | None = None,
+    people: tuple[str, ...] = (),
 ) -> Sites:
     """Pairs of codes in the same stay -> one tensor a site, all over the same two axes."""
     con.execute(
@@ -241,9 +258,10 @@ def _sites(
         con.execute(
             f"CREATE TABLE {table} AS SELECT unnest($1::VARCHAR[]) AS code, unnest(range(len($1))) AS place", [listed]
         )
+    more = "".join(f", any_value(q.{c}) AS {c}" for c in people)
     rows: dict[str, NDArray[Any]] = con.execute(
-        """
-        SELECT p.site, p.patient, l.place AS one, r.place AS two, count(*) AS n, any_value(coalesce(q.outcome, 0)) AS y
+        f"""
+        SELECT p.site, p.patient, l.place AS one, r.place AS two, count(*) AS n, any_value(coalesce(q.outcome, 0)) AS y{more}
         FROM pair p JOIN left_code l ON l.code = p.one JOIN right_code r ON r.code = p.two
         LEFT JOIN person q USING (patient)
         GROUP BY ALL ORDER BY p.site, p.patient, one, two
@@ -255,5 +273,7 @@ def _sites(
         who, first, index = np.unique(rows["patient"][at].astype(str), return_index=True, return_inverse=True)
         coords = np.column_stack([index, rows["one"][at], rows["two"][at]]).astype(np.int64)
         tensor = SparseTensor(coords, rows["n"][at], (len(who), *map(len, codes)), axes)
-        sites.append(Site(f"{prefix}{place}", tensor, labels=rows["y"][at][first].astype(np.int64)))
+        known = {c: np.ma.filled(rows[c][at][first], np.nan if rows[c].dtype.kind == "f" else "") for c in people}
+        labels = rows["y"][at][first].astype(np.int64)
+        sites.append(Site(f"{prefix}{place}", tensor, labels=labels, people=People(known) if known else None))
     return Sites(sites)

@@ -9,13 +9,15 @@ from typing import Any
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
-from polyclinic.findings.evaluate import ACTS, LINES, Plan, findings_of, traffic_of
+from polyclinic.findings.evaluate import ACTS, LINES, Plan, findings_card, findings_of, traffic_of
 from polyclinic.findings.placed import Placer, variables_of
 from polyclinic.findings.value import Findings
 from polyclinic.findings.whole import Whole
+from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.policy import Policy
 from polyclinic.study import Study
+from polyclinic.study.evaluate import EvaluateRule
 from polyclinic.tensors.site import Site
 
 __all__ = ["folds_of", "plan_of", "refused", "run_acts", "whole"]
@@ -71,7 +73,18 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         rule is None or rule.support,
         minimum,
         missing,
+        **({} if rule is None or study.privacy is None else _priced(rule)),
     )
+
+
+def _priced(rule: EvaluateRule) -> dict[str, Any]:
+    """What a study says of findings that are paid for; the epsilon is the method's."""
+    return {
+        "part": rule.share,
+        "max_carried": rule.max_carried,
+        "planning_size": rule.planning_size,
+        "rate": rule.rate,
+    }
 
 
 def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
@@ -105,9 +118,13 @@ def run_acts(
     aggregation: str = "plain",
     minimum: int = 11,
 ) -> Findings:
-    """Acts alone, of a model that is there: of a central method, or stored."""
+    """Acts alone, of a model that is there: of a central method, or stored. With ``[privacy]`` all of it pays for them."""
     plan = plan_of(study, minimum=minimum, aggregation=aggregation)
+    if study.privacy is not None:
+        plan = replace(plan, privacy=Privacy(**study.privacy.model_dump(exclude_none=True)), part=1.0)
     acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
     ladder = Ladder(acts, name="evaluate")
     outcome = run(ladder, sites, doors=doors)
-    return replace(findings_of(plan, acts, ladder.publics(outcome.public)), traffic=traffic_of(outcome))
+    found = findings_of(plan, acts, ladder.publics(outcome.public))
+    card = findings_card(ladder.facts, outcome, plan.privacy, model)
+    return replace(found, traffic=traffic_of(outcome), privacy_=card)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
@@ -13,14 +15,30 @@ from polyclinic.federation.fold import run
 from polyclinic.findings.act import Act
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion
+from polyclinic.findings.forecast import COLUMNS, spend
 from polyclinic.findings.outcome import Outcome
+from polyclinic.findings.paid import Paid
+from polyclinic.findings.paidvalue import paid_findings
 from polyclinic.findings.people import People
-from polyclinic.findings.placed import Placer, Variable, chosen, outcome_of, variables_of
+from polyclinic.findings.placed import (
+    STANDARD,
+    Covariates,
+    Placer,
+    Variable,
+    chosen,
+    outcome_of,
+    public_variables,
+    variables_of,
+)
 from polyclinic.findings.survival import Survival
 from polyclinic.findings.value import Findings, hidden_counts, outcome_found, survival_found
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.card import Card, make_card
+from polyclinic.privacy.happened import Happened
 from polyclinic.tensors.site import Site
+from polyclinic.tensors.table import Table
 
-__all__ = ["ACTS", "Plan", "evaluate", "findings_of"]
+__all__ = ["ACTS", "Plan", "evaluate", "findings_of", "forecast"]
 
 ACTS: Final = ("carriers", "people", "outcome", "survival", "completion", "replicate")
 LINES: Final = {
@@ -50,11 +68,18 @@ class Plan:
     support: bool = True
     minimum: int = 11
     missing: Mapping[str, str] = field(default_factory=dict)
+    privacy: Privacy | None = None  # asked for the whole study; then everything is one paid act
+    part: float = 1.0  # of its mu^2 that pays for the findings
+    max_carried: int = 8
+    planning_size: int | None = None
+    rate: float = 0.1
 
     def acts(self, placer: Placer, halves: Sequence[Placer] = ()) -> list[Act]:
         """The acts, in their order."""
         common: dict[str, Any] = {"model": placer, "key": self.key, "seed": self.seed, "aggregation": self.aggregation}
         covariates = chosen(self.adjust, self.variables)
+        if self.privacy is not None:
+            return [Paid(**common, **self._paid(covariates))]
         out: list[Act] = []
         if "carriers" in self.what:
             out.append(Carriers(**common, support=self.support))
@@ -69,12 +94,27 @@ class Plan:
             out.append(Completion(**common, candidates=(group,)))
         return out
 
+    def _paid(self, covariates: Covariates) -> dict[str, Any]:
+        """Parameters of the paid act; a hospital's own level and the size of records have no bounded row."""
+        return {
+            "privacy": self.privacy,
+            "what": tuple(a for a in self.what if a != "replicate"),
+            "variables": self.variables,
+            "covariates": Covariates(covariates.variables, size=False, site=False),
+            "max_carried": self.max_carried,
+            "planning_size": self.planning_size,
+            "rate": self.rate,
+            "part": self.part,
+            "width": self.width,
+            "until": self.until,
+        }
+
 
 def plan_for(
     sites: Sequence[Site], what: str | Sequence[str] = "all", adjust: Sequence[str] | None = None, **more: Any
 ) -> Plan:
     """A plan in one process: everything that these sites allow, or what is asked; all faults at once."""
-    variables = variables_of(sites)
+    variables = variables_of(sites) if more.get("privacy") is None else public_variables(sites)
     can = {
         "carriers": True,
         "people": bool(variables),
@@ -106,6 +146,9 @@ def findings_of(plan: Plan, acts: Sequence[Act], publics: Sequence[Any], replica
     patients = 0
     for act, public in zip(acts, publics, strict=True):
         match act:
+            case Paid():
+                made = paid_findings(act, public, plan.outcome, dict(plan.missing))
+                return replace(made, replicability=replicability)
             case Carriers():
                 patients = int(public.n.sum())
                 found["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
@@ -129,12 +172,15 @@ def evaluate(
     *,
     what: str | Sequence[str] = "all",
     adjust: Sequence[str] | None = None,
-    privacy: Any = None,
+    privacy: Privacy | None = None,
     key: str = "polyclinic",
     halves: Sequence[Any] = (),
     aggregation: str = "plain",
     minimum: int = 11,
     seed: int = 0,
+    max_carried: int = 8,
+    planning_size: int | None = None,
+    rate: float = 0.1,
     **options: Any,
 ) -> Findings:
     """What follows the fit: who has the phenotypes, how they go with the outcome and with time, what they predict.
@@ -154,6 +200,13 @@ def evaluate(
         Of the halves; public, fixed before the data are read.
     halves
         Models of the two halves, to judge patients by models that did not see them.
+    privacy
+        A formal guarantee for all findings together: few sums of bounded rows, with noise; intervals contain it. Covariates
+        are then age and sex in their public bands; hospitals have no level of their own.
+    max_carried, planning_size, rate
+        With privacy: a patient counts for so many phenotypes, the strongest; public guesses of the number of patients (None:
+        0.5 % of the budget counts them) and of the share with the outcome. What cannot be read at this size is not bought;
+        :func:`forecast` tells the errors before anything is spent.
 
     Examples
     --------
@@ -168,19 +221,93 @@ def evaluate(
     table = None
     if isinstance(model, Replication):
         table, halves, model = model.table, model.halves, model.model
+    more: dict[str, Any] = {}
     if privacy is not None:
-        raise ConfigError(
-            "findings with a formal guarantee are not released by evaluate yet",
-            hint="leave privacy out: the card of the findings then says 'none'",
-        )
-    plan = plan_for(sites, what, adjust, key=key, seed=seed, aggregation=aggregation, minimum=minimum)
+        more = {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
+    plan = plan_for(sites, what, adjust, key=key, seed=seed, aggregation=aggregation, minimum=minimum, **more)
     acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
     ladder = Ladder(acts, name="evaluate")
     outcome: RunOutcome = run(ladder, sites, **options)
-    from dataclasses import replace
-
     found = findings_of(plan, acts, ladder.publics(outcome.public), table)
-    return replace(found, traffic=traffic_of(outcome))
+    card = findings_card(ladder.facts, outcome, privacy, model)
+    return replace(found, traffic=traffic_of(outcome), privacy_=card)
+
+
+def forecast(
+    model: Any,
+    privacy: Privacy,
+    *,
+    what: Sequence[str] = ("carriers", "people", "outcome", "survival", "completion"),
+    people: Any = None,
+    planning_size: int | None = None,
+    rate: float = 0.1,
+    max_carried: int = 8,
+    sites: int = 3,
+    aggregation: str = "masked",
+) -> Table:
+    """How far off findings with a formal guarantee will be, before anything is spent or read.
+
+    Parameters
+    ----------
+    model
+        A fitted phenotype model, or how many phenotypes it will have.
+    people
+        A study's ``[people]``; default: age in three bands, and sex.
+    planning_size
+        Public guess of the number of patients; None: a table for several.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> t = pc.forecast(10, pc.Privacy(1.0), planning_size=33_653)
+    >>> dict(zip(t["figure"], t["bought"]))["outcome"], round(t["error_95"][0], 2)
+    ('yes', 0.17)
+    """
+    placer = (
+        Placer([np.ones((1, model))], lambda site: np.zeros((site.patients, model)))
+        if isinstance(model, int)
+        else model
+    )
+    variables = STANDARD if people is None else variables_of((), people)
+    plan = Plan(
+        tuple(what),
+        variables,
+        tuple(v.name for v in variables),
+        aggregation=aggregation,
+        privacy=privacy,
+        max_carried=max_carried,
+        planning_size=planning_size,
+        rate=rate,
+    )
+    act = plan.acts(Placer.of(placer))[0]
+    assert isinstance(act, Paid)
+    return forecast_of(act, sites)
+
+
+def forecast_of(act: Paid, sites: int) -> Table:
+    """The error of every figure before anything is spent: at the planning size, else at several."""
+    asked = act.asked(sites)
+    sizes = (1_000, 3_000, 10_000, 30_000, 100_000) if asked.size is None else (int(asked.size),)
+    rows = [[n, *row] for n in sizes for row in spend(asked, n).table().rows]
+    return Table(["patients", *COLUMNS], rows)
+
+
+def findings_card(facts: Any, outcome: RunOutcome, asked: Privacy | None, model: Any = None) -> Card:
+    """The card of the findings, with what the model itself cost: both are released, so both count."""
+    happened = Happened.of(
+        "evaluate",
+        outcome.releases,
+        entries=outcome.lines,
+        axes=outcome.setting.axes,
+        asked=asked,
+        **({"noise": outcome.noise} if outcome.noise else {}),
+    )
+    card = make_card(facts, happened)
+    fit = vars(model).get("privacy_") if hasattr(model, "__dict__") else None
+    if asked is None or fit is None:
+        return card
+    told = f"of the findings alone; the model that they speak of: {fit.headline}"
+    return replace(card, reasons=(*card.reasons, told))
 
 
 def traffic_of(outcome: RunOutcome) -> dict[str, Any]:

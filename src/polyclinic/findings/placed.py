@@ -14,7 +14,17 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.halves import halves_of
 from polyclinic.tensors.site import Site
 
-__all__ = ["CARRIES", "Covariates", "Placer", "Variable", "outcome_of", "sizes_of", "variables_of"]
+__all__ = [
+    "CARRIES",
+    "STANDARD",
+    "Covariates",
+    "Placer",
+    "Variable",
+    "outcome_of",
+    "public_variables",
+    "sizes_of",
+    "variables_of",
+]
 
 Array = NDArray[np.float64]
 CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this part of the recorded activity
@@ -223,8 +233,20 @@ def variables_of(sites: Sequence[Site], rule: Any = None) -> tuple[Variable, ...
     return tuple(_variable(n, parts) for n, parts in sorted(names.items()))
 
 
+def public_variables(sites: Sequence[Site]) -> tuple[Variable, ...]:
+    """Covariates whose units and levels are public whatever the sites hold: age and sex. Others need ``[people]``.
+
+    The levels of a column that are found in the data tell who has a rare one.
+    """
+    names = {n for s in sites for n in (s.people.columns if s.people is not None else ())}
+    return tuple(v for v in STANDARD if v.name in names)
+
+
 def _age(cuts: Sequence[float]) -> Variable:
     return Variable("age", cuts=tuple(float(c) for c in cuts), centre=60.0, unit=30.0)
+
+
+STANDARD: Final = (_age((0.0, 50.0, 70.0, 120.0)), Variable("sex", levels=("F", "M")))
 
 
 def _variable(name: str, parts: Sequence[NDArray[Any]]) -> Variable:

@@ -48,14 +48,14 @@ class Rungs(Ladder):
             raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
         self.method, self.key, self.folds = method, key, folds
         private = method.params.privacy is not None
-        if private and folds != 1:
+        if private and folds > 1:
             raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
         starts = getattr(method.params, "n_starts", 1)
         one = method.with_params(n_starts=1) if starts > 1 else method
         halves = one
         if "start" in type(method).Params.model_fields and not private:
             halves = one.with_params(start="random")  # a start from half of the Gram is one more release of it
-        groups: list[list[Any]] = [] if private else [[_moved(one, k) for k in range(starts)]]
+        groups: list[list[Any]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
         for f in range(folds):
             groups += [[half_method(_moved(halves, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
         self.groups = groups

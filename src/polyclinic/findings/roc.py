@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.findings.statistics import Z, wilson
 
-__all__ = ["Area", "area", "calibration", "curve", "difference", "pooled_area"]
+__all__ = ["Area", "area", "calibration", "curve", "difference", "placements", "pooled_area"]
 
 Array = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ class Area:
     others: int
 
 
-def _placements(cases: Array, others: Array) -> tuple[Array, Array, float, float]:
+def placements(cases: Array, others: Array) -> tuple[Array, Array, float, float]:
     """Per bin: the part of the others below a case there, the part of the cases above another there; ties count half."""
     m, n = float(cases.sum()), float(others.sum())
     below = (np.cumsum(others) - others + others / 2) / max(n, 1e-300)
@@ -38,7 +38,7 @@ def _placements(cases: Array, others: Array) -> tuple[Array, Array, float, float
 
 
 def _delong(cases: Array, others: Array) -> tuple[float, float]:
-    below, above, m, n = _placements(cases, others)
+    below, above, m, n = placements(cases, others)
     if m < 1 or n < 1:
         return 0.5, 0.25
     value = float(cases @ below / m)
@@ -126,7 +126,7 @@ def difference(joint: Sequence[Array]) -> tuple[float, float, float]:
             continue
         others, cases = j
         m, n = float(cases.sum()), float(others.sum())
-        marks = [_placements(cases.sum(axis), others.sum(axis))[:2] for axis in (1, 0)]
+        marks = [placements(cases.sum(axis), others.sum(axis))[:2] for axis in (1, 0)]
         below = marks[0][0][:, None] - marks[1][0][None, :]
         above = marks[0][1][:, None] - marks[1][1][None, :]
         gap = float((cases * below).sum() / m)

@@ -87,6 +87,9 @@ class Findings:
     missing: Mapping[str, str] = field(default_factory=dict)  # section -> the line that adds it
     privacy_: Any = None
     traffic: Mapping[str, Any] = field(default_factory=dict)
+    forecast: Table | None = None  # with a formal guarantee: the error of every figure, before it was bought
+    not_bought: Mapping[str, str] = field(default_factory=dict)  # figure -> why it could not be read
+    over_cap: float | None = None  # with a formal guarantee: share of patients who carry more than count
 
     @property
     def predicts_unseen_codes(self) -> bool | None:
@@ -101,8 +104,10 @@ class Findings:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for ``findings.json`` of a run folder."""
         out: dict[str, Any] = {"patients": self.patients, "missing": dict(self.missing), "traffic": dict(self.traffic)}
-        for name in ("prevalence", "people", "completion", "replicability"):
+        for name in ("prevalence", "people", "completion", "replicability", "forecast"):
             out[name] = _table(getattr(self, name))
+        out["not_bought"], out["over_cap"] = dict(self.not_bought), self.over_cap
+        out["privacy"] = None if self.privacy_ is None else self.privacy_.to_dict()
         out["predicts_unseen_codes"], out["replicable"] = self.predicts_unseen_codes, self.replicable
         o = self.outcome
         out["outcome"] = (

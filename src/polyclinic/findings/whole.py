@@ -6,6 +6,7 @@ same roster, doors and books. Nothing of an engine is needed but to run a method
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import make_dataclass, replace
 from typing import Any, Final
@@ -20,14 +21,18 @@ from polyclinic.federation.protocol import Arrays, Method, Setting
 from polyclinic.findings.act import Act, Nothing
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion
-from polyclinic.findings.evaluate import Plan, findings_of
+from polyclinic.findings.evaluate import Plan, findings_card, findings_of
 from polyclinic.findings.link import Link
 from polyclinic.findings.outcome import Outcome
+from polyclinic.findings.paid import Paid
 from polyclinic.findings.people import People
 from polyclinic.findings.placed import Placer
-from polyclinic.findings.replicate import Matched, Rungs, links, matched, raw_placer, verdict
+from polyclinic.findings.replicate import Matched, Rungs, links, matched, raw_placer, untested, verdict
 from polyclinic.findings.survival import Survival
 from polyclinic.findings.value import Findings
+from polyclinic.privacy.accountant import calibrate, gaussian_epsilon
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.card import Card, make_card
 from polyclinic.privacy.facts import MethodFacts
 from polyclinic.tensors import cp
 from polyclinic.tensors.site import Site
@@ -49,7 +54,7 @@ class Whole(Then):
     Parameters
     ----------
     method
-        Of phenotypes, federated, without a formal guarantee.
+        Of phenotypes, federated; with privacy its epsilon pays for the findings, too (``plan.part`` of mu^2).
     plan
         What is evaluated.
     folds
@@ -61,26 +66,28 @@ class Whole(Then):
     def __init__(self, method: Any, plan: Plan, folds: int = 1) -> None:
         if not isinstance(method, Method) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"{type(method).__name__} has no phenotypes to evaluate", hint="drop [evaluate]")
-        if method.params.privacy is not None:
-            raise ConfigError(
-                "findings beside a formal guarantee would have to be paid for, and are not built yet",
-                hint="drop [evaluate]; the model itself keeps its guarantee",
-            )
+        self.asked: Privacy | None = method.params.privacy  # of the fit and the findings together
+        self.given: Any = method
+        if self.asked is not None:
+            method, plan = shared_out(method, plan)
         self.method: Any = method
         self.plan, self.folds = plan, folds
         self.rungs = Rungs(method, plan.key, folds)
-        kinds = [k for n, k in KINDS.items() if n in plan.what] + [Link] * (2 * folds)
+        kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * (2 * folds)
+        if self.asked is not None:  # one paid act; whether phenotypes hold together is not bought
+            kinds = [Paid]
         public = make_dataclass("ActsPublic", [(f"q{i}", k.Public) for i, k in enumerate(kinds)], frozen=True)
         private = make_dataclass("ActsPrivate", [(f"q{i}", Nothing) for i, _ in enumerate(kinds)], frozen=True)
         super().__init__(self.rungs, self._acts, (public, private))
         self.facts = MethodFacts.joined([method.facts, *(k.facts for k in dict.fromkeys(kinds))])  # type: ignore[misc]
-        self.params = method.params.model_copy(update={"n_starts": 1})  # starts run side by side inside
+        # starts run side by side inside; the whole asks for the whole epsilon
+        self.params = method.params.model_copy(update={"n_starts": 1, "privacy": self.asked})
         self._model: Any = None
 
     # ---- the acts, made of the fit's public outcome
 
     def _found(self, public: Any) -> Matched:
-        return matched(self.rungs.chosen(public), private=False)
+        return matched(self.rungs.chosen(public), private=self.asked is not None and self.folds > 0)
 
     def _acts(self, public: Any, setting: Setting) -> Ladder:
         found = self._found(public)
@@ -88,6 +95,10 @@ class Whole(Then):
         return Ladder([*made[0], *made[1]], name="evaluate")
 
     def _made_of(self, found: Matched, setting: Any) -> tuple[list[Act], list[Link]]:
+        if self.asked is not None:
+            empty = getattr(getattr(found.public, "plan", None), "rank", 1) == 0  # the fit says: too little data
+            plan = replace(self.plan, what=()) if empty else self.plan
+            return plan.acts(self._placer(found.public, setting)), []
         halves = [raw_placer(self.method, p, setting) for p in found.halves[:2]]
         acts = self.plan.acts(self._placer(found.public, setting), halves)
         return acts, links(found.halves, self.method, setting, self.plan.key, self.method.params.aggregation)
@@ -121,9 +132,27 @@ class Whole(Then):
         table = None
         if tests:
             table = verdict(found, tests, states[len(acts) :], self._model.order_, len(outcome.setting.sites))
+        elif self.folds and self.asked is not None:
+            table = untested(found, self._model.order_, len(outcome.setting.sites))
         findings = findings_of(self.plan, acts, states[: len(acts)], table)
+        if self.asked is not None:
+            findings = replace(findings, privacy_=self._cards(outcome, public.rounds))
         self.findings_ = replace(findings, traffic=_cost(outcome, public.rounds))
         self._model.findings_ = self.findings_
+
+    def _cards(self, outcome: RunOutcome, rounds: int) -> Card:
+        """The model's card is that of the fit and the findings together; returns the findings' own."""
+        self._model.happened_ = replace(self._model.happened_, asked=self.asked)
+        self._model.privacy_ = make_card(self.facts, self._model.happened_)
+        self._model._conclude()
+        late = replace(
+            outcome,
+            releases=tuple(r for r in outcome.releases if r.step.round > rounds),
+            lines=tuple(e for e in outcome.lines if e.charge is not None and e.charge.round > rounds),
+        )
+        card = findings_card(Paid.facts, late, self.asked)
+        told = f"of the findings alone; with the fit: {self._model.privacy_.headline}"
+        return replace(card, claimed=None, reasons=(*card.reasons, told))
 
     @property
     def model_(self) -> Any:
@@ -132,13 +161,28 @@ class Whole(Then):
 
     def with_params(self, **params: Any) -> Whole:
         """The same study with some of the fit's parameters changed."""
-        return Whole(self.method.with_params(**params), self.plan, self.folds)
+        return Whole(self.given.with_params(**params), self.plan, self.folds)
 
     def __getattr__(self, name: str) -> Any:
         model = self.__dict__.get("_model")
         if name.startswith("__") or model is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(model, name)
+
+
+def shared_out(method: Any, plan: Plan) -> tuple[Any, Plan]:
+    """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon."""
+    asked: Privacy = method.params.privacy
+    if asked.level != "patient":
+        raise ConfigError(
+            f"findings protect patients, and this study asks for level {asked.level!r}",
+            hint='drop [evaluate], or use [method] name = "dpem" with [privacy] level = "patient"',
+        )
+    mu = 1.0 / calibrate(asked.epsilon, asked.delta)[0]
+    own = gaussian_epsilon(mu * math.sqrt(1.0 - plan.part), asked.delta)
+    size = plan.planning_size if plan.planning_size is not None else getattr(method.params, "planning_size", None)
+    fit = method.with_params(privacy=asked.model_copy(update={"epsilon": own}))
+    return fit, replace(plan, privacy=asked, planning_size=size)
 
 
 def order_of(public: Any) -> NDArray[np.int64]:

@@ -85,7 +85,10 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Secti
     missing = found.get("missing", {})
     made = []
     for id_, title in SECTIONS.items():
-        if id_ in missing or not _there(found, id_):
+        refused = found.get("not_bought", {}).get(id_, "")
+        if refused and not (found.get(id_) or {}).get("note"):
+            made.append(Section(id_, title, (f"Not bought under this epsilon: {refused}.",)))
+        elif id_ in missing or not _there(found, id_):
             made.append(Section(id_, title, missing=missing.get(id_, "")))
         else:
             words, tables = MAKERS[id_](found, names)
@@ -157,7 +160,29 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         for r in _rows(found["prevalence"])
     ]
     words = [f"Of {found['patients']:,} patients; counts are sums over all hospitals. Intervals are Wilson's, 95 %."]
-    return words, [("Prevalence", Table(["phenotype", "patients", "share", "95 %", "effective patients"], rows))]
+    columns = ["phenotype", "patients", "share", "95 %", "effective patients"]
+    tables = [("Prevalence", Table(columns, rows))]
+    if found.get("forecast"):  # with a formal guarantee
+        columns, rows = columns[:4], [r[:4] for r in rows]
+        words = [
+            (
+                f"About {found['patients']:,} patients, with noise: {found['privacy']['headline']}. All intervals (95 %) contain the "
+                "noise. A patient counts for the strongest phenotypes only; "
+                f"{100 * found['over_cap']:.1f} % carry more than count, and are missing from the weakest ones they carry."
+            )
+        ]
+        told = [
+            [
+                r["figure"],
+                "\N{EN DASH}" if r["error_95"] is None else f"{r['error_95']:.3g} {r['unit']}",
+                r["bought"],
+                r["reason"],
+            ]
+            for r in _rows(found["forecast"])
+        ]
+        expected = ("Expected before anything was spent", Table(["figure", "error of 95 %", "bought", "why not"], told))
+        tables = [("Prevalence", Table(columns, rows)), expected]
+    return words, tables
 
 
 def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
@@ -176,14 +201,17 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
                 if c is None
                 else "not shown"
                 if c["patients"] is None
+                else f"{100 * c['share']:.0f} % ({100 * c['low']:.0f} to {100 * c['high']:.0f})"
+                if "low" in c
                 else f"{c['patients']:,} ({100 * c['share']:.0f} %)"
                 for c in shown
             ]
             lines.append([level, *texts])
         tables.append((variable, Table([variable, *(_called(names, g) for g in groups)], lines)))
-    return [
-        "Carriers of each phenotype by public levels; small counts and those that give them away are not shown."
-    ], tables
+    words = "Carriers of each phenotype by public levels; small counts and those that give them away are not shown."
+    if found.get("forecast"):
+        words = "Carriers of each phenotype by public levels; intervals (95 %) contain the noise."
+    return [words], tables
 
 
 def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
@@ -198,6 +226,8 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
             f"{o['name'].capitalize()}: phenotypes change the AUC of the covariates by {adds[0]:+.3f} ({_span(adds[1], adds[2], 3)}): {sure}. "
             f"With them it is {o['auc'][0]:.3f} ({_span(o['auc'][1], o['auc'][2], 3)})."
         )
+    if found.get("forecast"):
+        return _outcome_paid(found, names)
     words.append(
         f"{o['patients']:,} patients, {o['events']:,} with the outcome, {o['unknown']:,} left out because outcome or a covariate is unknown. "
         f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}; a hospital's own level never leaves it."
@@ -245,6 +275,32 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
     return words, tables
 
 
+def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    """The outcome with a formal guarantee: few figures, whose intervals contain the noise."""
+    o = found["outcome"]
+    near = (
+        ""
+        if o["auc"] is None
+        else f" AUC {o['auc'][0]:.3f} ({_span(o['auc'][1], o['auc'][2], 3)}), of the patients it was learned from."
+    )
+    words = [
+        f"{o['name'].capitalize()}: about {o['patients']:,} patients, {o['events']:,} with the outcome.{near}",
+        (
+            f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}, and not for hospitals: their levels have no bounded row. What "
+            "phenotypes add to covariates, calibration and the other half's confirmation were not bought."
+        ),
+        (
+            "Odds ratios are of carriers against others, from paid moments and two paid gradients, with a normal prior of width 0.7; "
+            "intervals contain sampling and noise; p by the posterior, q by Benjamini and Hochberg. Association is not cause."
+        ),
+    ]
+    rows = [
+        [_called(names, r["phenotype"]), r["odds_ratio"], _span(r["low"], r["high"]), _p(r["p"]), _p(r["q"])]
+        for r in _rows(o["effects"])
+    ]
+    return words, [("Odds ratios", Table(["phenotype", "odds ratio of carriers", "95 %", "p", "q"], rows))]
+
+
 def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     rows, tables = [], []
     for s in found["survival"]:
@@ -264,6 +320,12 @@ def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
     words = [
         "Kaplan-Meier on the study's grid; Cox's model with Efron's ties. A point of a curve stands for 11 patients or more."
     ]
+    if found.get("forecast"):
+        words = [
+            "Kaplan-Meier from paid counts; intervals contain the noise, and a curve ends where they are 30 points wide."
+        ]
+        carried = [(_called(names, s["phenotype"]), _curve(s)) for s in found["survival"] if s["phenotype"] is not None]
+        return words, [*tables, *carried]
     return words, [*first, *tables]
 
 
@@ -285,6 +347,11 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
             f"the gain is over how common a code is ({number(rows[0][1])} nats an event)."
         ),
     ]
+    if found.get("forecast"):
+        words[1] = (
+            "Half of each patient's codes were hidden, not single cells; the gain is over the average patient's placement by the same "
+            f"model, a patient's mean cut to 3 nats ({number(rows[0][1])} nats)."
+        )
     return words, [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
 
 
