@@ -82,6 +82,7 @@ TENSOR = """
 modes = ["drug", "diagnosis"]
 window = "visit"
 vocabulary = {drug = "drug.csv", diagnosis = "diagnosis.csv"}
+minimum_patients = 1  # a few made-up patients; by default codes of fewer than 11 over all sites are left out
 """
 FEATURES = """
 [features]

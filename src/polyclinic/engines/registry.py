@@ -59,7 +59,23 @@ def federated(study: Study) -> Any:
     cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
     if not issubclass(cls, Method):
         raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
-    return _made(study, cls)
+    return _floored(study, _made(study, cls))
+
+
+def _floored(study: Study, method: Any) -> Any:
+    """The method without codes of few patients over all sites (``[tensor] minimum_patients``), where that can be counted.
+
+    Not under [privacy] (the count would have to be paid for), nor where totals are no sums or sites go on alone.
+    """
+    from polyclinic.federation.floor import Floor
+    from polyclinic.federation.sums import by_name
+
+    rule = study.tensor
+    if rule is None or method.needs != "tensor" or rule.minimum_patients <= 1:
+        return method
+    if study.privacy is not None or study.study.staleness is not None or not by_name(method.params.aggregation).adds:
+        return method
+    return Floor(method, rule.minimum_patients, rule.modes)
 
 
 def _made(study: Study, cls: type[Any]) -> Any:

@@ -84,7 +84,7 @@ class TensorRule(Section):
     minimum_patients: int = Field(
         11,
         ge=1,
-        description="A code of fewer patients, over all sites, is left out (public lists, and [privacy], aside).",
+        description="A code of fewer patients, over all sites, is left out; not under [privacy].",
     )
     cap: float | None = Field(None, gt=0, description="Largest value of a cell (TRIP: 3).")
     vocabulary: dict[str, str] = Field(

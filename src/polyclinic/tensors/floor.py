@@ -15,7 +15,7 @@ from polyclinic.errors import DataError
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["carriers", "floor"]
+__all__ = ["carriers", "floor", "without_cells"]
 
 
 def carriers(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:
@@ -33,9 +33,10 @@ def carriers(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:
 
 
 def floor(sites: Sequence[Site], minimum: int) -> Sites:
-    """The sites without codes of fewer than ``minimum`` patients over all of them; public lists stay as they are.
+    """The sites without codes of fewer than ``minimum`` patients over all of them.
 
-    Codes are counted once: a patient who loses the last cell leaves, and what remains is not counted again.
+    A code of a public list keeps its place and loses its cells: the axis is the list's, not the data's. Codes are counted
+    once: a patient who loses the last cell leaves, and what remains is not counted again.
     """
     given = [s for s in sites if s.tensor is not None]
     if minimum <= 1 or not given:
@@ -46,8 +47,6 @@ def floor(sites: Sequence[Site], minimum: int) -> Sites:
         total: dict[str, int] = {}
         for s in given:
             axis = s.counts().axes[n]
-            if axis.vocabulary == "public":
-                continue
             for label, k in zip(axis.labels or (), carriers(s.counts(), n).tolist()):
                 total[label] = total.get(label, 0) + k
         few.append({x for x, k in total.items() if k < minimum})
@@ -73,15 +72,36 @@ def _without(site: Site, few: Sequence[set[str]]) -> Site | None:
     masks = [np.array([x not in out for x in a.labels or ()], bool) for a, out in zip(tensor.axes[1:], few)]
     if all(m.all() for m in masks):
         return site
-    keep = np.ones(tensor.nnz, bool)
-    for mask, codes in zip(masks, tensor.codes):
-        keep &= mask[codes]
+    keep = _cells_left(tensor, masks)
     patient = np.repeat(tensor.rows, np.diff(tensor.indptr))[keep]
     if not len(patient):
         return None
-    places = [np.cumsum(m) - 1 for m in masks]
-    axes = [a.take(np.flatnonzero(m).tolist()) for a, m in zip(tensor.axes[1:], masks)]
+    stay = [np.ones_like(m) if a.vocabulary == "public" else m for a, m in zip(tensor.axes[1:], masks)]
+    places = [np.cumsum(m) - 1 for m in stay]
+    axes = [a if m.all() else a.take(np.flatnonzero(m).tolist()) for a, m in zip(tensor.axes[1:], stay)]
     coords = np.column_stack([patient, *(w[c[keep]] for w, c in zip(places, tensor.codes))])
-    shape = (tensor.patients, *(len(a.labels or ()) for a in axes))
+    shape = (tensor.patients, *(len(m) if m.all() else int(m.sum()) for m in stay))
     less = SparseTensor(coords, tensor.values[keep], shape, (tensor.axes[0], *axes))
     return replace(site, tensor=less).take(np.unique(patient))
+
+
+def _cells_left(tensor: SparseTensor, masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    keep = np.ones(tensor.nnz, bool)
+    for mask, codes in zip(masks, tensor.codes):
+        keep &= np.asarray(mask, bool)[codes]
+    return keep
+
+
+def without_cells(site: Site, masks: Sequence[NDArray[np.bool_]]) -> Site:
+    """The site without the cells of codes that its masks (one a feature mode) leave out; axes and patients stay.
+
+    >>> t = SparseTensor([[0, 0, 0], [1, 1, 0]], [1.0, 1.0], (2, 2, 1))
+    >>> without_cells(Site("a", t), [np.array([True, False]), np.array([True])]).counts().nnz
+    1
+    """
+    tensor = site.counts()
+    keep = _cells_left(tensor, masks)
+    if keep.all():
+        return site
+    less = SparseTensor(tensor.coords[keep], tensor.values[keep], tensor.shape, tensor.axes)
+    return replace(site, tensor=less)

@@ -65,7 +65,6 @@ def choose(folder: CoordinatorFolder, orders: Sequence[Order]) -> tuple[int, lis
         models[best].chosen_from([m for k, m in enumerate(models) if k != best])
     if len(models) > 1 and isinstance(models[best].result_, Phenotypes):
         others = [m for k, m in enumerate(models) if k != best]
-        models[best].stability_ = float(
-            np.mean([factor_match_score(m.factors_, models[best].factors_) for m in others])
-        )
+        kept = getattr(models[best], "model_", models[best])  # a study's whole, or its floor, is not the model
+        kept.stability_ = float(np.mean([factor_match_score(m.factors_, models[best].factors_) for m in others]))
     return best, models

@@ -1,0 +1,196 @@
+"""Floor: before the first sum of a method, one sum of patients by code; codes of too few patients take no part anywhere.
+
+Counted are PATIENTS OVER ALL SITES (TRUST A19, CONCORD 12): a floor of sites, or of each site's own patients, would remove
+what the product exists for, phenotypes of one hospital and rare ones that are thinly spread. With n_kj the patients of site
+k who have code j in at least one cell::
+
+    support_j = SUM_k n_kj            one sum, in the way of the study; every site folds it and drops the same codes
+    code j stays                      if support_j >= minimum
+
+A dropped code keeps its place on the axis and has no cell left, so shapes, public lists and every later sum are as without
+a floor; a patient may be left without cells. Nothing is known of the inner method but that it is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, make_dataclass, replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
+from polyclinic.privacy.facts import Attack, StepMeaning
+from polyclinic.tensors.floor import carriers, without_cells
+from polyclinic.tensors.site import Site
+
+__all__ = ["SUPPORT", "Floor"]
+
+PATIENTS: Final = 2.0**31  # patients at one site, at most; public
+SUPPORT: Final = "support"
+FACTS: Final = MethodFacts(
+    attacks=(
+        Attack(
+            "sum",
+            "the support sum tells how many patients have each code over all sites, 1 to 10 of them too; they then drop out",
+        ),
+    ),
+    steps={
+        SUPPORT: StepMeaning(
+            "how many patients have each code, over all sites; codes of few take no part",
+            "the total of a code that one patient has",
+        )
+    },
+)
+Array = NDArray[np.float64]
+
+
+class Floor(Method[Any, Any, Any]):
+    """A method without the codes that fewer than ``minimum`` patients have over all sites.
+
+    Parameters
+    ----------
+    method
+        On tensors, without privacy: the support would have to be paid for, too.
+    minimum
+        Fewest patients of a code, over all sites.
+    modes
+        Names of the feature modes, for messages.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> from polyclinic.federation.fold import run
+    >>> sites = pc.datasets.icu_network(patients=120, seed=0)
+    >>> floor = Floor(pc.SumALS(rank=2, rounds=2), minimum=30)
+    >>> public = run(floor, sites).public
+    >>> [int(k.sum()) for k in public.kept] == [int((c >= 30).sum()) for c in floor.counted(sites)]
+    True
+    """
+
+    def __init__(self, method: Any, minimum: int, modes: tuple[str, ...] = ()) -> None:
+        if method.needs != "tensor" or method.params.privacy is not None:
+            raise ConfigError(
+                f"{method.name}: a floor counts the patients of every code; not of features, and not under [privacy]"
+            )
+        self.method, self.minimum, self.modes = method, minimum, modes
+        self.params, self.needs, self.name, self.version = method.params, method.needs, method.name, method.version  # type: ignore[misc]
+        self.slack, self.exact = method.slack, method.exact  # type: ignore[misc]
+        self.facts = MethodFacts.joined([method.facts, FACTS])  # type: ignore[misc]
+        self.Public = make_dataclass(  # type: ignore[misc]
+            "FloorPublic",
+            [
+                ("shape", tuple[int, ...]),
+                ("inner", method.Public),
+                ("done", bool, field(default=False)),
+                ("kept", tuple[NDArray[Any], ...], field(default=())),
+            ],
+            frozen=True,
+        )
+        self.Private = make_dataclass(
+            "FloorPrivate", [("inner", method.Private | None, field(default=None))], frozen=True
+        )  # type: ignore[misc]
+        self._less: Any = WeakKeyDictionary()  # a site as the method sees it, made once
+
+    def counted(self, sites: Any) -> list[Array]:
+        """Per feature mode the patients of each code over some sites."""
+        return [
+            np.sum([carriers(s.counts(), n) for s in sites], axis=0).astype(np.float64)
+            for n in range(1, sites[0].counts().ndim)
+        ]
+
+    # ---- coordinator
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
+        return self.Public(tuple(setting.shape), self.method.begin(setting, rng))
+
+    def next(self, public: Any) -> Step | None:
+        if public.done:
+            return self.method.next(public.inner)  # type: ignore[no-any-return]
+        shapes = {f"mode{n}": (int(size),) for n, size in enumerate(public.shape, start=1)}
+        return Step(0, SUPPORT, shapes, bound=PATIENTS, counts=False)
+
+    def combine(self, step: Step, public: Any, total: Total) -> Any:
+        if public.done:
+            return replace(public, inner=self.method.combine(step, public.inner, total))
+        kept = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
+        faults = [
+            f"{self._mode(n)}: none of {len(k)} codes has {self.minimum} patients over all sites"
+            for n, k in enumerate(kept)
+            if not k.any()
+        ]
+        if faults:
+            raise DataError(
+                "no code is left",
+                faults=faults,
+                hint=f"[tensor] minimum_patients (now {self.minimum}), coarser codes, or more sites",
+            )
+        return replace(public, done=True, kept=kept)
+
+    def figures(self, public: Any) -> Mapping[str, float | None]:
+        return self.method.figures(public.inner) if public.done else {}
+
+    # ---- hospital
+
+    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Any:
+        return self.Private()
+
+    def contribute(
+        self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
+    ) -> tuple[Any, Contribution]:
+        if not public.done:
+            counts = enumerate(self.counted([site]), start=1)
+            return private, Contribution({f"mode{n}": c for n, c in counts})
+        less = self._site(site, public)
+        mine, out = self.method.contribute(step, less, self._opened(less, private, public), public.inner, rng)
+        return self.Private(mine), out
+
+    def remedy(self, site: Site, public: Any) -> str:
+        return str(self.method.remedy(self._site(site, public), public.inner))
+
+    def close(self, site: Site, private: Any, public: Any) -> Arrays:
+        less = self._site(site, public)
+        return self.method.close(less, self._opened(less, private, public), public.inner)  # type: ignore[no-any-return]
+
+    def _opened(self, less: Site, private: Any, public: Any) -> Any:
+        """The inner method's private state; it begins with the codes that are left, as if there were no others."""
+        if private.inner is not None:
+            return private.inner
+        return self.method.open(less, public.inner, seeds(self.params.seed, less.name, "open"))
+
+    def _site(self, site: Site, public: Any) -> Site:
+        if not public.kept:
+            return site
+        found = self._less.get(site)
+        if found is None or any(not np.array_equal(a, b) for a, b in zip(found[0], public.kept)):
+            found = (public.kept, without_cells(site, public.kept))
+            self._less[site] = found
+        return found[1]  # type: ignore[no-any-return]
+
+    def _mode(self, n: int) -> str:
+        return f"mode {self.modes[n]!r}" if n < len(self.modes) else f"mode {n + 1}"
+
+    # ---- results: those of the inner method, which knows nothing of the floor but that its sum was taken
+
+    def publish(self, outcome: Any) -> None:
+        """The fitted model of an outcome of any engine."""
+        self.method.facts = self.facts  # its card speaks of the support, too
+        self.method.publish(replace(outcome, public=outcome.public.inner, privates={}))
+
+    @property
+    def model_(self) -> Any:
+        """The fitted model itself."""
+        return getattr(self.method, "model_", self.method)
+
+    def with_params(self, **params: Any) -> Floor:
+        """The same study with some of the method's parameters changed."""
+        return Floor(self.method.with_params(**params), self.minimum, self.modes)
+
+    def __getattr__(self, name: str) -> Any:
+        inner = self.__dict__.get("method")
+        if name.startswith("__") or inner is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(inner, name)

@@ -1,0 +1,89 @@
+"""Codes of few patients between hosts: one sum more, the same model as in one process, and what the books say of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyclinic.engines.flare.folders import read_json
+from polyclinic.engines.flare.result import write_outcome
+from polyclinic.engines.flare.starts import choose
+from polyclinic.engines.registry import federated
+from polyclinic.errors import PeerLost, PolyclinicError
+from polyclinic.federation.floor import SUPPORT, Floor
+from polyclinic.privacy.owner import ledger_of
+from polyclinic.study import Study
+from polyclinic.tensors.floor import carriers
+from polyclinic.tensors.ingest import ingest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the halves' world, which is no package
+
+from test_flare_halves import TRIP, World, _same, hospitals
+
+FLOORED = hospitals.TENSOR.replace("minimum_patients = 1 ", "minimum_patients = 30 ")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("floor"))
+
+
+@pytest.mark.parametrize("adder", ["plain", "masked", "subspace"])
+def test_between_hosts_the_same_codes_are_dropped_as_in_one_process(world: World, adder: str) -> None:
+    path = world.study(f"floor-{adder}", TRIP.format(3, adder), data=FLOORED)
+    order = world.order(path)
+    world.open(order)
+    outcome = world.lead(order).run()
+    assert _same(outcome.public, world.reference(path).public)
+    study = Study.read(path)
+    sites = [ingest(s.node, study, world.root / "alone" / adder / n).site for n, s in world.sites.items()]
+    for mode, kept in enumerate(outcome.public.kept, start=1):
+        total = np.sum([carriers(s.counts(), mode) for s in sites], axis=0)
+        assert np.array_equal(kept, total >= 30) and 0 < kept.sum() < len(kept)
+    assert outcome.releases[0].step.name == SUPPORT
+    for s in world.sites.values():  # the owner's book has the sum by its name
+        assert any(SUPPORT in str(e) for e in ledger_of(s.node).entries)
+
+
+def test_a_run_that_stops_after_the_support_goes_on_to_the_same_model(world: World) -> None:
+    path = world.study("floor-stop", TRIP.format(3, "masked"), data=FLOORED)
+    order = world.order(path)
+    world.open(order)
+    leads: list = []
+    leads.append(world.lead(order, lambda: bool(leads) and leads[0].number >= 1))
+    with pytest.raises(PeerLost, match="stopped"):
+        leads[0].run()
+    world.open(order)
+    assert _same(world.lead(order).run().public, world.reference(path).public)
+
+
+def test_the_coordinator_publishes_the_model_itself(world: World) -> None:
+    path = world.study("floor-model", TRIP.format(2, "masked"), data=FLOORED)
+    order = world.order(path)
+    world.open(order)
+    write_outcome(world.coordinator.run(order.id), world.lead(order).run())
+    best, models = choose(world.coordinator, [order])
+    assert isinstance(models[best], Floor) and models[best].model_.factors_[0].shape[1] == 3
+    assert "how many patients have each code" in str(models[best].privacy_)
+
+
+def test_no_code_left_ends_the_study_and_names_the_modes(world: World) -> None:
+    none = hospitals.TENSOR.replace("minimum_patients = 1 ", "minimum_patients = 5000 ")
+    path = world.study("floor-none", TRIP.format(2, "plain"), data=none)
+    order = world.order(path)
+    world.open(order)
+    with pytest.raises(PolyclinicError, match="no code is left") as e:
+        world.lead(order).run()
+    assert any("mode 'drug'" in f and "5000" in f for f in e.value.faults)
+
+
+def test_with_one_nothing_is_added(world: World) -> None:
+    path = world.study("floor-off", TRIP.format(2, "plain"))
+    assert not isinstance(federated(Study.read(path)), Floor)
+    order = world.order(path)
+    world.open(order)
+    assert all(r.step.name != SUPPORT for r in world.lead(order).run().releases)
+    assert read_json(Path(world.coordinator.run(order.id)) / "order.json")
