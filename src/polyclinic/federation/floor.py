@@ -90,9 +90,8 @@ class Floor(Method[Any, Any, Any]):
             ],
             frozen=True,
         )
-        self.Private = make_dataclass(
-            "FloorPrivate", [("inner", method.Private | None, field(default=None))], frozen=True
-        )  # type: ignore[misc]
+        own = [("inner", method.Private | None, field(default=None))]
+        self.Private = make_dataclass("FloorPrivate", own, frozen=True)  # type: ignore[misc]
         self._less: Any = WeakKeyDictionary()  # a site as the method sees it, made once
 
     def counted(self, sites: Any) -> list[Array]:
