@@ -40,7 +40,7 @@ class Private:
     nothing: int = 0
 
 
-class Idle(Estimator):
+class Idle(Estimator[Params, Public, Private]):
     """Sites that send 200 KB and compute nothing."""
 
     name, Params, Public, Private = "idle", Params, Public, Private

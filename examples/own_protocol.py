@@ -9,74 +9,77 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import Outcome
 from polyclinic.federation.params import Params
-from polyclinic.federation.protocol import Contribution, Step
+from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 
+Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 N = 1e9  # no hospital network has more patients
 
 
 @dataclass(frozen=True)
-class Public:
+class Known:
     """What everybody knows; also the checkpoint."""
 
     round: int
-    carriers: np.ndarray
-    heaviness: np.ndarray
+    carriers: Array
+    heaviness: Array
 
 
 @dataclass(frozen=True)
-class Private:
+class Kept:
     """What stays at a hospital: nothing here."""
 
     seen: int = 0
 
 
-class Carriers(Estimator):
+class Carriers(Estimator[Params, Known, Kept]):
     """Round 1 counts the carriers of every code; round 2 averages how many events a carrier has."""
 
     name = "carriers"
     exact = 1e-12  # several hospitals give the result of one with all patients
-    Params = Params
-    Public = Public
-    Private = Private
+    Public, Private = Known, Kept
 
     # ---- coordinator
 
-    def begin(self, setting, rng):
-        return Public(1, np.zeros(setting.shape[0]), np.zeros(setting.shape[0]))
+    def begin(self, setting: Setting, rng: np.random.Generator) -> Known:
+        return Known(1, np.zeros(setting.shape[0]), np.zeros(setting.shape[0]))
 
-    def next(self, public):
+    def next(self, public: Known) -> Step | None:
         if public.round == 1:
             return Step(1, "carriers", {"count": public.carriers.shape}, bound=N)
         if public.round == 2:
             return Step(2, "events", {"events": public.carriers.shape}, bound=N)
         return None
 
-    def combine(self, step, public, total):
+    def combine(self, step: Step, public: Known, total: Total) -> Known:
         if step.round == 1:
             return replace(public, round=2, carriers=total.arrays["count"])
         return replace(public, round=3, heaviness=total.arrays["events"] / np.maximum(public.carriers, 1))
 
     # ---- hospital
 
-    def open(self, site, public, rng):
-        return Private()
+    def open(self, site: pc.Site, public: Known, rng: np.random.Generator) -> Kept:
+        return Kept()
 
-    def contribute(self, step, site, private, public, rng):
+    def contribute(
+        self, step: Step, site: pc.Site, private: Kept, public: Known, rng: np.random.Generator
+    ) -> tuple[Kept, Contribution]:
         tensor = site.counts()
         who, code = tensor.coords[:, 0], tensor.coords[:, 1]
         if step.round == 1:
             pairs = np.unique(np.column_stack([who, code]), axis=0)
             count = np.bincount(pairs[:, 1], minlength=tensor.shape[1]).astype(float)
             return private, Contribution({"count": count})
-        events = np.bincount(code, weights=tensor.values, minlength=tensor.shape[1])
-        return Private(private.seen + 1), Contribution({"events": events})
+        events = np.bincount(code, weights=tensor.values, minlength=tensor.shape[1]).astype(float)
+        return Kept(private.seen + 1), Contribution({"events": events})
 
-    def close(self, site, private, public):
+    def close(self, site: pc.Site, private: Kept, public: Known) -> Arrays:
         return {}
 
-    def _publish(self, outcome):
-        self.carriers_, self.heaviness_ = outcome.public.carriers, outcome.public.heaviness
+    def _publish(self, outcome: Outcome) -> None:
+        self.carriers_: Array = outcome.public.carriers
+        self.heaviness_: Array = outcome.public.heaviness
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ def test_a_notebook_is_its_page_and_has_no_machine_in_it(book: Path) -> None:
     held = read(book)
     page = FOLDER.parent / "tutorials" / f"{MAKE['PAGES'][book.stem]}.md"
     assert [(c["cell_type"], text(c["source"])) for c in held["cells"]] == MAKE["cells"](page), "run make.py again"
-    for link in re.findall(r"\]\(([^)#]+\.md)", book.read_text(encoding="utf-8")):
-        assert (FOLDER / link).is_file(), link
+    links = re.findall(r"\]\((?!https?:)[^)]*\)", "".join(t for kind, t in MAKE["cells"](page) if kind == "markdown"))
+    assert not links, "a downloaded notebook has no pages beside it"
+    for name in re.findall(r"\(`docs/([^`]+)`\)", book.read_text(encoding="utf-8")):
+        assert (FOLDER.parent / name).is_file(), name
     whole = book.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(home|root|work|tmp|Users|usr|opt|mnt)/", whole)
 

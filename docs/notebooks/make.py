@@ -18,7 +18,7 @@ PAGES = {
     "private-phenotypes": "private-phenotypes",
 }
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)((?:#[^)]*)?)\)")
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 
 
 def cells(page: Path) -> list[tuple[str, str]]:
@@ -29,8 +29,8 @@ def cells(page: Path) -> list[tuple[str, str]]:
 
 
 def _linked(text: str, page: Path) -> str:
-    """Links of a page as they are from the folder of the notebooks."""
-    return LINK.sub(lambda m: f"]({os.path.relpath(page.parent / m[1], HERE)}{m[2]})", text)
+    """Links to other pages as words: a notebook is downloaded and read elsewhere, where a path leads nowhere."""
+    return LINK.sub(lambda m: f"*{m[1]}* (`docs/{os.path.relpath(page.parent / m[2], HERE.parent)}`)", text)
 
 
 def made(page: Path, folder: Path) -> Any:

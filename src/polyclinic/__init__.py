@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.alignment.union import align as align
     from polyclinic.cli.console import follow as follow
     from polyclinic.evaluation.audit import audit as audit
-    from polyclinic.federation.battery import check_protocol as check_protocol
     from polyclinic.federation.moments import FederatedPCA as FederatedPCA
     from polyclinic.federation.moments import Standardizer as Standardizer
     from polyclinic.findings.evaluate import evaluate as evaluate
@@ -38,6 +37,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.phenotypes.trip import TRIP as TRIP
     from polyclinic.privacy.budget import Privacy as Privacy
     from polyclinic.report import plots as plots
+    from polyclinic.report.battery import check_protocol as check_protocol
     from polyclinic.run import Run as Run
     from polyclinic.run import load as load
     from polyclinic.similarity.selection import UnPSLCV as UnPSLCV
@@ -85,7 +85,7 @@ _WHERE = {
     "UnPSLCV": "polyclinic.similarity.selection",
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
-    "check_protocol": "polyclinic.federation.battery",
+    "check_protocol": "polyclinic.report.battery",
     "evaluate": "polyclinic.findings.evaluate",
     "forecast": "polyclinic.findings.evaluate",
     "follow": "polyclinic.cli.console",

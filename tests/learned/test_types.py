@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -38,7 +39,13 @@ def test_keywords_are_the_declared_parameters() -> None:
 WRONG = """
 from dataclasses import dataclass
 import polyclinic as pc
-from polyclinic.phenotypes.factorization import FederatedFactorization
+from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.params import Params
+from polyclinic.federation.protocol import Step
+from polyclinic.mixtures.em import MixtureParams
+from polyclinic.phenotypes.als import CPALSParams
+from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
+from polyclinic.phenotypes.trip import TRIPParams
 from typing import assert_type
 a = pc.TRIP(rnak=3)                      # E
 b = pc.TRIP(rank="twelve")               # E
@@ -58,8 +65,21 @@ class Lacking:
     factors: tuple[int, ...]
 
 
-class Mine(FederatedFactorization):
-    Public = Lacking                     # E
+class Mine(FederatedFactorization[FactorParams, Lacking, Lacking]):  # E
+    pass
+
+
+class Mixed(Estimator[Params, Lacking, Lacking]):
+    Public, Private = Lacking, Lacking
+
+    def next(self, public: int) -> Step | None:  # E
+        return None
+
+
+assert_type(pc.TRIP().params, TRIPParams)
+assert_type(pc.CPALS().params, CPALSParams)
+assert_type(pc.GaussianMixture().params, MixtureParams)
+pc.DPEM().params.nothing                 # E
 
 
 pc.GaussianMixture(covariance_type="round")  # E
@@ -69,6 +89,11 @@ pc.load("m.phenotypes").transform(pc.datasets.icu_network(patients=100)[0], unse
 
 def blocks(path: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.S))
+
+
+def cells(path: Path) -> str:
+    found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(c["source"]) for c in found if c["cell_type"] == "code")
 
 
 def mypy(tmp_path: Path, files: dict[str, str]) -> tuple[str, int]:
@@ -94,7 +119,12 @@ def test_wrong_calls_are_type_errors(tmp_path: Path) -> None:
 def test_readme_tutorials_and_examples_are_typed(tmp_path: Path) -> None:
     pages = {"readme.py": blocks(ROOT / "README.md")}
     pages |= {f"{p.stem.replace('-', '_')}.py": blocks(p) for p in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
+    pages["own_protocol_page.py"] = pages.pop("own_protocol.py")
     pages |= {f"{p.stem}.py": p.read_text() for p in sorted((ROOT / "examples").glob("**/*.py"))}
-    del pages["own_protocol.py"]  # a protocol is written without annotations there, to be short
+    pages |= {
+        f"notebook_{p.stem.replace('-', '_')}.py": cells(p)
+        for p in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+    }
+    assert len(pages) >= 15
     found, code = mypy(tmp_path, {n: t for n, t in pages.items() if t.strip()})
     assert code == 0, found

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Contribution
 
 pytestmark = pytest.mark.protocol
@@ -85,9 +86,47 @@ class Unpicklable(pc.LocalTF):
         self.helper_ = lambda: None
 
 
+class Clinging(pc.LocalTF):
+    """Its model needs what stayed at the sites."""
+
+    name = "clinging"
+
+    def _publish(self, outcome: Any) -> None:
+        super()._publish(outcome)
+        self.weights_ = self.weights_ * (1 + sum(len(a) for a in self.memberships_.values()))
+
+
+class Naming(pc.LocalTF):
+    """Its history names a patient."""
+
+    name = "naming"
+
+    def publish(self, outcome: Any) -> None:
+        super().publish(outcome)
+        self.history_ = [*self.history_[:-1], {**self.history_[-1], "worst": "patient-0-7"}]
+
+
 @pytest.mark.parametrize(
-    ("method", "part"), [(Forgetful, 3), (Forgetful, 6), (Leaky, 4), (Keeping, 15), (Unpicklable, 17)]
+    ("method", "part"),
+    [
+        (Forgetful, "seed"),
+        (Forgetful, "resume"),
+        (Leaky, "releases"),
+        (Keeping, "fit"),
+        (Unpicklable, "pickle"),
+        (Clinging, "publish"),
+        (Naming, "report"),
+        (Forgetful, 3),
+    ],
 )
-def test_the_battery_catches_a_broken_method(method: Any, part: int) -> None:
+def test_the_battery_catches_a_broken_method(method: Any, part: int | str) -> None:
     with pytest.raises(AssertionError, match="failed"):
         pc.check_protocol(method(rank=2, rounds=3), parts=[part])
+
+
+def test_parts_have_names_and_a_wrong_one_is_told_the_right_ones() -> None:
+    done = pc.check_protocol(pc.TRIP(rank=2, rounds=2), parts=["save", 2])
+    assert [(p.number, p.name, p.state) for p in done.parts] == [(16, "save", "passed"), (2, "order", "passed")]
+    with pytest.raises(ConfigError, match="no such part") as e:
+        pc.check_protocol(pc.TRIP(rank=2, rounds=2), parts=["reprot", 99])
+    assert "'reprot'" in str(e.value) and "99" in str(e.value) and "report" in str(e.value)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Battery", "Part", "check_protocol", "example_sites"]
+__all__ = ["PARTS", "Battery", "Check", "Checks", "Part", "Skip", "check_protocol", "example_sites"]
 
 Maker = Callable[..., Fold]
 
@@ -38,6 +38,7 @@ class Part:
     promise: str
     state: str  # "passed" | "failed" | "skipped"
     detail: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,20 @@ class Battery:
         return all(p.state != "failed" for p in self.parts)
 
     def __str__(self) -> str:
-        lines = [f"{p.number:>2} {p.state:<7} {p.promise}" + (f": {p.detail}" if p.detail else "") for p in self.parts]
+        lines = [
+            f"{p.number:>2} {p.name:<10} {p.state:<7} {p.promise}" + (f": {p.detail}" if p.detail else "")
+            for p in self.parts
+        ]
         return "\n".join([f"contract battery of {self.method}", *lines])
+
+
+@dataclass(frozen=True)
+class Check:
+    """A part: what it is called, what it promises, and a function that raises AssertionError, or :class:`Skip`."""
+
+    name: str
+    promise: str
+    run: Callable[[Checks], None]
 
 
 class Skip(Exception):
@@ -81,7 +94,7 @@ def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, 
         a[rng.random(len(who)) < 0.1] = 8 if k else 9  # code 9 occurs at the first site only
         axes = [
             Axis(
-                "patient", tuple(f"{k}-{i}" for i in range(n))
+                "patient", tuple(f"patient-{k}-{i}" for i in range(n))
             ),  # halves follow the patient, also where sites are pooled
             Axis("procedure", tuple(f"p{i}" for i in range(10)), vocabulary="public"),
             Axis("diagnosis", tuple(f"d{i}" for i in range(12)), vocabulary="public"),
@@ -117,7 +130,7 @@ def _close(a: Any, b: Any, tolerance: float) -> tuple[bool, float]:
     return worst <= tolerance, worst
 
 
-class _Checks:
+class Checks:
     """The parts, each a function that raises AssertionError, or Skip with a reason."""
 
     def __init__(self, method: Method[Any, Any, Any], sites: Sequence[Site], noise_seed: int = 7) -> None:
@@ -141,7 +154,7 @@ class _Checks:
     def private(self) -> bool:
         return getattr(self.method.params, "privacy", None) is not None
 
-    def part1(self) -> None:
+    def twin_part(self) -> None:
         """noise off, several sites give the model of all patients in one place"""
         if self.method.exact is None:
             raise Skip("the method is not an exact federation of its central twin")
@@ -151,17 +164,17 @@ class _Checks:
         same, gap = _close(several.public, one.public, self.method.exact)
         assert same, f"differs by {gap:.2e}, promised {self.method.exact:.0e}"
 
-    def part2(self) -> None:
+    def order_part(self) -> None:
         """the order of the list of sites does not matter"""
         a, b = self.run(), self.run(self.sites[::-1])
         assert _bits(a.public) == _bits(b.public), "reversing the list of sites changes the model"
 
-    def part3(self) -> None:
+    def seed_part(self) -> None:
         """deterministic by seed"""
         a, b = self.run(), self.run()
         assert _bits(a.public) == _bits(b.public), "the same seed gives two models"
 
-    def part4(self) -> None:
+    def releases_part(self) -> None:
         """only releases leave a site; shapes do not change with a patient; every released array is in the ledger"""
         fold = self.fold()
         seen: list[Step] = []
@@ -181,7 +194,7 @@ class _Checks:
         for name in sorted(before.keys() & after.keys()):
             assert before[name] == after[name], f"step {name!r}: shapes depend on the patients"
 
-    def part5(self) -> None:
+    def budget_part(self) -> None:
         """the ledger composes to the reported epsilon; a policy below it stops the run before the release"""
         if not self.private:
             raise Skip("no privacy is asked for")
@@ -199,7 +212,7 @@ class _Checks:
             return
         raise AssertionError("a policy of half the budget did not stop the run")
 
-    def part6(self) -> None:
+    def resume_part(self) -> None:
         """restoring a checkpoint of any round gives the same outcome"""
         with one_thread():
             fold = self.fold()
@@ -217,7 +230,7 @@ class _Checks:
                     pass
             assert _bits(again.public) == whole, f"restoring after sum {at + 1} of {len(states)} changes the model"
 
-    def part7(self) -> None:
+    def silent_part(self) -> None:
         """a silent site: the run goes on with a quorum, and stops resumable without one"""
         gone = self.sites[-1].name
         try:
@@ -229,7 +242,7 @@ class _Checks:
         outcome = self.run(silent=lambda step, name: name == gone, quorum=len(self.sites) - 1)
         assert outcome.history, "a quorum of the sites did not finish a round"
 
-    def part8(self) -> None:
+    def wire_part(self) -> None:
         """every message survives encoding; another version is refused by name"""
         fold = self.fold()
         while fold.advance():
@@ -244,7 +257,7 @@ class _Checks:
         else:
             raise AssertionError("a message of another version was accepted")
 
-    def part9(self) -> None:
+    def degenerate_part(self) -> None:
         """degenerate data: an empty site, one patient"""
         first = self.sites[0]
         odd = [*self.sites[1:], first.take([0])]
@@ -258,7 +271,7 @@ class _Checks:
         for a in _arrays(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"
 
-    def part10(self) -> None:
+    def axes_part(self) -> None:
         """axes carry the codes that went in, in their order"""
         if self.method.needs != "tensor":
             raise Skip("no axes")
@@ -274,7 +287,7 @@ class _Checks:
         else:
             raise AssertionError("a site with another order of codes was not refused")
 
-    def part11(self) -> None:
+    def sums_part(self) -> None:
         """plain, masked and subspace give the same outcome"""
         if self.private:
             raise Skip("noise shares differ between sums by design")
@@ -286,7 +299,7 @@ class _Checks:
             same, gap = _close(plain.public, other.public, tolerance)
             assert same, f"{name} differs from plain by {gap:.1e}, promised {tolerance:.0e}"
 
-    def part12(self) -> None:
+    def retry_part(self) -> None:
         """a retried step re-sends the same bytes, also to another roster; only what the way to add leaks is paid anew"""
         fold = self.fold()
         fold.begin()
@@ -307,14 +320,14 @@ class _Checks:
         leaks = bool(fold.adder.leak(roster, step))
         assert len(party.door.ledger.charges()) == paid + leaks, "another attempt has another price than its leak"
 
-    def part13(self) -> None:
+    def return_part(self) -> None:
         """a site that misses steps and returns changes nothing but accuracy"""
         gone = self.sites[0].name
         outcome = self.run(silent=lambda step, name: name == gone and step.round == 2, quorum=len(self.sites) - 1)
         for a in _arrays(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"
 
-    def part14(self) -> None:
+    def facts_part(self) -> None:
         """what an owner reads: every step of a method with facts has a meaning in words"""
         if self.method.facts == MethodFacts():
             raise Skip("the method has no facts; its card says that no attack was studied")
@@ -335,7 +348,7 @@ class _Checks:
         first = self.sites[0]
         return np.asarray(model.transform(first if self.method.needs == "tensor" else first.matrix())).tobytes()
 
-    def part15(self) -> None:
+    def fit_part(self) -> None:
         """a fit gives a frozen value that places patients as the estimator does"""
         model = self.fitted()
         value = model.result_
@@ -346,7 +359,7 @@ class _Checks:
             sizes = {s.patients for s in self.sites} | {sum(s.patients for s in self.sites)}
             assert not set(a.shape) & sizes, f"{name} {a.shape} has a row for every patient"
 
-    def part16(self) -> None:
+    def save_part(self) -> None:
         """what is saved and loaded places patients bit for bit, and the same model gives the same bytes"""
         from polyclinic.learned.file import load, unpack
 
@@ -364,13 +377,27 @@ class _Checks:
             return
         raise AssertionError("a file with a changed bit was read")
 
-    def part17(self) -> None:
+    def pickle_part(self) -> None:
         """a pickled estimator is the same estimator"""
         model = self.fitted()
         back = pickle.loads(pickle.dumps(model))
         assert back.get_params() == model.get_params()
         assert back.result_.to_bytes() == model.result_.to_bytes(), "the model changed on the way"
         assert self.placed(back.result_) == self.placed(model.result_)
+
+    def publish_part(self) -> None:
+        """what travelled between hosts, the public state alone, gives the same model as one process"""
+        model = self.fitted()
+        whole = self.run(method=copy.copy(self.method))
+        if whole.releases and any(r.step.how == "gather" for r in whole.releases):
+            raise Skip("the method gathers contributions: it runs in one process")
+        public = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(whole.public))))
+        there = copy.copy(self.method)
+        assert isinstance(there, Estimator)
+        there.publish(replace(whole, public=public, privates={}, closed={}, lines=()))
+        here, away = model.result_.arrays(), there.result_.arrays()
+        other = [n for n in here if not np.array_equal(here[n], away[n], equal_nan=True)]
+        assert not other and here.keys() == away.keys(), f"{', '.join(other)} differ without the sites' private states"
 
 
 def replace_name(site: Site, name: str) -> Site:
@@ -386,8 +413,22 @@ def _arrays(tree: Any) -> list[Any]:
     return [tree] if isinstance(tree, np.ndarray) else []
 
 
+PARTS: Final = tuple(
+    Check(name, str(part.__doc__), part)
+    for name in (
+        *("twin", "order", "seed", "releases", "budget", "resume", "silent", "wire", "degenerate", "axes", "sums"),
+        *("retry", "return", "facts", "fit", "save", "pickle", "publish"),
+    )
+    for part in (getattr(Checks, f"{name}_part"),)
+)
+
+
 def check_protocol(
-    method: Method[Any, Any, Any], sites: Sequence[Site] | None = None, *, parts: Sequence[int] | None = None
+    method: Method[Any, Any, Any],
+    sites: Sequence[Site] | None = None,
+    *,
+    parts: Sequence[int | str] | None = None,
+    further: Sequence[Check] = (),
 ) -> Battery:
     """Run the contract battery on a method; raises AssertionError with the whole result if a part fails.
 
@@ -398,12 +439,14 @@ def check_protocol(
     sites
         At least three sites; small generated ones by default.
     parts
-        Which parts to run; all by default.
+        Which parts to run, by name or number; all by default.
+    further
+        Parts of rooms above this one (``pc.check_protocol`` brings the report), or your own.
 
     Examples
     --------
     >>> from polyclinic import TRIP
-    >>> check_protocol(TRIP(rank=2, rounds=3), parts=[2, 3]).passed
+    >>> check_protocol(TRIP(rank=2, rounds=3), parts=["order", "seed"]).passed
     True
     """
     if not isinstance(method, Method):
@@ -411,18 +454,26 @@ def check_protocol(
         raise ConfigError(
             f"check_protocol wants a method, got {kind}", hint="e.g. pc.check_protocol(pc.TRIP(rank=2, rounds=3))"
         )
-    checks = _Checks(method, sites if sites is not None else example_sites(method.needs))
+    numbered = dict(enumerate((*PARTS, *further), start=1))
+    named = {check.name: n for n, check in numbered.items()}
+    asked = list(numbered) if parts is None else [named.get(x, 0) if isinstance(x, str) else x for x in parts]
+    strangers = [x for x, n in zip(parts or (), asked) if n not in numbered]
+    if strangers:
+        raise ConfigError(
+            "the battery has no such part", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(named)}"
+        )
+    checks = Checks(method, sites if sites is not None else example_sites(method.needs))
     done = []
-    for number in parts if parts is not None else range(1, 18):
-        check = getattr(checks, f"part{number}")
-        promise = check.__doc__
+    for number in asked:
+        check = numbered[number]
+        state, detail = "passed", ""
         try:
-            check()
-            done.append(Part(number, promise, "passed"))
+            check.run(checks)
         except Skip as e:
-            done.append(Part(number, promise, "skipped", str(e)))
+            state, detail = "skipped", str(e)
         except Exception as e:
-            done.append(Part(number, promise, "failed", f"{type(e).__name__}: {e}"))
+            state, detail = "failed", f"{type(e).__name__}: {e}"
+        done.append(Part(number, check.promise, state, detail, check.name))
     battery = Battery(method.name, tuple(done))
     if not battery.passed:
         raise AssertionError(str(battery))

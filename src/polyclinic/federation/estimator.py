@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold, Outcome, Progress
 from polyclinic.federation.params import Params, checked
-from polyclinic.federation.protocol import Method
+from polyclinic.federation.protocol import Method, P, Pri, Pub
 from polyclinic.learned.file import Learned
 from polyclinic.learned.origin import Origin
 from polyclinic.tensors.doors import Data, as_sites
@@ -23,10 +23,11 @@ from polyclinic.tensors.doors import Data, as_sites
 __all__ = ["Configured", "Estimator"]
 
 
-class Configured:
+class Configured(Generic[P]):
     """Anything made from declared parameters: keyword arguments, all faults at once, scikit-learn's get/set_params."""
 
     Params: ClassVar[type[Params]] = Params
+    params: P
     history_: list[dict[str, Any]]
     traffic_: Any
     privacy_: Any
@@ -179,7 +180,7 @@ class Configured:
             raise ConfigError(f"this {type(self).__name__} is not fitted yet", hint="call .fit(sites) first") from None
 
 
-class Estimator(Configured, Method[Any, Any, Any]):
+class Estimator(Configured[P], Method[P, Pub, Pri]):
     """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
 
     lines_: tuple[Any, ...]  # of the books, for what is built on this
@@ -228,7 +229,7 @@ class Estimator(Configured, Method[Any, Any, Any]):
         if outcome.heads and "result_" in self.__dict__:
             self.result_ = self.result_.with_origin(receipts={n: asdict(h) for n, h in outcome.heads.items()})
 
-    def chosen_from(self, others: Sequence[Estimator]) -> None:
+    def chosen_from(self, others: Sequence[Estimator[P, Pub, Pri]]) -> None:
         """This fit was chosen among several starts: its card and its lines are those of all of them."""
         from polyclinic.privacy.card import make_card
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -283,7 +283,10 @@ class Nothing:
     empty: bool = True
 
 
-class _FromMoments(Estimator):
+MP = TypeVar("MP", bound=MomentParams)
+
+
+class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
     """Common half of standardising and PCA: the sums."""
 
     needs = "features"
@@ -419,7 +422,7 @@ class _FromMoments(Estimator):
         raise NotImplementedError
 
 
-class Standardizer(StandardizerTyped, _FromMoments):
+class Standardizer(StandardizerTyped, _FromMoments[MomentParams]):
     """Bring every feature to mean 0 and standard deviation 1 over all hospitals' patients; only sums leave a hospital.
 
     Without privacy it equals pooled standardising (divisor n) to rounding. With ``privacy`` all records are clipped to a
@@ -451,7 +454,7 @@ class Standardizer(StandardizerTyped, _FromMoments):
         return np.asarray((X - self.mean_) / self.scale_)
 
 
-class FederatedPCA(FederatedPCATyped, _FromMoments):
+class FederatedPCA(FederatedPCATyped, _FromMoments[PCAParams]):
     """The directions in which patients differ most, from summed covariances; every hospital projects its own patients.
 
     Attributes

@@ -34,7 +34,7 @@ class Nothing:
     """An act keeps nothing from one sum to the next."""
 
 
-class Act(Configured, Method[Any, Any, Any]):
+class Act(Configured[Any], Method[Any, Any, Any]):
     """Base of the acts: places patients once, keeps no private state."""
 
     Params: ClassVar[type[Params]] = ActParams

@@ -121,7 +121,7 @@ class MixturePublic:
     frame: Array | None = None  # (2, m) its centre and half-width
 
 
-class GaussianMixture(GaussianMixtureTyped, FittedMixture):
+class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, MixturePublic, Nothing]):
     """Groups of patients that all hospitals agree on; the same fit as on pooled data, and no record leaves.
 
     From the same start every parameter equals scikit-learn's on the pooled records. With ``privacy`` records are clipped

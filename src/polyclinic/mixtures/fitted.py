@@ -12,7 +12,7 @@ from polyclinic.errors import DataError
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.federation.moments import complete
-from polyclinic.federation.protocol import seeds
+from polyclinic.federation.protocol import P, Pri, Pub, seeds
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.learned.origin import Origin
@@ -32,7 +32,7 @@ def _sites(data: Any) -> list[Site] | None:
     return None
 
 
-class FittedMixture(Estimator):
+class FittedMixture(Estimator[P, Pub, Pri]):
     """Attributes and methods after ``fit``; sites in, answers per site out; a matrix in, an array out.
 
     Attributes

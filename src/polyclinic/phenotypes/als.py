@@ -58,7 +58,7 @@ class Run:
     history: list[dict[str, Any]]
 
 
-class CPALS(CPALSTyped, PooledLikelihood, Central):
+class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
     """Phenotypes from all patients under one roof, by alternating least squares.
 
     Minimises 1/2 ||O - X||^2 over all cells (``zeros="observed"``) or over the nonzeros only (``"missing"``), plus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,10 @@ __all__ = ["Central", "Data"]
 Matrix = NDArray[np.float64]
 
 
-class Central(Factorization):
+WP = TypeVar("WP", bound=WeightedParams)
+
+
+class Central(Factorization[WP]):
     """A factorization of the pooled union.
 
     Attributes
@@ -44,7 +47,6 @@ class Central(Factorization):
     objective_: float
     starts_: list[dict[str, Any]]
     stability_: float | None
-    params: WeightedParams
 
     def _pool(self, data: Data) -> tuple[SparseTensor, list[tuple[str, int]]]:
         """The union with the patients' weights, and the sites' names and numbers of patients in its order."""

@@ -105,7 +105,7 @@ class DPEMPrivate:
     """Nothing is carried over: a patient is placed anew in every round."""
 
 
-class DPEM(DPEMTyped, FederatedFactorization):
+class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate]):
     """Phenotypes that say nothing about any one patient: differential privacy for whole patients, by EM on noisy sums.
 
     With ``privacy=pc.Privacy(epsilon, delta)`` everything that leaves a hospital is paid for; without it this is plain

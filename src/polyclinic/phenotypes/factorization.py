@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self, overload
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Configured, Estimator
 from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.federation.params import Params
+from polyclinic.federation.protocol import Pri
 from polyclinic.learned.coverage import Coverage
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.phenotypes import Phenotypes
@@ -73,7 +74,10 @@ class WeightedParams(FactorParams):
         return self.saturation if self.weighting == "saturating" else None
 
 
-class Factorization(Configured):
+FP = TypeVar("FP", bound=FactorParams)
+
+
+class Factorization(Configured[FP]):
     """The results of a fit, in canonical form.
 
     Attributes
@@ -206,7 +210,10 @@ class FactorPublic(Protocol):
     def objective(self) -> float | None: ...
 
 
-class FederatedFactorization(Factorization, Estimator):
+FPub = TypeVar("FPub", bound=FactorPublic)
+
+
+class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
     """A phenotype model learned by a protocol of the fold.
 
     Its Public state has ``factors`` (tuple of feature factors), ``energy`` (R,) or None, ``objective`` and ``last``

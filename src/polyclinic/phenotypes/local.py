@@ -52,7 +52,7 @@ class AlonePrivate:
     done: bool = False
 
 
-class LocalModel(LocalModelTyped, FederatedFactorization):
+class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, AlonePublic, AlonePrivate]):
     """What hospitals find alone: CPALS at each site, columns matched by the Hungarian method to the site with the most
     nonzeros (TRIP's pivot), averaged once with equal weights, as in the TRIP paper.
 

@@ -78,7 +78,7 @@ class LocalPrivate:
     passes: int = 0
 
 
-class LocalTF(LocalTFTyped, FederatedFactorization):
+class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, LocalPrivate]):
     """Phenotypes by averaging: hospitals learn alone for a while, meet, average, and go on from the average.
 
     ``tol`` is the relative change of the squared error met during a pass (observed: over all cells; missing: over nonzeros).

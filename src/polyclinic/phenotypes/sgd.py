@@ -48,7 +48,7 @@ class Run:
     history: list[dict[str, Any]]
 
 
-class CPSGD(CPSGDTyped, Central):
+class CPSGD(CPSGDTyped, Central[CPSGDParams]):
     """Phenotypes from all patients under one roof, by stochastic passes (P-SGD, the baseline of DPFact).
 
     ``zeros="observed"`` (default) counts every cell: batches of patients, memberships by HALS, a projected gradient

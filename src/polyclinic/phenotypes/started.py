@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Outcome
-from polyclinic.federation.protocol import Setting
-from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
+from polyclinic.federation.protocol import Pri, Setting
+from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams
 from polyclinic.phenotypes.gramstart import STARTS, GramStart, StartPublic
 from polyclinic.phenotypes.start import start as random_start
 from polyclinic.tensors.site import Site
@@ -114,10 +114,11 @@ def _gram(
     return GramStart(shape, rank, seed, starts, buckets)
 
 
-class Started(FederatedFactorization):
-    """A federated phenotype model with a shared start; its Public state has ``start`` (a StartPublic) and ``gain``."""
+SP = TypeVar("SP", bound=StartedParams)
 
-    params: StartedParams
+
+class Started(FederatedFactorization[SP, FPub, Pri]):
+    """A federated phenotype model with a shared start; its Public state has ``start`` (a StartPublic) and ``gain``."""
 
     def _begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
         """How to start, as far as it is known before any sum, and the factors to start from."""

@@ -85,7 +85,7 @@ class SumPrivate:
     first: bool = True
 
 
-class SumALS(SumALSTyped, SumLikelihood, Started):
+class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPrivate]):
     """Exactly pooled least squares by sums: the baseline to beat in rounds, at the price of R x R more numbers a mode.
 
     With ``loss="poisson"`` (counts) or ``"bernoulli"`` (yes/no) the likelihood is climbed instead, one sum a round

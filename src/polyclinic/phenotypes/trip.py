@@ -101,7 +101,7 @@ class TRIPPrivate:
     aside: Array | None = None
 
 
-class TRIP(TRIPTyped, Started):
+class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
 
     It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and

@@ -101,7 +101,7 @@ class UnPSLPrivate:
     rho: float
 
 
-class ConsensusUnPSL(Estimator):
+class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
     """Learn one similarity from several hospitals' labelled patients; only sums leave them.
 
     A hospital with fewer than two patients has no pair: it takes part in the means and adds nothing to the loss.

@@ -115,7 +115,7 @@ def pair_gradients(
     return np.asarray(c[:, None, None] * G).reshape(len(c), -1)
 
 
-class PrivateUnPSL(Estimator):
+class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
     """Learn a similarity between hospitals under patient-level differential privacy (add or remove one patient)."""
 
     name = "unpsl-private"

@@ -92,7 +92,7 @@ class Answer:
     note: str = ""
 
 
-class PrototypeSearch(Estimator):
+class PrototypeSearch(Estimator[SearchParams, SearchPublic, Nothing]):
     """Ask every hospital about how many of its patients resemble a prototype, and which share of them has the outcome."""
 
     name = "prototype-search"
