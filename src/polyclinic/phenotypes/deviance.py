@@ -20,6 +20,10 @@ from polyclinic.tensors.site import Site
 if TYPE_CHECKING:
     from polyclinic.phenotypes.sumals import SumALSParams, SumPrivate, SumPublic
 
+    Base = FederatedFactorization[SumALSParams, SumPublic, SumPrivate]
+else:
+    Base = FederatedFactorization  # SumALS names the types: its file reads this one
+
 __all__ = ["LossParams", "SumLikelihood"]
 
 HEADROOM = 1e5  # how far a site's sums may exceed the unit, the number of nonzeros
@@ -53,10 +57,8 @@ class LossParams(WeightedParams):
         return self
 
 
-class SumLikelihood(FederatedFactorization):
+class SumLikelihood(Base):
     """What SumALS does in place of sweeps where ``loss`` is no least squares."""
-
-    params: SumALSParams
 
     @property
     def _loss(self) -> Likelihood:

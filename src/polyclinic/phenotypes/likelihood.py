@@ -23,6 +23,10 @@ from polyclinic.tensors.sparse import SparseTensor
 if TYPE_CHECKING:
     from polyclinic.phenotypes.als import CPALSParams
 
+    Base = Central[CPALSParams]
+else:
+    Base = Central  # CPALS names the type: its file reads this one
+
 __all__ = ["PooledLikelihood"]
 
 Matrix = NDArray[np.float64]
@@ -38,10 +42,8 @@ class Run:
     history: list[dict[str, Any]]
 
 
-class PooledLikelihood(Central):
+class PooledLikelihood(Base):
     """What CPALS does where ``loss`` is no least squares."""
-
-    params: CPALSParams
 
     def _weigh(self, union: SparseTensor) -> SparseTensor:
         return super()._weigh(union) if self.params.loss == "squares" else union
