@@ -179,7 +179,7 @@ def recover(
 
     (file,) = _files(path)
     ledger = _open(path, file)
-    heads = [h for p in head or () for h in _anchors(p).values()]
+    heads = [h for p in head or () for h in _anchors(p).values()] + _witnessed(path)
     found = recovery.what_is_left(ledger, heads)
     lost = "unknown: the cohort counts as spent" if found.spent is None else f"mu^2 {found.spent:.6g}"
     value: dict[str, Any] = {
@@ -212,6 +212,17 @@ def recover(
         console.print(
             "  restore a backup, or: polyclinic ledger recover ... --write --by NAME --why TEXT", markup=False
         )
+
+
+def _witnessed(path: Path) -> list[Head]:
+    """Heads of this site's own book that other sites showed it."""
+    if path.suffix != ".toml":
+        return []
+    from polyclinic.privacy.owner import witness_of
+    from polyclinic.study import Node
+
+    node = Node.read(path)
+    return [k.head for k in witness_of(node).about(node.name)]
 
 
 def _anchors(path: Path | None) -> dict[str, Head]:

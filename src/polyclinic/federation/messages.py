@@ -33,9 +33,10 @@ MOST: Final = 2**62
 
 @dataclass(frozen=True)
 class Hello:
-    """A sign of life."""
+    """A sign of life; ``books``: what is known of everybody's book (``privacy.watch``)."""
 
     full: bool = False
+    books: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Take:
     agreed: Mapping[str, Any] = field(default_factory=dict)
     commit: tuple[int, int] | None = None
     round: int = 0  # for the coordinator's own count of bytes
+    books: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError("not bytes")
+    return value
+
+
 def _totals(value: Any) -> tuple[Opened, ...]:
     return tuple(Opened.read(v) for v in _list(value, dict, NAMES))
 
@@ -209,6 +217,7 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "full": _truth,
+    "books": _bytes,
     "number": _whole,
     "attempt": _count,
     "round": _whole,

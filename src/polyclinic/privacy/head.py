@@ -133,7 +133,8 @@ class BookKey:
 
         text = json.dumps(summary, separators=(",", ":")).encode()
         if len(text) > SIZE:
-            text = json.dumps({"all": summary.get("all")}, separators=(",", ":")).encode()
+            short = {k: summary[k] for k in ("time", "all") if k in summary}
+            text = json.dumps(short, separators=(",", ":")).encode()
         nonce = os.urandom(12)
         return (nonce + ChaCha20Poly1305(self._secret()).encrypt(nonce, text.ljust(SIZE), None)).hex()
 

@@ -219,12 +219,13 @@ class Ledger:
 
             syslog.syslog(f"polyclinic book {self.site}: {self._reading.count} lines, head {self._reading.hash}")
 
-    def _signed(self) -> Head:
+    def _signed(self, *, light: bool = False) -> Head:
         read = self._reading
         if self.path is None or not read.key:
             return Head(read.count, read.hash)
         key = self._own_key()
-        bare = Head(read.count, read.hash, self.site, read.book, key.public, key.seal(read.tally.summary()))
+        seal = "" if light else key.seal(read.tally.summary())
+        bare = Head(read.count, read.hash, self.site, read.book, key.public, seal)
         return Head(**{**asdict(bare), "signature": key.sign(bare.signed_words()).hex()})
 
     def _write_state(self) -> None:
@@ -296,10 +297,26 @@ class Ledger:
             self._write(Note(f"a line of {torn} bytes was cut by a crash before its release; removed"))
         read.looked(self.path)
 
+    def against(self, head: Head, name: str) -> list[str]:
+        """What speaks against this book, given a head of this site's that ``name`` kept; empty if it is one of this book.
+
+        Parameters
+        ----------
+        head
+            Signed by a key that this site vouched for (``witness.Known``).
+        name
+            Who kept it, for the words.
+        """
+        with self._opened():
+            return self._against(head, name)
+
     def _against(self, head: Head | None, name: str) -> list[str]:
-        """Whether a head that was kept elsewhere is one of this book."""
         if head is None:
             return [f"{name} is not readable"]
+        if self._reading.tally.owned_up(head.book, head.count, head.hash):
+            return []
+        if head.key and self._reading.key and head.key != self._reading.key:
+            return [f"{name} knows another book of this site, of {head.count} lines: it was lost with its key"]
         told = f"line {head.count} is not the one that {name} names: the book was put back or rewritten"
         if head.count > self._reading.count:
             return [f"{self._reading.count} line(s), and {name} knows of {head.count}: the book was cut or put back"]
@@ -339,7 +356,8 @@ class Ledger:
             faults += told
             kept += [] if found is None else [(found, f"the anchor {self.anchor}")]
         for head, name in kept:
-            if head.count and whole.hashes.get(head.count) != head.hash:
+            lost = whole.tally.owned_up(head.book, head.count, head.hash)
+            if head.count and not lost and whole.hashes.get(head.count) != head.hash:
                 faults.append(
                     f"line {head.count} is not the one that {name} names: the ledger was put back or rewritten"
                 )
@@ -350,6 +368,12 @@ class Ledger:
         """The end of the book, signed: for witnesses."""
         with self._opened():
             return self._signed()
+
+    @property
+    def light_head(self) -> Head:
+        """The same without what was spent: it travels with every release."""
+        with self._opened():
+            return self._signed(light=True)
 
     @property
     def tally(self) -> Tally:

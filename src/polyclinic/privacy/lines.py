@@ -173,7 +173,11 @@ class Erase:
 
 @dataclass(frozen=True)
 class Gap:
-    """Lines are missing; what a sealed head says was spent in them, charged here."""
+    """Lines are missing; what a sealed head says was spent in them, charged here.
+
+    ``book`` and ``heads`` name what was lost: the book (where it is another than this one), and the hashes of the heads that
+    others kept of it.
+    """
 
     kind: ClassVar[str] = "gap"
     count: int  # how many lines the lost book had
@@ -182,6 +186,8 @@ class Gap:
     why: str
     cohort: str = "all"
     events: tuple[Event, ...] = ()
+    book: str = ""
+    heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

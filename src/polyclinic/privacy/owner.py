@@ -13,9 +13,10 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
 from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.witness import Witness
 from polyclinic.study import Node
 
-__all__ = ["LedgerRule", "door_of", "ledger_of", "noise_of", "outbox_of", "policy_of"]
+__all__ = ["LedgerRule", "door_of", "ledger_of", "noise_of", "outbox_of", "policy_of", "witness_of"]
 
 
 class LedgerRule(BaseModel):
@@ -135,6 +136,11 @@ def noise_of(node: Node) -> Noise:
 def outbox_of(node: Node) -> Path:
     """The folder of releases that wait for the owner."""
     return node.home / "outbox"
+
+
+def witness_of(node: Node) -> Witness:
+    """What this site keeps of everybody's books; of its own, what others showed it."""
+    return Witness(node.home / "federation" / "witness.json")
 
 
 def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.0) -> Door:

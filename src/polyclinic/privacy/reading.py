@@ -40,6 +40,10 @@ class Reading:
 
     def add(self, entry: Entry, line: bytes) -> None:
         """Take in a line that holds."""
+        if isinstance(entry.body, Gap):
+            body = entry.body
+            kept = [*body.heads, *([body.hash] if body.hash else [])]
+            self.tally.gaps.append([body.book or self.book, self.count, body.count, kept])
         self._before, self.hash = self.hash, entry.hash
         self.count = entry.number + 1
         self.offset += len(line)

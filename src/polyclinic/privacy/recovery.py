@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import math
 import time
 from collections.abc import Iterable
@@ -12,8 +13,9 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Gap
+from polyclinic.privacy.lines import Gap, opened
 from polyclinic.privacy.reading import Reading, read_head
+from polyclinic.privacy.tally import Tally
 
 __all__ = ["Recovery", "recover", "what_is_left"]
 
@@ -37,6 +39,7 @@ class Recovery:
     faults: tuple[str, ...]
     known: Head | None
     spent: float | None
+    marks: tuple[str, ...] = ()  # hashes of every head that this book does not have
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -47,28 +50,62 @@ class Recovery:
 
 
 def what_is_left(ledger: Ledger, heads: Iterable[Head] = ()) -> Recovery:
-    """Read a book as far as it holds, and compare it with every head that was kept: its own, its anchor's, yours."""
+    """Read a book as far as it holds, and compare it with every head that was kept: its own, its anchor's, yours.
+
+    Lines that were written after the known head was made are not part of what it adds up: they are kept, and what was lost
+    is the head's sum without the lines that are older than it.
+    """
     assert ledger.path is not None
     told: list[str] = []
     files = [p for p in (_file(ledger, ".head"), ledger.anchor) if p is not None]
     kept = [h for p in files if (h := read_head(p, told)) is not None] + list(heads)
     read, faults = _prefix(ledger.path)
+    damaged = bool(faults)  # lines after the good ones are lost, and only a head that counts them tells what they were
     key = BookKey.of(_file(ledger, ".key"), make=False)
     if key is None:
         faults.append("the book's key is gone: no sealed head can be read, and nothing more can be signed with it")
-    kept = [h for h in kept if key is not None and (not h.signature or (h.valid and h.key == key.public))]
-    known = max(kept, key=lambda h: h.count, default=None)
-    if known is not None and known.count <= read.count and read.hashes.get(known.count) == known.hash:
-        return Recovery(read.count, read.offset, (*told, *faults), known, 0.0)
+    whose = read.key or ("" if key is None else key.public)
+    unknown = [h for h in kept if (h.valid or not h.signature) and not _has(read, h)]
+    own = [h for h in unknown if not h.signature or h.key == whose]
+    other = [h for h in unknown if h.signature and h.key != whose]
+    known = max(own or other, key=lambda h: h.count, default=None)
+    marks = tuple(sorted({h.hash for h in unknown}))
+    if known is None:
+        known = max((h for h in kept if _has(read, h)), key=lambda h: h.count, default=None)
+        nothing = known is not None and not damaged
+        return Recovery(read.count, read.offset, (*told, *faults), known, 0.0 if nothing else None)
+    faults += [
+        f"{read.count} line(s) hold, and a head that was kept knows of {h.count}"
+        if h.count > read.count
+        else f"line {h.count} is not the one of a head that was kept: the book was put back or rewritten"
+        for h in (known,)
+    ]
     spent = None
-    summary = key.unseal(known.sealed) if key is not None and known is not None and known.sealed else None
+    sealed = [h for h in own if h.sealed and h.count == known.count]
+    summary = key.unseal(sealed[0].sealed) if key is not None and sealed and not other else None
     if summary is not None:
-        mu2, unbounded, held = (float(x) for x in summary["all"])
-        lost = mu2 + held - read.tally.all.mu2
-        spent = max(lost, 0.0) if not unbounded > read.tally.all.unbounded and math.isfinite(lost) else None
-    if known is not None and known.count > read.count:
-        faults.append(f"{read.count} line(s) hold, and a head that was kept knows of {known.count}")
-    return Recovery(read.count, read.offset, (*told, *faults), known, spent)
+        before = _before(ledger.path, read, float(summary.get("time", math.inf)))
+        mu2, beyond, held = (float(x) for x in summary["all"])
+        lost = mu2 + held - before.all.mu2
+        spent = max(lost, 0.0) if not beyond > before.all.beyond and math.isfinite(lost) else None
+    return Recovery(read.count, read.offset, (*told, *faults), known, spent, marks)
+
+
+def _has(read: Reading, head: Head) -> bool:
+    """Whether a head is one of this book, or one that a gap owns up to."""
+    if read.tally.owned_up(head.book, head.count, head.hash):
+        return True
+    return not head.count or (head.count <= read.count and read.hashes.get(head.count) == head.hash)
+
+
+def _before(path: Path, read: Reading, moment: float) -> Tally:
+    """What the lines add up to that are not newer than a moment (by this site's own clock)."""
+    made = Tally()
+    for line in path.read_bytes()[: read.offset].splitlines(keepends=True) if path.exists() else ():
+        entry, _ = opened(line.removesuffix(b"\n"))
+        if calendar.timegm(time.strptime(entry.time, "%Y-%m-%dT%H:%M:%SZ")) <= moment:
+            made.add(entry.body)
+    return made
 
 
 def recover(ledger: Ledger, found: Recovery, *, by: str, why: str) -> Gap:
@@ -76,10 +113,6 @@ def recover(ledger: Ledger, found: Recovery, *, by: str, why: str) -> Gap:
     assert ledger.path is not None
     if not by.strip() or not why.strip():
         raise ConfigError("a gap needs who answers for it, and why", hint="--by NAME --why TEXT")
-    if _file(ledger, ".key").exists() is False:
-        raise ConfigError(
-            f"{ledger.path}: the book's key is gone", hint="restore it, or begin a new book under another [ledger] path"
-        )
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     data = ledger.path.read_bytes() if ledger.path.exists() else b""
     if data:
@@ -88,13 +121,18 @@ def recover(ledger: Ledger, found: Recovery, *, by: str, why: str) -> Gap:
         _file(ledger, suffix).unlink(missing_ok=True)
     if ledger.anchor is not None:
         ledger.anchor.unlink(missing_ok=True)
-    if found.bytes:
+    lost_key = not _file(ledger, ".key").exists()
+    if found.bytes and not lost_key:
         ledger.path.write_bytes(data[: found.bytes])
         ledger.path.chmod(0o600)
     fresh = Ledger(ledger.path, site=ledger.site, anchor=ledger.anchor)
     fresh.repair()
-    count, mark = (found.known.count, found.known.hash) if found.known is not None else (found.good, "")
-    gap = Gap(max(count, fresh.count), mark, by, why, events=found.events)
+    known = found.known
+    count, mark, book = (found.good, "", "") if known is None else (known.count, known.hash, known.book)
+    # without its key no line can follow the old ones: another book begins, with everything counted as spent
+    events = (Unbounded(),) if lost_key else found.events
+    with_key = fresh.count + (1 if not fresh.count else 0)  # the line that carries a new key comes first
+    gap = Gap(max(count, with_key), mark, by, why, events=events, book=book, heads=found.marks)
     fresh.write(gap)
     return gap
 

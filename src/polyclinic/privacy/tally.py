@@ -49,6 +49,11 @@ class Account:
         else:
             self.others.append(event)
 
+    @property
+    def beyond(self) -> int:
+        """How many releases ``mu^2`` does not speak of: without a bound, or of another kind."""
+        return self.unbounded + len(self.others)
+
     def epsilon(self, delta: float, more: float = 0.0) -> float:
         """Patient-level epsilon of everything that has a bound, with ``more`` (of ``mu^2``) added."""
         mu2 = self.mu2 + more
@@ -86,6 +91,7 @@ class Tally:
         self.identities: set[str] = set()
         self.policy = ""  # digest of the rules that were written last
         self.approved: set[str] = set()  # digests of facts or bytes that the owner let out
+        self.gaps: list[list[Any]] = []  # book, first and last lost line, hashes of heads that were kept of it
 
     def add(self, body: Body) -> None:
         """Take in a line."""
@@ -191,6 +197,10 @@ class Tally:
         )
         return account.epsilon(delta, held + more)
 
+    def owned_up(self, book: str, count: int, digest: str) -> bool:
+        """Whether a ``gap`` speaks of the book and the line that a head names."""
+        return any(digest in heads or (b == book and first < count <= last) for b, first, last, heads in self.gaps)
+
     # ---- as plain values
 
     def summary(self) -> dict[str, Any]:
@@ -198,8 +208,9 @@ class Tally:
         at = time.time()
         held = {c: sum(r.left(at) for r in self.open.values() if r.cohort == c) for c in self.cohorts}
         return {
-            "all": [self.all.mu2, self.all.unbounded, sum(r.left(at) for r in self.open.values())],
-            **{f"cohort {c}": [a.mu2, a.unbounded, held[c]] for c, a in self.cohorts.items()},
+            "time": at,
+            "all": [self.all.mu2, self.all.beyond, sum(r.left(at) for r in self.open.values())],
+            **{f"cohort {c}": [a.mu2, a.beyond, held[c]] for c, a in self.cohorts.items()},
         }
 
     def state(self) -> dict[str, Any]:
@@ -219,6 +230,7 @@ class Tally:
             "identities": sorted(self.identities),
             "policy": self.policy,
             "approved": sorted(self.approved),
+            "gaps": self.gaps,
         }
 
     @classmethod
@@ -237,4 +249,5 @@ class Tally:
         made.releases = dict(state["releases"])
         made.identities, made.approved = set(state["identities"]), set(state["approved"])
         made.policy = str(state["policy"])
+        made.gaps = [list(g) for g in state.get("gaps", ())]
         return made

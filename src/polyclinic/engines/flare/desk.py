@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any, Final, assert_never
 
 from polyclinic import __version__
@@ -42,8 +43,9 @@ from polyclinic.federation.sums.masked import Masked
 from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.federation.sums.tag import Tag
 from polyclinic.federation.words import read_words
-from polyclinic.privacy.owner import policy_of
+from polyclinic.privacy.owner import ledger_of, policy_of, witness_of
 from polyclinic.privacy.release import Contribution
+from polyclinic.privacy.watch import Watch
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
 
@@ -174,9 +176,11 @@ class Desk:
     def _answer(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         id, ask = read_ask(tree)
         if isinstance(ask, Hello):
-            return self._hello(full=ask.full)
+            return {**self._hello(full=ask.full), "books": self._watch.hear(ask.books)}
         if self._state != "ready":
             return self._standing()
+        if isinstance(ask, Take) and self._unheard(ask):
+            return {"state": "working"}
         with self._lock:
             task = self._tasks.get(id)
             if task is None:
@@ -189,6 +193,24 @@ class Desk:
             return task.result(PATIENCE)
         except Unfinished:
             return {"state": "working"}
+
+    @cached_property
+    def _watch(self) -> Watch:
+        """What others know of this site's book, and this site of theirs."""
+        keys = {n: bytes.fromhex(k) for n, k in self.order.keys.items()}
+        witness, ledger = witness_of(self.folder.node), ledger_of(self.folder.node)
+        return Watch(self.me, self.order.digest, keys, witness, ledger, self.folder.identity().sign)
+
+    def _unheard(self, ask: Take) -> bool:
+        """Whether somebody of this sum has not told yet what is known of this site's book; waits a moment for it."""
+        self._watch.hear(ask.books or b"{}")
+        end = time.monotonic() + 1.0
+        while missing := self._watch.lacking([s for s in ask.sites if s in self.order.sites]):
+            if time.monotonic() > end:
+                append_event(self.folder.events, event="waiting", study=self.order.id, reasons=list(missing))
+                return True
+            time.sleep(0.01)
+        return False
 
     def _act(self, ask: Ask) -> dict[str, Any]:
         match ask:
@@ -389,6 +411,7 @@ class Desk:
             least = max(least, policy_of(self.folder.node).min_sites)
         if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < least:
             raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
+        self._watch.check(sites)
         if self._peers:
             self._settle(ask.commit)
         elif (more := self._follow(ask)) is not None:
@@ -436,7 +459,7 @@ class Desk:
             for m in early:
                 out += self._receive(m)
         vote = {} if self._peers else {"vote": self._vote()}
-        return {"state": "done", "mail": self._dispatch(out), **vote}
+        return {"state": "done", "mail": self._dispatch(out), "books": self._watch.hear(), **vote}
 
     def _contributions(self, step: Step, public: Any, roster: Roster, number: int) -> dict[str, Contribution]:
         """What each node releases. Whatever goes wrong in here may depend on data: the owner reads it, others hear a word."""

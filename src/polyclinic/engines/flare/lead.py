@@ -30,6 +30,8 @@ from polyclinic.federation.protocol import Method
 from polyclinic.federation.refusals import told
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.head import Head, heads_of
+from polyclinic.privacy.watch import Relay
+from polyclinic.privacy.witness import Witness
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
 
@@ -90,6 +92,8 @@ class Lead:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(4 * len(order.sites) + 4, thread_name_prefix="ask")
         self._largest: dict[str, int] = {}  # bytes of a site's largest answer so far
+        keys = {n: bytes.fromhex(k) for n, k in order.keys.items()}
+        self.books = Relay(order.digest, keys, Witness(folder.parent / "witness.json"))
         self.pulse = Pulse(order.sites, self._hello, self._changed)
 
     # ---- talking
@@ -99,6 +103,8 @@ class Lead:
 
     def _once(self, site: str, value: Mapping[str, Any], timeout: float) -> dict[str, Any] | None:
         """One ask and its answer, or None if none came or it cannot be read."""
+        if value["what"] in ("hello", "step"):
+            value = {**value, "books": self.books.bundle(site)}
         data = seal_ask(self.identity, self.order.digest, site, value)
         if value["what"] == "hello":
             raw = self._send(site, data, timeout)
@@ -115,6 +121,8 @@ class Lead:
             return None
         if not isinstance(answer, dict) or not isinstance(answer.get("state"), str):
             return None
+        if isinstance(answer.get("books"), bytes) and (faults := self.books.heard(site, answer["books"])):
+            self._changed(site, "refused", faults)
         if value["what"] != "hello" and self.conductor is not None:
             number = int(value.get("round", 0))
             with self._lock:
@@ -174,6 +182,9 @@ class Lead:
             self._gather()
             self._restore()
             outcome = self._sums()
+            self.pulse.look(self._ready())  # the ends of all books, and then everybody has them
+            self.books.pass_on()
+            self.pulse.look(self._ready())
             append_event(self.events, event="finished", seconds=round(time.perf_counter() - started, 3))
             return outcome
         finally:
@@ -208,6 +219,9 @@ class Lead:
             elif now - begin > self.order.deadline:
                 raise self._lost(f"{len(ready)} sites are ready after {self.order.deadline:g} s")
             time.sleep(0.05)
+        for _ in range(3):  # nonces, statements, and once more for who came late; the pulse goes on with it
+            if not self.books.complete(self._ready()):
+                self.pulse.look(self._ready())
         if self.order.alignment is not None:
             agree_on_codes(self)
         self._setting = self._agree(self._ready())

@@ -1,0 +1,75 @@
+"""Row 24 between hosts: a book that was put back, or deleted with everything beside it, is found before anything leaves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hostile_world import World
+
+from polyclinic.engines.flare import lead, pulse
+from polyclinic.engines.flare.leads import lead_for
+from polyclinic.errors import PeerLost
+from polyclinic.privacy.owner import ledger_of, witness_of
+
+METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(pulse, "EVERY", 0.1)
+    monkeypatch.setattr(lead, "GRACE", 3.0)
+
+
+def run(world: World, name: str):
+    order = world.order(name, METHOD)
+    world.desks = {}
+    for n in world.sites:
+        from polyclinic.engines.flare.desk import Desk
+
+        world.desks[n] = Desk(order, world.sites[n], world._post)
+    made = lead_for(
+        order,
+        world.key,
+        world.coordinator.run(order.id),
+        lambda site, data, seconds: world.desks[site].answer(data),
+        lambda: False,
+    )
+    return made.run()
+
+
+def save(world: World, site: str, to: Path) -> None:
+    shutil.copytree(world.sites[site].node_path.parent, to)
+
+
+def restore(world: World, site: str, saved: Path) -> None:
+    """Everything of the site is as it was: book, head, key, anchor, what it knew of others."""
+    shutil.rmtree(world.sites[site].node_path.parent)
+    shutil.copytree(saved, world.sites[site].node_path.parent)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("witnesses"))
+
+
+def test_a_site_put_back_as_a_whole_is_told_by_its_peers(world, tmp_path):
+    run(world, "first")
+    save(world, "north", tmp_path / "saved")
+    run(world, "second")
+    full = ledger_of(world.sites["north"].node).count
+    for other in ("east", "south"):
+        known = witness_of(world.sites[other].node).about("north")
+        assert max(k.head.count for k in known) == full, "the last head, with the line that closed the study"
+    restore(world, "north", tmp_path / "saved")
+    book = ledger_of(world.sites["north"].node)
+    assert not book.verify(), "by itself the book is whole"
+    charged = len(book.charges())
+    with pytest.raises(PeerLost):
+        run(world, "third")
+    assert len(ledger_of(world.sites["north"].node).charges()) == charged, "nothing left, nothing was charged"
+    log = world.sites["north"].events.read_text()
+    assert "others know more of this book than it has" in log
+    assert "cut or put back" in log
+    assert witness_of(world.sites["north"].node).about("north"), "kept for `ledger recover`"
