@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.gossip import gossip
+
 from polyclinic.engines.flare import coordination, membership
 from polyclinic.engines.flare.desk import Desk
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
 from polyclinic.engines.flare.letter import seal_ask
 from polyclinic.engines.flare.order import Order, _digest
 from polyclinic.federation import wire
-from polyclinic.privacy.watch import Relay
-from polyclinic.privacy.witness import Witness
 from polyclinic.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -81,12 +81,7 @@ class World:
 
     def gossip(self, order: Order) -> None:
         """Everybody tells everybody what they know of their books, as a coordinator's signs of life carry it."""
-        relay = Relay(order.digest, {n: bytes.fromhex(k) for n, k in order.keys.items()}, Witness(self.root / "w.json"))
-        for _ in range(3):
-            for site in self.desks:
-                answer = self.ask(order, site, what="hello", books=relay.bundle(site))
-                if isinstance(answer.get("books"), bytes):
-                    relay.heard(site, answer["books"])
+        gossip(order, self.key, {n: d for n, d in self.desks.items() if d.order.digest == order.digest}, self.root)
 
     def _post(self, to: str, data: bytes) -> None:
         threading.Thread(target=lambda: self.desks[to].put(data)).start()

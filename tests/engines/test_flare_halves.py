@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.gossip import gossip
 
 from polyclinic.engines.flare import coordination, membership
 from polyclinic.engines.flare.desk import Desk
@@ -317,6 +318,7 @@ def test_secure_sum_is_entered_once_per_attempt(world):
     world.open(order)
     desk = world.desks["north"]
     desk._load.result(60)
+    gossip(order, world.coordinator.identity(), world.desks, world.root)
 
     def ask(id: str, sites, attempt: int = 0, number: int = 0):
         value = {"what": "step", "id": id, "number": number, "attempt": attempt, "sites": sites}

@@ -216,9 +216,11 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
             entries=outcome.lines,
             axes=outcome.setting.axes,
             asked=self.params.privacy,
+            books=outcome.books,
+            sites=outcome.setting.sites,
             **({"noise": outcome.noise} if outcome.noise else {}),
         )
-        self.lines_ = outcome.lines
+        self.lines_ = (*outcome.lines, *(e for b in outcome.books for e in b.entries()))
         self.happened_ = happened
         self.privacy_ = make_card(self.facts, happened)
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit

@@ -41,6 +41,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import on_grid
 from polyclinic.privacy.head import Head
 from polyclinic.privacy.lines import Entry
+from polyclinic.privacy.studybook import StudyBook
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
 
@@ -89,6 +90,7 @@ class Outcome:
         Entry, ...
     ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
     heads: Mapping[str, Head] = field(default_factory=dict)  # of the sites' books when it had ended; between hosts
+    books: tuple[StudyBook, ...] = ()  # between hosts: what each site signed of its book
 
 
 def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:

@@ -57,6 +57,8 @@ class Card:
         Why the card says no more than it does.
     saw
         What each party saw.
+    books
+        Between hosts: which sites signed what their books say of this study.
     """
 
     method: str
@@ -75,6 +77,7 @@ class Card:
     saw: Mapping[str, str] = field(default_factory=dict)
     attacks: tuple[str, ...] = ()
     audit: Mapping[str, Any] | None = None
+    books: str = ""
 
     @property
     def tight(self) -> float | None:
@@ -120,6 +123,7 @@ class Card:
             ("noise", self.noise),
             ("releases", str(self.releases)),
             ("added by", self.aggregation),
+            ("books", self.books),
             *[("but", r) for r in self.reasons],
             *[("assumption", a) for a in self.assumptions],
             *[(f"{who} saw", what) for who, what in self.saw.items()],
@@ -188,7 +192,8 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
         releases=happened.releases,
         saw=_saw(lines, sums),
         attacks=facts.known(each=each, exact=not paid),
-        reasons=_lost(happened),
+        reasons=(*_lost(happened), *_differ(happened)),
+        books=_books(happened),
     )
     if not paid:
         return _without_noise(base, sums, happened.asked)
@@ -286,6 +291,22 @@ def _lost(happened: Happened) -> tuple[str, ...]:
         return ()
     told = "everybody who sees the totals can compute the contribution of a site that drops out"
     return (f"not counted in every exact sum: {', '.join(happened.lost)}; {told}",)
+
+
+def _books(happened: Happened) -> str:
+    """Who signed; nothing for a run in one process."""
+    if happened.signed is None:
+        return ""
+    names = f"signed by {', '.join(happened.signed)}"
+    if not happened.unsigned:
+        return f"{names}: every site that took part"
+    return f"{names}; not by {', '.join(happened.unsigned)}, of whom is counted what follows from the sums taken"
+
+
+def _differ(happened: Happened) -> tuple[str, ...]:
+    if not happened.differ:
+        return ()
+    return (f"the signed book lacks sums that were taken, at {', '.join(happened.differ)}; they are counted here",)
 
 
 def _claimed(lines: Sequence[Charge], asked: Privacy | None, delta: float) -> tuple[float | None, float | None]:

@@ -12,6 +12,7 @@ from polyclinic.privacy.door import event_of
 from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.release import Release
+from polyclinic.privacy.studybook import StudyBook
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Happened"]
@@ -46,6 +47,9 @@ class Happened:
     asked: Privacy | None = None
     lost: tuple[str, ...] = ()
     hashes: tuple[str, ...] = ()  # of the lines, where they were read from a book
+    signed: tuple[str, ...] | None = None  # between hosts: sites that signed what their book says; None: in one process
+    unsigned: tuple[str, ...] = ()  # sites that did not: of them what every site books is counted
+    differ: tuple[str, ...] = ()  # sites whose signed book lacks a sum that they took part in
 
     def with_starts(self, others: Sequence[Happened]) -> Happened:
         """Of a run that was chosen among several starts: all of them were released."""
@@ -58,8 +62,18 @@ class Happened:
                 if not mark or mark not in hashes:
                     lines.append(line)
                     hashes.append(mark)
-        lost = tuple(sorted({n for h in (self, *others) for n in h.lost}))
-        return replace(self, lines=tuple(lines), hashes=tuple(hashes), releases=count, lost=lost)
+        every = (self, *others)
+        known = [h.signed for h in every if h.signed is not None]
+        return replace(
+            self,
+            lines=tuple(lines),
+            hashes=tuple(hashes),
+            releases=count,
+            lost=tuple(sorted({n for h in every for n in h.lost})),
+            signed=tuple(sorted(set(known[0]).intersection(*known))) if len(known) == len(every) else None,
+            unsigned=tuple(sorted({n for h in every for n in h.unsigned})),
+            differ=tuple(sorted({n for h in every for n in h.differ})),
+        )
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -81,12 +95,17 @@ class Happened:
         axes: Sequence[Axis] = (),
         asked: Privacy | None = None,
         noise: str = SimulatedNoise.label,
+        books: Sequence[StudyBook] = (),
+        sites: Sequence[str] = (),
     ) -> Happened:
-        """From the books' own lines; where they stay at the sites (between hosts), from the sums that were taken.
+        """From the books' own lines; between hosts from what each site signed of its book (``books``).
 
-        Every site books a sum by the same rule, so the releases tell what stands in each book: the door and this
-        function share it (``event_of``). A line is counted once, by its hash.
+        Of a site that did not sign, from the sums that were taken: every site books a sum by the same rule, so the
+        releases tell what stands in each book (the door and this function share ``event_of``). A sum that a site took
+        part in and that its signed book lacks is counted all the same, and the site is named. A line is counted once, by
+        its hash. ``sites``: who takes part in a sum that names no members (peers).
         """
+        entries = [*entries, *(e for b in books for e in b.entries())]
         own = {e.hash: e for e in entries if e.charge is not None}
         lines = [replace(e.charge, site=e.charge.site or "") for e in own.values() if e.charge is not None]
         hashes = [e.hash for e in own.values()]
@@ -94,9 +113,31 @@ class Happened:
             hashes = []
             lines += [c for r in releases for c in _expected(method, r, noise)]
         names = {n for r in releases for n in r.members}
+        unsigned, differ = set[str](), set[str]()
+        if books:
+            has = {(c.site, c.number) for b in books for c in b.lines}
+            own_names = {c.site for b in books for c in b.lines} | {b.site for b in books}
+            for r in releases:
+                for n in (x for x in r.members or sites if (x, r.number) not in has):
+                    (differ if n in own_names else unsigned).add(n)
+                    more = [replace(c, site=n) for c in _expected(method, r, noise)]
+                    lines += more
+                    hashes += ["" for _ in more]
         exact = [r for r in releases if r.members and not r.step.noise_sd > 0]
         lost = tuple(sorted({n for n in names if any(n not in r.members for r in exact)}))
-        return cls(method, tuple(lines), len(releases), tuple(axes), asked, lost, tuple(hashes))
+        signed = tuple(sorted(b.site for b in books)) if books else None
+        return cls(
+            method,
+            tuple(lines),
+            len(releases),
+            tuple(axes),
+            asked,
+            lost,
+            tuple(hashes),
+            signed,
+            tuple(sorted(unsigned)),
+            tuple(sorted(differ)),
+        )
 
 
 def _expected(method: str, r: Release, noise: str) -> list[Charge]:

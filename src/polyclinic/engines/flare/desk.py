@@ -45,6 +45,7 @@ from polyclinic.federation.sums.tag import Tag
 from polyclinic.federation.words import read_words
 from polyclinic.privacy.owner import ledger_of, policy_of, witness_of
 from polyclinic.privacy.release import Contribution
+from polyclinic.privacy.studybook import StudyBook
 from polyclinic.privacy.watch import Watch
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
@@ -637,6 +638,8 @@ class Desk:
             if not self._peers:
                 self._check_votes(fold, ask.votes)
             out = {"state": "done", "vote": self._vote()}
+            sign = self.folder.identity().sign
+            out["book"] = StudyBook.of(ledger_of(self.folder.node), self.me, self.order.digest, sign).pack()
             if self._peers:
                 out["result"] = fold.state()
             closed = {n: p.close(fold.public) for n, p in self._parties.items()}

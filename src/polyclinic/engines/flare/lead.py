@@ -22,6 +22,7 @@ from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.engines.flare.letter import seal_ask
 from polyclinic.engines.flare.order import COORDINATOR, Order, host
 from polyclinic.engines.flare.pulse import SLOWEST, Pulse
+from polyclinic.engines.flare.result import read_books, write_books
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import certificate, wire
 from polyclinic.federation.envelope import Identity
@@ -352,6 +353,12 @@ class Lead:
         sites = tuple(s for s in self.order.sites if s not in self.refused and self.pulse.state(s) == "ready")
         return self._all(sites, {"what": "close", **more})
 
+    def _signed(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep what the sites signed of their books: the card is made from it."""
+        write_books(
+            self.folder, self.order, {s: a["book"] for s, a in answers.items() if isinstance(a.get("book"), bytes)}
+        )
+
     def _outcome(self) -> Outcome:
         c = self.conductor
         assert c is not None
@@ -368,4 +375,5 @@ class Lead:
             seconds,
             noise,
             heads=dict(sorted(self.heads.items())),
+            books=read_books(self.folder),
         )

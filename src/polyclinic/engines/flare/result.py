@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.engines.flare.desk import setting_from
+from polyclinic.engines.flare.folders import read_json, write_json
+from polyclinic.engines.flare.order import Order
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Method, Release
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.head import heads_of
+from polyclinic.privacy.studybook import StudyBook
 from polyclinic.tensors.files import atomic
 
-__all__ = ["read_outcome", "write_outcome"]
+__all__ = ["read_books", "read_outcome", "write_books", "write_outcome"]
 
 LIMIT: Final = 2**40
 
@@ -57,4 +62,21 @@ def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
         float(value["seconds"]),
         str(value["noise"]),
         heads=heads_of(value.get("heads")),
+        books=read_books(folder),
     )
+
+
+def write_books(folder: Path, order: Order, books: Mapping[str, bytes]) -> None:
+    """Keep what the sites signed of their books, with the keys to check it by."""
+    keys = {s: order.keys[s] for s in order.sites}
+    packed = {s: b64encode(b).decode() for s, b in sorted(books.items())}
+    write_json(folder / "books.json", {"order": order.digest, "keys": keys, "books": packed})
+
+
+def read_books(folder: Path) -> tuple[StudyBook, ...]:
+    """The signed books of a run that hold."""
+    if not (folder / "books.json").exists():
+        return ()
+    value = read_json(folder / "books.json")
+    keys = {s: bytes.fromhex(k) for s, k in value["keys"].items()}
+    return StudyBook.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))

@@ -60,6 +60,7 @@ class RingLead(Lead):
             if failed >= ATTEMPTS:
                 raise SumBurnt(f"sum {self.number}: {ATTEMPTS} attempts were burnt")
         results = self._each(sites, {"what": "close"})
+        self._signed(results)
         return self._merge(results)
 
     def _each(self, sites: tuple[str, ...], value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -101,6 +101,7 @@ class StarLead(Lead):
             return self._until(site, lambda: {"what": "close", **self._public(site)})
 
         answers = dict(zip(sites, self._pool.map(one, sites)))
+        self._signed(answers)
         votes = {s: bytes(a["vote"]) for s, a in answers.items() if isinstance(a.get("vote"), bytes)}
         keys = {s: bytes.fromhex(self.order.keys[s]) for s in self.order.sites}
         good = {

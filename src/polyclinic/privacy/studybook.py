@@ -1,0 +1,119 @@
+"""What one site's book says of one study, signed by the site when the study ends: a card between hosts is made from these.
+
+Without digests of bytes, cohort and versions it tells nothing that is not public: every sum's step and cost follow from the
+order. Equal lines but for their round, number and attempt are written once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from polyclinic.errors import MessageRefused
+from polyclinic.privacy.charge import Charge, charge_from, plain
+from polyclinic.privacy.head import verifier
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.lines import Entry
+
+__all__ = ["StudyBook"]
+
+LIMIT: Final = 64 * 2**20  # bytes of one book's lines, unpacked
+AT: Final = ("round", "number", "attempt")
+
+
+@dataclass(frozen=True)
+class StudyBook:
+    """The charges of one order at one site.
+
+    Attributes
+    ----------
+    site, order
+        Whose, and of what (its digest).
+    lines
+        As they stand in the book, without what is nobody else's business.
+    signature
+        Of the site's identity.
+    """
+
+    site: str
+    order: str
+    lines: tuple[Charge, ...]
+    signature: bytes = b""
+
+    @classmethod
+    def of(cls, ledger: Ledger, site: str, order: str, sign: Callable[[bytes], bytes]) -> StudyBook:
+        """What a book says of an order, signed."""
+        bare = cls(site, order, tuple(_public(c) for c in ledger.charges() if c.run == order))
+        return replace(bare, signature=sign(bare._words()))
+
+    def _words(self) -> bytes:
+        return b"polyclinic/study/2" + hashlib.sha256(self._text()).digest()
+
+    def _text(self) -> bytes:
+        groups: dict[str, list[list[int]]] = {}
+        for c in self.lines:
+            value = {k: v for k, v in plain(c).items() if k not in AT}
+            groups.setdefault(json.dumps(value, sort_keys=True), []).append([c.round, c.number, c.attempt])
+        return json.dumps([self.site, self.order, [[json.loads(k), v] for k, v in groups.items()]]).encode()
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the site signed it."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            verifier(key.hex()).verify(self.signature, self._words())
+        except (InvalidSignature, ValueError):
+            return False
+        return all(c.run == self.order for c in self.lines)
+
+    def pack(self) -> bytes:
+        """As it travels."""
+        return self.signature + zlib.compress(self._text())
+
+    @classmethod
+    def read(cls, data: bytes) -> StudyBook:
+        """Inverse of :meth:`pack`."""
+        try:
+            reader = zlib.decompressobj()
+            text = reader.decompress(data[64:], LIMIT)
+            if reader.unconsumed_tail:
+                raise ValueError(f"more than {LIMIT} bytes")
+            site, order, groups = json.loads(text)
+            lines = [_line(value, at) for value, many in groups for at in many]
+        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+            raise MessageRefused(f"a site's book of a study cannot be read ({type(e).__name__})") from None
+        return cls(str(site), str(order), tuple(lines), data[:64])
+
+    def entries(self) -> tuple[Entry, ...]:
+        """As lines of a book, each with a name of its own."""
+        mark = hashlib.sha256(self._text()).hexdigest()
+        return tuple(
+            Entry(n, "", self.site, c, "", hashlib.sha256(f"{mark} {n}".encode()).hexdigest())
+            for n, c in enumerate(self.lines)
+        )
+
+    @classmethod
+    def several(cls, packed: Mapping[str, bytes], keys: Mapping[str, bytes], order: str) -> tuple[StudyBook, ...]:
+        """Those of many sites that hold, by the names of the sites."""
+        found = []
+        for site, data in sorted(packed.items()):
+            try:
+                book = cls.read(data)
+            except MessageRefused:
+                continue
+            if (book.site, book.order) == (site, order) and site in keys and book.holds(keys[site]):
+                found.append(book)
+        return tuple(found)
+
+
+def _public(c: Charge) -> Charge:
+    return replace(c, cohort="all", details={}, release="", bytes="", versions={})
+
+
+def _line(value: Mapping[str, Any], at: Iterable[int]) -> Charge:
+    round, number, attempt = (int(x) for x in at)
+    return charge_from({**value, "round": round, "number": number, "attempt": attempt})

@@ -1,0 +1,23 @@
+"""What a coordinator's signs of life carry between the sites about their books, for tests that ask the sites themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from polyclinic.engines.flare.letter import seal_ask
+from polyclinic.federation import wire
+from polyclinic.privacy.watch import Relay
+from polyclinic.privacy.witness import Witness
+
+
+def gossip(order: Any, identity: Any, desks: dict[str, Any], folder: Path) -> None:
+    """Everybody tells everybody what they know of their books."""
+    keys = {n: bytes.fromhex(k) for n, k in order.keys.items()}
+    relay = Relay(order.digest, keys, Witness(folder / "witness.json"))
+    for _ in range(3):
+        for site, desk in desks.items():
+            ask = {"what": "hello", "books": relay.bundle(site)}
+            answer = wire.decode(desk.answer(seal_ask(identity, order.digest, site, ask)))
+            if isinstance(answer.get("books"), bytes):
+                relay.heard(site, answer["books"])
