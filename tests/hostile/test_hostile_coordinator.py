@@ -141,6 +141,8 @@ def attack(world: World, name: str, count: int, seed: int) -> Counter[str]:
             "vote",
             "life",
             "committed",
+            "books",
+            "book",
             "prepared",
             "total",
             "round",

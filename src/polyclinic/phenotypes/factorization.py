@@ -248,12 +248,15 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
         if runs == 1:
             return super().fit(sites, **options)
         best: Any = None
+        found, least = [], np.inf
         for start in range(runs):
             m = self.with_params(seed=self.params.seed + start, n_starts=1)
             Estimator.fit(m, sites, **options)
+            found.append(m)
             goal = m.objective_ if m.objective_ is not None else np.inf
-            if best is None or goal < best.objective_:
-                best = m
+            if best is None or goal < least:  # without an objective (noise) the first stays
+                best, least = m, goal
+        best.chosen_from([m for m in found if m is not best])  # all of them were released
         params = self.params
         self.__dict__.update(best.__dict__)
         self.params = params

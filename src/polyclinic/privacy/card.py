@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.charge import Charge, events_for
 from polyclinic.privacy.facts import MethodFacts, SumFacts
 from polyclinic.privacy.happened import Happened
 from polyclinic.privacy.mechanism import NOT_PRIVATE
@@ -201,9 +201,9 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
     entry = any(c.adjacency == "entry" for c in paid)
     adjacency: Adjacency = "entry" if entry else "patient"
     at = happened.asked.delta if happened.asked is not None else 1e-6
-    covered = [c for c in lines if c.paid or not entry or c.counts]
     eps = max(
-        (accountant.epsilon([c.event for c in covered if c.site == site], at) for site in happened.sites), default=0.0
+        (accountant.epsilon(events_for([c for c in lines if c.site == s], adjacency), at) for s in happened.sites),
+        default=0.0,
     )
     reasons: list[str] = []
     proven = all(c.formal for c in paid) and not entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.facts import PLAIN, SumFacts
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["Charge", "charge_from", "event_from", "plain"]
+__all__ = ["Charge", "charge_from", "event_from", "events_for", "plain"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,23 @@ class Charge:
     def scalars(self) -> int:
         """How many numbers left."""
         return sum(math.prod(s) for s in self.shapes.values()) if self.shapes else int(self.details.get("scalars", 0))
+
+
+def events_for(charges: Iterable[Charge], adjacency: Adjacency) -> list[Event]:
+    """What charges cost somebody whom ``adjacency`` speaks of.
+
+    A patient: charges that protect a patient; those for single entries have an account of their own, and say nothing for
+    patients. An entry: its own charges, and those for patients twice over (a record that changes is one removed and one
+    added); exact values that the method does not count (sizes, scores) are named on the card and are in no entry's bound.
+    """
+    out: list[Event] = []
+    for c in charges:
+        if adjacency == c.adjacency and (c.paid or c.counts or adjacency == "patient"):
+            out.append(c.event)
+        elif adjacency == "entry" and (c.paid or c.counts):
+            mu = accountant.gaussian_mu([c.event])
+            out.append(accountant.Gaussian(1 / (2 * mu)) if mu else accountant.Unbounded())
+    return out
 
 
 def event_from(value: Mapping[str, Any]) -> Event:

@@ -137,5 +137,10 @@ class MethodFacts:
 UNSTUDIED: Final = "no attack was studied"
 
 PLAIN: Final = SumFacts(
-    "plain", "each", saw={"the coordinator": "each site's contribution, {values}", "other sites": "the public model"}
+    "plain",
+    "each",
+    saw={
+        "the coordinator": "each site's contribution, {values}",
+        "other sites": "the sum over sites, {values}",  # every site folds the totals for itself
+    },
 )

@@ -22,7 +22,7 @@ from typing import Any, Final
 from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event
-from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.charge import Charge, events_for
 from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.lines import START, Began, Body, Close, Entry, Gap, Key, Note, Reserve, sealed
 from polyclinic.privacy.reading import Reading, read_head
@@ -429,9 +429,10 @@ class Ledger:
         adjacency: Adjacency | None = "patient",
         bounded: bool = False,
     ) -> list[Event]:
-        """The events of those charges; ``bounded`` leaves out releases that had no bound."""
-        charges = self.charges(study=study, cohort=cohort, adjacency=adjacency)
-        return [c.event for c in charges if not (bounded and isinstance(c.event, accountant.Unbounded))]
+        """What those charges cost whom ``adjacency`` speaks of; ``bounded`` leaves out releases that had no bound."""
+        charges = self.charges(study=study, cohort=cohort)
+        found = [c.event for c in charges] if adjacency is None else events_for(charges, adjacency)
+        return [e for e in found if not (bounded and isinstance(e, accountant.Unbounded))]
 
     def epsilon(
         self,

@@ -91,7 +91,11 @@ class Cycle(Sum):
         "peers",
         tolerates_loss=False,
         pooled="two neighbours of a site in the cycle that pool what they see learn its contribution",
-        saw={"the next site": "the running sum behind a random offset, {values}", "a coordinator": "there is none"},
+        saw={
+            "the next site": "the running sum behind a random offset, {values}",
+            "every site": "the sum over sites, {values}",
+            "a coordinator": "there is none",
+        },
     )
 
     def __init__(self, identities: Mapping[str, Identity] | None = None, *, order: Iterable[str] | None = None) -> None:

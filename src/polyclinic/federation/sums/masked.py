@@ -66,7 +66,10 @@ class Masked(Sum):
         "masked",
         "total",
         checked=True,
-        saw={"the coordinator": "the sum over sites, {values}", "other sites": "the public model, masked messages"},
+        saw={
+            "the coordinator": "the sum over sites, {values}",
+            "other sites": "masked messages and the sum over sites, {values}",
+        },
     )
 
     def __init__(

@@ -35,7 +35,7 @@ __all__ = [
 
 def _facts(name: str) -> SumFacts:
     looks = f"each site's contribution, {{values}} (rule {name!r} must look: no secure sum, full noise at every site)"
-    return SumFacts(name, "each", saw={"the coordinator": looks, "other sites": "the public model"})
+    return SumFacts(name, "each", saw={"the coordinator": looks, "other sites": "the rule's total, {values}"})
 
 
 class Robust(Sum):
