@@ -33,7 +33,11 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "src"
 
 TARGETS: Final[dict[str, tuple[str, ...]]] = {
-    "privacy/door.py": ("tests/privacy/test_door.py", "tests/privacy/test_mutants_door.py", "tests/attacks/test_book.py"),
+    "privacy/door.py": (
+        "tests/privacy/test_door.py",
+        "tests/privacy/test_mutants_door.py",
+        "tests/attacks/test_book.py",
+    ),
     "privacy/ledger.py": ("tests/privacy/test_ledger.py", "tests/privacy/test_watch.py", "tests/attacks/test_book.py"),
     "privacy/lines.py": ("tests/privacy/test_ledger.py", "tests/attacks/test_book.py"),
     "privacy/reading.py": ("tests/privacy/test_ledger.py", "tests/privacy/test_watch.py", "tests/attacks/test_book.py"),
@@ -94,7 +98,9 @@ class _Places(ast.NodeVisitor):
         self.found: list[tuple[ast.AST, str]] = []
 
     def generic_visit(self, node: ast.AST) -> None:
-        if isinstance(node, ast.JoinedStr | ast.Raise | ast.AnnAssign | ast.arg | ast.ImportFrom | ast.Import | ast.Assert):
+        if isinstance(
+            node, ast.JoinedStr | ast.Raise | ast.AnnAssign | ast.arg | ast.ImportFrom | ast.Import | ast.Assert
+        ):
             if isinstance(node, ast.Raise):
                 self.found.append((node, "no raise"))
             if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -102,9 +108,7 @@ class _Places(ast.NodeVisitor):
             return
         if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__", "__reduce__"):
             return
-        if isinstance(node, ast.If | ast.While | ast.IfExp) and not (
-            isinstance(node, ast.If) and _typing(node.test)
-        ):
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and not (isinstance(node, ast.If) and _typing(node.test)):
             self.found.append((node, "condition turned"))
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             self.found.append((node, "compared otherwise"))
@@ -134,7 +138,9 @@ def _typing(test: ast.AST) -> bool:
 
 def _text(node: ast.BinOp) -> bool:
     parts = (node.left, node.right)
-    return any(isinstance(p, ast.JoinedStr) or (isinstance(p, ast.Constant) and isinstance(p.value, str)) for p in parts)
+    return any(
+        isinstance(p, ast.JoinedStr) or (isinstance(p, ast.Constant) and isinstance(p.value, str)) for p in parts
+    )
 
 
 def _nothing(value: ast.AST) -> bool:

@@ -358,6 +358,32 @@ def test_a_damaged_book_without_a_readable_head_counts_as_spent(tmp_path):
 # ---- size
 
 
+def _writes(path: Path, k: int, start, out) -> None:
+    os.fsync = lambda _: None
+    ledger = Ledger(path, site="north")
+    _ = ledger.count
+    start.wait()
+    took = []
+    for n in range(25):
+        begin = time.process_time()
+        ledger.charge(charge(n, study=f"p{k}"), unless=lambda tally: [] if tally.epsilon(1e-6) > 0 else ["nothing"])
+        took.append(time.process_time() - begin)
+    out.put(took)
+
+
+def _at_once(path: Path, processes: int) -> list[float]:
+    """Seconds of processor that each charge took while several processes wrote into one book."""
+    fork = mp.get_context("fork")
+    start, out = fork.Barrier(processes), fork.Queue()
+    workers = [fork.Process(target=_writes, args=(path, k, start, out)) for k in range(processes)]
+    for w in workers:
+        w.start()
+    took = [t for _ in workers for t in out.get(timeout=120)]
+    for w in workers:
+        w.join()
+    return took
+
+
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_long_book_is_opened_charged_and_verified_in_time(tmp_path, monkeypatch, count):
     import polyclinic.privacy.ledger as module
@@ -384,6 +410,9 @@ def test_a_long_book_is_opened_charged_and_verified_in_time(tmp_path, monkeypatc
             fresh.charge(charge(n), unless=lambda tally: [] if tally.epsilon(1e-6) > 0 else ["nothing was spent"])
             took.append(time.process_time() - start)
     assert sorted(took)[10] < 0.002  # a quarter of them: the machine has other work, too
+    together = _at_once(path, 4)
+    assert sorted(together)[len(together) // 4] < 0.002, "four processes at a time"
+    assert Ledger(path, site="north").count == count + 1 + 80 + len(together)
     start = time.process_time()
     assert fresh.verify() == ()
     assert time.process_time() - start < 20.0 * max(count / 100_000, 0.1)
