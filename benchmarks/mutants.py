@@ -228,8 +228,8 @@ def _warm() -> None:
     import numba
     import numpy
     import pandas
-    import pydantic
     import pyarrow
+    import pydantic
     import pytest
     import scipy.optimize
     import scipy.sparse.linalg
