@@ -218,7 +218,7 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
             asked=self.params.privacy,
             books=outcome.books,
             sites=outcome.setting.sites,
-            **({"noise": outcome.noise} if outcome.noise else {}),
+            noise=outcome.noise,
         )
         self.lines_ = (*outcome.lines, *(e for b in outcome.books for e in b.entries()))
         self.happened_ = happened

@@ -300,7 +300,9 @@ def findings_card(facts: Any, outcome: RunOutcome, asked: Privacy | None, model:
         entries=outcome.lines,
         axes=outcome.setting.axes,
         asked=asked,
-        **({"noise": outcome.noise} if outcome.noise else {}),
+        noise=outcome.noise,
+        books=outcome.books,
+        sites=outcome.setting.sites,
     )
     card = make_card(facts, happened)
     fit = vars(model).get("privacy_") if hasattr(model, "__dict__") else None

@@ -94,7 +94,7 @@ class Happened:
         entries: Iterable[Entry] = (),
         axes: Sequence[Axis] = (),
         asked: Privacy | None = None,
-        noise: str = SimulatedNoise.label,
+        noise: str = "",
         books: Sequence[StudyBook] = (),
         sites: Sequence[str] = (),
     ) -> Happened:
@@ -105,6 +105,7 @@ class Happened:
         part in and that its signed book lacks is counted all the same, and the site is named. A line is counted once, by
         its hash. ``sites``: who takes part in a sum that names no members (peers).
         """
+        noise = noise or SimulatedNoise.label
         entries = [*entries, *(e for b in books for e in b.entries())]
         own = {e.hash: e for e in entries if e.charge is not None}
         lines = [replace(e.charge, site=e.charge.site or "") for e in own.values() if e.charge is not None]
