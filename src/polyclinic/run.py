@@ -110,6 +110,15 @@ class RunFolder:
         """Checkpoints, oldest first."""
         return sorted(self.path.glob("round-*.ckpt"))
 
+    def abandon(self) -> bool:
+        """Remove a folder in which nothing was learned yet; one that could be resumed, or from which was released, stays."""
+        import shutil
+
+        if any(self.path.rglob("round-*.ckpt")) or any(p.is_file() for p in self.path.glob("sites/*/releases/*/*")):
+            return False
+        shutil.rmtree(self.path)
+        return True
+
     def write_checkpoint(self, number: int, data: bytes, *, keep: int = 2) -> Path:
         """Write one round's checkpoint atomically and prune older ones."""
         path = self.path / f"round-{number:04d}.ckpt"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
 from polyclinic.engines.acts import refused, run_acts
 from polyclinic.engines.inprocess import simulate
-from polyclinic.errors import ConfigError
+from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.evaluation.association import associate
 from polyclinic.evaluation.attrition import attrition
 from polyclinic.evaluation.neighbours import neighbours
@@ -106,6 +106,8 @@ def run_study(
             )
     who = gathered(study) if sites is None else Gathered(Sites(sites, getattr(sites, "truth", None)), 1)
     found = who.sites
+    if isinstance(method, Method):
+        _few_left(who, str(method.params.aggregation))
     folder.write_json(
         folder.study,
         {
@@ -123,7 +125,7 @@ def run_study(
             progress(event)
 
     if who.steps:
-        folder.write_json(folder.path / "attrition.json", attrition(who.steps))
+        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
     if isinstance(method, Whole):
         method.plan = replace(method.plan, minimum=_least(study))
         refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
@@ -150,6 +152,20 @@ def run_study(
         figures["patients_left_out"] = _left_out(who, _least(study))
     folder.write_json(folder.metrics, figures)
     return figures
+
+
+def _few_left(who: Gathered, aggregation: str) -> None:
+    """A masked sum needs three sites: where joining left fewer, say what became of the others."""
+    n = len(who.sites)
+    if aggregation != "masked" or n >= 3 or not (who.joined or who.skipped):
+        return
+    faults = [f"{name!r} was made of {', '.join(map(repr, of))}" for name, of in who.joined.items()]
+    faults += [f"{name!r} was left out" for name in who.skipped]
+    raise ConfigError(
+        f"{n} site{'s are' if n != 1 else ' is'} left of units with fewer than {who.minimum} patients; a masked sum needs 3",
+        faults=faults,
+        hint="divide by another column ([sites] split), lower [sites] min_patients, or [method] aggregation = 'plain'",
+    )
 
 
 def _untold(folder: RunFolder) -> bool:
@@ -205,15 +221,7 @@ def _federated(
                 cohort=s.name,
                 run=f"{_run_id(folder)}-{k}-{s.name}",
             )
-            doors[s.name].admit(
-                study.name,
-                method.name,
-                method.params.privacy,
-                [x.name for x in sites],
-                s.patients,
-                aggregation=method.params.aggregation,
-                resume=resume,
-            )
+        _admitted(study, method, doors, sites, resume)
         run.publish(
             simulate(
                 run,
@@ -245,6 +253,34 @@ def _federated(
         ends = ((n, d.ledger.head) for n, d in sorted(doors.items()))  # parts of one node have one book
         model.result_ = value.with_origin(receipts={h.site or n: asdict(h) for n, h in ends})
     return model
+
+
+def _admitted(study: Study, method: Any, doors: Mapping[str, Door], sites: Sequence[Site], resume: bool) -> None:
+    """Ask every owner's policy; all refusals at once, before anything is computed."""
+    refusals: list[PolicyRefusal] = []
+    for s in sites:
+        try:
+            doors[s.name].admit(
+                study.name,
+                method.name,
+                method.params.privacy,
+                [x.name for x in sites],
+                s.patients,
+                aggregation=method.params.aggregation,
+                resume=resume,
+            )
+        except LedgerError:
+            raise
+        except PolicyRefusal as e:
+            refusals.append(e)
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        raise PolicyRefusal(
+            f"{len(refusals)} of {len(sites)} sites do not take part in study {study.name!r}; nothing was computed",
+            faults=[f"{e.what}: {f}" for e in refusals for f in (e.faults or ("",))],
+            hint=refusals[0].hint,
+        )
 
 
 def write_findings(model: Any, folder: RunFolder) -> dict[str, Any]:

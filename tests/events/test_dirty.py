@@ -132,9 +132,46 @@ def test_check_fails_where_most_codes_have_no_group_and_names_a_wrong_method(tmp
     assert "ready" not in text
 
 
-def test_duplicated_keys_are_told_without_quoting_one(tmp_path: Path, capsys: Any) -> None:
-    omop(tmp_path, person="900001,1950,1\n")
-    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 3
-    text = capsys.readouterr().err
-    assert "table person: 1 values of person_id occur more than once" in text
-    assert "900001" not in text
+def test_a_key_that_repeats_costs_its_row_and_is_told_without_quoting_it(tmp_path: Path, capsys: Any) -> None:
+    more = {
+        "person": "900001,1960,1\n",
+        "visit_occurrence": "9000010,900001,2020-01-01,2020-01-05,9201\n9000020,900002,2021-01-01,2021-01-05,9202\n",
+        "concept": "100,other name,SNOMED,100\n",
+    }
+    for folder in ("clean", "twice"):
+        (tmp_path / folder).mkdir()
+    omop(tmp_path / "clean")
+    omop(tmp_path / "twice", **more)
+    for folder in ("clean", "twice"):
+        place = tmp_path / folder
+        assert call("ingest", place / "node.toml", "--study", place / "study.toml", "--out", place / "out") == 0
+    said = [json.loads((tmp_path / f / "out" / "manifest.json").read_text()) for f in ("clean", "twice")]
+    assert said[1]["notes"] | said[0]["notes"] == said[1]["notes"]
+    assert said[1]["notes"]["rows of visit_occurrence repeat a visit_occurrence_id: one of each is used"] == 2
+    assert said[1]["notes"]["rows of person repeat a person_id: one of each is used"] == 1
+    assert said[1]["notes"]["rows of concept repeat a concept_id: one of each is used"] == 1
+    assert said[0]["steps"] == said[1]["steps"]
+    tensors = [(tmp_path / f / "out" / "tensor.npz").read_bytes() for f in ("clean", "twice")]
+    assert tensors[0] == tensors[1]
+    assert call("check", tmp_path / "twice" / "node.toml") == 0
+    text = capsys.readouterr().out
+    assert "1 rows of person repeat a person_id: one of each is used" in text and "900001" not in text
+
+
+def test_a_drug_whose_amount_is_text_keeps_its_code(tmp_path: Path) -> None:
+    rows = ["patient_id,visit_id,time,kind,code,value"]
+    for p in range(12):
+        amount = ("half a tablet", "inf", "2.5", "")[p % 4]
+        rows += [f"p{p},v{p},2020-01-01,drug,aspirin,{amount}", f"p{p},v{p},2020-01-01,diagnosis,4280,"]
+    rows += ["p0,v0,2020-01-01,lab,glucose,high"]
+    (tmp_path / "events.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "node.toml").write_text('[site]\nname = "a"\n[source]\nkind = "files"\nevents = "events.csv"\n')
+    (tmp_path / "study.toml").write_text('[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n')
+    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["notes"]["amounts are no numbers: the codes are kept"] == 6
+    assert manifest["steps"][0]["dropped"] == {"value is not a number": 1}
+    import duckdb
+
+    kept = duckdb.sql(f"SELECT count(*), count(value) FROM '{tmp_path / 'out' / 'events.parquet'}' WHERE kind = 'drug'")
+    assert kept.fetchall() == [(12, 3)]

@@ -151,13 +151,6 @@ def test_missing_tables_and_columns_are_named_together(run: Run) -> None:
     assert "drug_concept_id, drug_exposure_start_date missing" in text
 
 
-def test_duplicate_patients_of_a_database_are_refused(run: Run) -> None:
-    code, text, _ = run(node=OMOP, **omop(person="person_id\n1\n1\n", concept=TABLES["concept"] + "7,z,SNOMED,3\n"))
-    assert code == 3
-    assert "table person: 1 values of person_id occur more than once" in text
-    assert "table concept: 1 values" in text
-
-
 INJECTION = 'person"; DROP TABLE concept; --'
 
 

@@ -359,3 +359,91 @@ def test_tables_in_parts_are_read_whole_and_two_copies_are_refused(tmp_path: Pat
     write(tmp_path, copy__admissions="subject_id,hadm_id,admittime,dischtime,hospital_expire_flag\n")
     with pytest.raises(DataError, match="several files for table admissions"):
         made(tmp_path, source, ["procedure", "diagnosis"])
+
+
+EICU = {
+    "patient": "patientunitstayid,patienthealthsystemstayid,uniquepid,hospitalid,unittype,hospitaldischargeyear,age,"
+    "hospitaladmitoffset,hospitaldischargeoffset,hospitaldischargestatus\n"
+    "1,100,a,73,MICU,2014,70,0,3000,Alive\n2,101,a,73,SICU,2015,71,0,1560,Expired\n"
+    "3,102,b,73,SICU,2015,> 89,0,90,Alive\n4,103,c,79,MICU,2015,30,0,90,Alive\n",
+    "diagnosis": "patientunitstayid,diagnosisoffset,diagnosisstring,icd9code\n1,10,heart|failure|acute,428.0\n"
+    "2,20,lung|edema,\n3,soon,lung|edema,518.4\n3,30,lung|edema,\n4,inf,heart|failure|acute,428.0\n4,5,heart|failure|old,428.0\n",
+    "treatment": "patientunitstayid,treatmentoffset,treatmentstring\n1,1,line\n2,2,tube\n3,3,tube\n4,4,line\n",
+}
+
+
+def test_eicu_diagnoses_by_their_path_and_offsets_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, **EICU)
+    source = {"kind": "eicu", "folder": "."}
+    icd = made(tmp_path, source, ["procedure", "diagnosis"])
+    assert dropped(icd, "read diagnosis") == {"no ICD-9 code": 2, "offset is not a number": 2}
+    rule = {"codes": {"diagnosis": {"to": "path:2"}}}
+    path = made(tmp_path, source | {"codes": "source"}, ["procedure", "diagnosis"], **rule)
+    assert dropped(path, "read diagnosis") == {"offset is not a number": 2}
+    assert cells(path) == {
+        ("a", "line", "heart|failure"): 1.0,
+        ("a", "tube", "lung|edema"): 1.0,
+        ("b", "tube", "lung|edema"): 1.0,
+        ("c", "line", "heart|failure"): 1.0,
+    }
+
+
+def test_eicu_has_ages_a_first_visit_with_a_code_and_units_to_divide_by(tmp_path: Path) -> None:
+    write(tmp_path, **EICU)
+    source = {"kind": "eicu", "folder": ".", "codes": "source"}
+    modes = ["procedure", "diagnosis"]
+    old = made(tmp_path, source, modes, cohort={"age": [60, 120]})
+    assert {p for p, _, _ in cells(old)} == {"a", "b"}
+    edema = made(
+        tmp_path, source, modes, cohort={"first": {"diagnosis": ["lung|edema"]}}, time={"before": 0, "after": 5}
+    )
+    assert cells(edema) == {("a", "tube", "lung|edema"): 1.0, ("b", "tube", "lung|edema"): 1.0}
+    divided = made(tmp_path, source | {"split": "unittype"}, modes)
+    assert divided.manifest["sites"]["patients"] == {"MICU": 2, "SICU": 2}
+
+
+def test_mimic_has_ages_and_a_patient_is_observed_since_the_first_admission(tmp_path: Path) -> None:
+    stays = [
+        (1, 10, "2150-01-01"),
+        (1, 11, "2151-01-01"),
+        (2, 20, "2150-06-01"),
+        (3, 30, "2150-06-01"),
+        (4, 40, "2150-06-01"),
+    ]
+    write(
+        tmp_path,
+        patients="subject_id,dob\n1,2080-05-05\n2,2140-01-01\n3,1850-06-01\n4,\n",
+        admissions="subject_id,hadm_id,admittime,dischtime,hospital_expire_flag\n"
+        + "".join(f"{p},{h},{d},{d},0\n" for p, h, d in stays),
+        icustays="hadm_id,first_careunit,intime\n" + "".join(f"{h},MICU,{d}\n" for _, h, d in stays),
+        diagnoses_icd="subject_id,hadm_id,icd9_code\n" + "".join(f"{p},{h},4280\n" for p, h, _ in stays),
+        procedures_icd="subject_id,hadm_id,icd9_code\n" + "".join(f"{p},{h},{3722 + (h == 11)}\n" for p, h, _ in stays),
+    )
+    source = {"kind": "mimic3", "folder": "."}
+    modes = ["procedure", "diagnosis"]
+    grown = made(tmp_path, source, modes, cohort={"age": [18, 120]})  # 3 is 91, as all who were born 300 years before
+    assert {p for p, _, _ in cells(grown)} == {"1", "3"}
+    assert dropped(grown, "age") == {"not of the age at the index date": 2, "age is not known": 2}
+    late = made(tmp_path, source, modes, cohort={"first": {"procedure": ["3723"]}, "washout": 300})
+    assert {p for p, _, _ in cells(late)} == {"1"}
+    with pytest.raises(DataError, match="nobody is left"):
+        made(tmp_path, source, modes, cohort={"first": {"procedure": ["3723"]}, "washout": 400})
+
+
+def test_event_files_have_ages_by_a_column_and_visits_as_long_as_their_events(tmp_path: Path) -> None:
+    rows = [
+        ("a", "a1", "2020-01-01", "1950"),
+        ("a", "a2", "2020-12-01", "1950"),
+        ("b", "b1", "2020-05-01", "2010-02-03"),
+    ]
+    lines = [f"{p},{v},{t},{k},{c},{b}" for p, v, t, b in rows for k, c in (("drug", f"d{v[-1]}"), ("diagnosis", "x"))]
+    (tmp_path / "events.csv").write_text("patient_id,visit_id,time,kind,code,born\n" + "\n".join(lines) + "\n")
+    source = {"kind": "files", "events": "events.csv", "columns": {"birth": "born"}}
+    grown = made(tmp_path, source, ["drug", "diagnosis"], cohort={"age": [18, 120]})
+    assert {p for p, _, _ in cells(grown)} == {"a"}
+    later = made(
+        tmp_path, source, ["drug", "diagnosis"], cohort={"first": {"drug": ["d2"]}, "washout": 300}, time={"before": 10}
+    )
+    assert cells(later) == {("a", "d2", "x"): 1.0}
+    with pytest.raises(DataError, match=r"column nowhere \(birth\) missing"):
+        made(tmp_path, source | {"columns": {"birth": "nowhere"}}, ["drug", "diagnosis"])

@@ -21,18 +21,19 @@ def command(
 ) -> None:
     """Check a hospital's node file and database: all faults at once, nothing is sent."""
     from polyclinic.cli.console import console, say_json
+    from polyclinic.engines.registry import read_study
     from polyclinic.errors import ConfigError
     from polyclinic.privacy.owner import policy_of
-    from polyclinic.study import Node, Study
+    from polyclinic.study import Node
     from polyclinic.tensors.checkup import Limits, check_node
 
     read = Node.read(node)
-    asked = Study.read(study) if study else None
+    asked = read_study(study) if study else None
     wrong: list[str] = []
     limits = Limits()
     try:
         policy = policy_of(read)
-        limits = Limits(policy.min_patients, policy.max_dropped, policy.max_unmapped, policy.max_one_patient)
+        limits = Limits.of(policy)
     except ConfigError as e:
         wrong = list(e.faults)
     if asked is not None and asked.method is not None:

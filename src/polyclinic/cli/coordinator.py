@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -340,7 +341,7 @@ def _run(home: Any, orders: list[Any], json_: bool) -> None:
     else:
         best, models = choose(home, orders)
         order, value = orders[best], state_of(home, orders[best])
-        _publish(home.run(order.id), order, models[best])
+        _publish(home.run(order.id), order, models[best], sorted(value.get("refused") or ()))
         if len(orders) > 1:
             goals = [getattr(m, "objective_", None) for m in models]
             value |= {"starts": [{"study": o.id, "objective": g} for o, g in zip(orders, goals)]}
@@ -375,8 +376,11 @@ def _news(event: dict[str, Any]) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
 
-def _publish(run: Path, order: Any, model: Any) -> None:
-    """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here."""
+def _publish(run: Path, order: Any, model: Any, without: Sequence[str] = ()) -> None:
+    """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here.
+
+    ``without``: sites that were asked and took no part.
+    """
     from dataclasses import replace
 
     from polyclinic.evaluation.summary import privacy_figures
@@ -387,8 +391,15 @@ def _publish(run: Path, order: Any, model: Any) -> None:
         text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
         model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
     folder = RunFolder(run)
+    took_part = [s for s in order.sites if s not in without]
     folder.write_json(
-        folder.study, {"study": dict(order.study), "sites": list(order.sites), "versions": folder.manifest()}
+        folder.study,
+        {
+            "study": dict(order.study),
+            "sites": took_part,
+            **({"without": list(without)} if without else {}),
+            "versions": folder.manifest(),
+        },
     )
     model = getattr(model, "model_", model)
     Run.write(folder, model)
@@ -403,7 +414,7 @@ def _publish(run: Path, order: Any, model: Any) -> None:
             **found,
             "engine": "flare",
             "method": model.name,
-            "sites": list(order.sites),
+            "sites": took_part,
             "rounds": traffic.rounds,
             "bytes_up": traffic.bytes_up,
             "bytes_down": traffic.bytes_down,

@@ -21,12 +21,12 @@ def command(
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
     from polyclinic.cli.console import console, follow, say_json
-    from polyclinic.engines.registry import PROTOCOLS, federated, make
+    from polyclinic.engines.registry import PROTOCOLS, federated, make, read_study
+    from polyclinic.errors import PolyclinicError
     from polyclinic.run import RunFolder
     from polyclinic.simulation import run_study
-    from polyclinic.study import Study
 
-    what = Study.read(study)
+    what = read_study(study)
     method = federated(what) if what.chosen().name.lower() in PROTOCOLS else make(what)
     folder = RunFolder.create(out, resume=resume)
     rounds = getattr(method.params, "rounds", 1)
@@ -35,6 +35,10 @@ def command(
             metrics = run_study(what, method, folder, resume=resume, threads=threads, progress=progress)
     except KeyboardInterrupt:
         console.print(f"interrupted; go on with: polyclinic simulate {study} --out {out} --resume")
+        raise
+    except PolyclinicError:
+        if not resume:
+            folder.abandon()  # nothing was learned: no half-empty folder is taken for a run
         raise
     if as_json:
         say_json(metrics)

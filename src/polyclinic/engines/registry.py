@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import ConfigError
 from polyclinic.study import Study
 
-__all__ = ["BUILT_IN", "federated", "find", "make"]
+__all__ = ["BUILT_IN", "federated", "find", "make", "read_study"]
 
 BUILT_IN: Final = {
     "trip": "polyclinic.phenotypes.trip:TRIP",
@@ -43,6 +44,35 @@ def find(name: str) -> type[Any]:
     if key in plugged:
         return plugged[key].load()  # type: ignore[no-any-return]
     raise ConfigError(f"unknown method {name!r}", faults=[f"known: {', '.join(sorted({*BUILT_IN, *plugged}))}"])
+
+
+def read_study(path: str | Path) -> Study:
+    """A study file; the faults of its sections and of its method's parameters in one list."""
+    try:
+        return Study.read(path)
+    except ConfigError as e:
+        more = _faults_of_method(Path(path))
+        if not more:
+            raise
+        raise ConfigError(e.what, faults=[*e.faults, *more], hint=e.hint) from None
+
+
+def _faults_of_method(path: Path) -> list[str]:
+    """What is wrong with [method] alone, of a file whose other sections are wrong; nothing if it cannot be told."""
+    import tomllib
+
+    try:
+        method = dict(tomllib.loads(path.read_text(encoding="utf-8"))["method"])
+        name = str(method.pop("name"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    try:
+        _checked(find(name), method)
+    except ConfigError as e:
+        return [f"method: {f}" for f in e.faults] or [f"method: {e.what}"]
+    except Exception:  # a plug-in's own error comes when the rest is right
+        return []
+    return []
 
 
 def make(study: Study) -> Any:

@@ -136,8 +136,8 @@ def associate(
     if not np.isin(y, (0, 1)).all():
         return replace(nothing, reason="the outcome has other values than 0 and 1")
     if min((y == 1).sum(), (y == 0).sum()) < 2 * minimum:
-        rare = "with" if (y == 1).sum() < 2 * minimum else "without"
-        why = f"fewer than {2 * minimum} patients are known to be {rare} it: too few to judge, and to show"
+        rare = "to have had it" if (y == 1).sum() < 2 * minimum else "not to have had it"
+        why = f"fewer than {2 * minimum} patients are known {rare}: too few to judge, and to show"
         return replace(nothing, reason=why)
     placed = np.concatenate([_of(model, s) for s in known.sites])
     train, test = split(known.sites, SHARE, seed)

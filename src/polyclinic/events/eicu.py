@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from polyclinic.events.source import Tabular
+from dataclasses import replace
+
+from polyclinic.events.engine import Connection
+from polyclinic.events.source import Opened, Tabular
 from polyclinic.events.tables import Table
+from polyclinic.study import Node
 
 __all__ = ["open_source"]
 
@@ -14,7 +18,7 @@ EICU = Tabular(
             "patient",
             "patientunitstayid patienthealthsystemstayid uniquepid hospitalid hospitaldischargestatus hospitaladmitoffset "
             "hospitaldischargeoffset",
-            "hospitaldischargeyear unittype",
+            "hospitaldischargeyear unittype age",
         ),
         Table("diagnosis", "patientunitstayid diagnosisoffset icd9code", "diagnosisstring"),
         Table("treatment", "patientunitstayid treatmentoffset treatmentstring", optional=True),
@@ -23,5 +27,20 @@ EICU = Tabular(
     ),
     events=("diagnosis", "treatment", "medication", "lab"),
     visits=("patient", "patientunitstayid"),
+    within="patienthealthsystemstayid",
+    row="unit_stay",
 )
-open_source = EICU.open
+# The first stay begins in 2002 (see the SQL); '> 89' is 90. Later stays lie 1,000 days apart, whatever the truth was.
+BIRTHS = (
+    "SELECT uniquepid AS patient_id, 2002 - CASE WHEN trim(CAST(age AS VARCHAR)) LIKE '>%' THEN 90 "
+    "ELSE TRY_CAST(age AS INTEGER) END AS year FROM (SELECT *, row_number() OVER (PARTITION BY uniquepid ORDER BY "
+    "hospitaldischargeyear, patienthealthsystemstayid) AS nth FROM patient) WHERE nth = 1"
+)
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+    """Open the tables; ``[source] codes = "source"`` takes diagnoses by their path instead of ICD-9 codes."""
+    opened = EICU.open(con, node, outcome)
+    if node.source.codes == "source":
+        opened = replace(opened, events=EICU.events_sql(con, node, "eicu_source"))
+    return replace(opened, births=BIRTHS)

@@ -24,10 +24,10 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     source = node.source
     if not source.events:
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
-    unknown = [f"columns.{c}: unknown" for c in source.columns if c not in (*COLUMNS, "label")]
+    unknown = [f"columns.{c}: unknown" for c in source.columns if c not in (*COLUMNS, "label", "birth")]
     if unknown:
         raise ConfigError(
-            f"node {node.name!r}: wrong map", faults=unknown, hint=f"known: {', '.join((*COLUMNS, 'label'))}"
+            f"node {node.name!r}: wrong map", faults=unknown, hint=f"known: {', '.join((*COLUMNS, 'label', 'birth'))}"
         )
     path = node.path(source.events)
     cheap = open_file(con, path, "raw")
@@ -38,6 +38,9 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
         faults += [f"{path.name}: column {c!r} of wide.{kind} missing" for c in wide.columns if c not in present]
     if source.label and source.label not in present:
         faults.append(f"{path.name}: column {source.label!r} (label) missing")
+    born = source.columns.get("birth", "birth")
+    if "birth" in source.columns and born not in present:
+        faults.append(f"{path.name}: column {born} (birth) missing")
     labels = None
     if source.labels:
         open_file(con, node.path(source.labels), "raw labels")
@@ -68,7 +71,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     inputs = {"events": path.name}
     if path.is_file():
         inputs["events sha256"] = hash_of(path)
-    return Opened(events, rows, _visits(node, picked, present), cheap, inputs, labels)
+    births = _births(_quoted(born), picked["patient_id"]) if born in present else None
+    return Opened(events, rows, _visits(node, picked, present), cheap, inputs, labels, births=births)
 
 
 def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:
@@ -95,6 +99,13 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
         # What does not fit the format stays as it is, and is counted as unreadable later.
         return f"coalesce(CAST(try_strptime({cell}, {literal(source.time_format)}) AS VARCHAR), {cell} || ' ?')"
     return cell
+
+
+def _births(column: str, patient: str) -> str:
+    """Year of birth: a year, or the year of a date, the first that a patient's rows say."""
+    text = f"trim(CAST({column} AS VARCHAR))"
+    year = f"coalesce(TRY_CAST({text} AS INTEGER), year(TRY_CAST({text} AS TIMESTAMP)))"
+    return f"SELECT {patient} AS patient_id, min({year}) AS year FROM raw GROUP BY 1"
 
 
 def _cell(column: str, present: Mapping[str, str], missing: tuple[str, ...]) -> str:

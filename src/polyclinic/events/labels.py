@@ -28,6 +28,18 @@ class Labels:
         """Plain values for the manifest."""
         return {"outcome": self.outcome, **self.counts}
 
+    def words(self) -> str:
+        """For people: what it is, and of how many patients and visits it is known.
+
+        >>> Labels("mortality", {"visits": 9, "visits positive": 2, "patients": 5, "patients positive": 1}).words()
+        'mortality: 1 of 5 patients; 2 of 9 visits'
+        """
+        n = dict(self.counts)
+        parts = [
+            f"{n.pop(f'{k} positive'):,} of {n.pop(k):,} {k}" for k in ("patients", "visits") if f"{k} positive" in n
+        ]
+        return f"{self.outcome}: " + "; ".join([*parts, *(f"{v:,} {k}" for k, v in n.items() if v)])
+
 
 def read_labels(con: Connection, opened: Opened, rule: LabelRule | None, column: str | None = None) -> Labels | None:
     """Make the table ``labels`` of the engine; None where the source has no outcome.

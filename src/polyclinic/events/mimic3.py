@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from polyclinic.events.source import Tabular
+from dataclasses import replace
+
+from polyclinic.events.engine import Connection
+from polyclinic.events.source import Opened, Tabular
 from polyclinic.events.tables import Table
+from polyclinic.study import Node
 
 __all__ = ["open_source"]
 
@@ -11,6 +15,7 @@ MIMIC3 = Tabular(
     "mimic3",
     tables=(
         Table("admissions", "subject_id hadm_id admittime dischtime hospital_expire_flag", "deathtime admission_type"),
+        Table("patients", "subject_id", "dob", optional=True),
         Table("icustays", "hadm_id first_careunit intime"),
         Table("diagnoses_icd", "subject_id hadm_id icd9_code"),
         Table("procedures_icd", "subject_id hadm_id icd9_code"),
@@ -25,4 +30,15 @@ MIMIC3 = Tabular(
     unique={"d_icd_diagnoses": "icd9_code", "d_icd_procedures": "icd9_code", "d_labitems": "itemid"},
     typed=True,
 )
-open_source = MIMIC3.open
+# Who was older than 89 is born 300 years before the first admission there; 91 is their median age.
+BIRTHS = (
+    "SELECT p.subject_id AS patient_id, CASE WHEN a.first - year(TRY_CAST(p.dob AS TIMESTAMP)) > 150 THEN a.first - 91 "
+    "ELSE year(TRY_CAST(p.dob AS TIMESTAMP)) END AS year FROM patients p LEFT JOIN (SELECT CAST(subject_id AS VARCHAR) AS who, "
+    "min(year(TRY_CAST(admittime AS TIMESTAMP))) AS first FROM admissions GROUP BY 1) a ON a.who = CAST(p.subject_id AS VARCHAR)"
+)
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+    """Open the tables."""
+    opened = MIMIC3.open(con, node, outcome)
+    return replace(opened, births=BIRTHS if "patients" in opened.inputs else None)

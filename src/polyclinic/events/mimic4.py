@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from polyclinic.events.source import Tabular
+from dataclasses import replace
+
+from polyclinic.events.engine import Connection
+from polyclinic.events.source import Opened, Tabular
 from polyclinic.events.tables import Table
+from polyclinic.study import Node
 
 __all__ = ["open_source"]
 
@@ -11,6 +15,7 @@ MIMIC4 = Tabular(
     "mimic4",
     tables=(
         Table("admissions", "subject_id hadm_id admittime dischtime hospital_expire_flag", "admission_type"),
+        Table("patients", "subject_id", "anchor_age anchor_year", optional=True),
         Table("icustays", "hadm_id first_careunit intime", optional=True),
         Table("diagnoses_icd", "subject_id hadm_id icd_code icd_version"),
         Table("procedures_icd", "subject_id hadm_id icd_code icd_version", "chartdate"),
@@ -25,4 +30,10 @@ MIMIC4 = Tabular(
     unique={"d_labitems": "itemid"},
     typed=True,
 )
-open_source = MIMIC4.open
+BIRTHS = "SELECT subject_id AS patient_id, TRY_CAST(anchor_year AS INTEGER) - TRY_CAST(anchor_age AS INTEGER) AS year FROM patients"
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+    """Open the tables."""
+    opened = MIMIC4.open(con, node, outcome)
+    return replace(opened, births=BIRTHS if "patients" in opened.inputs else None)

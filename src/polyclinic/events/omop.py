@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyclinic.events.engine import Connection, reading, statement
+from polyclinic.events.engine import Connection, reading
 from polyclinic.events.pushdown import Keys, Push
-from polyclinic.events.source import Opened, Tabular, forgiving
+from polyclinic.events.source import Opened, Tabular
 from polyclinic.events.tables import Table
 from polyclinic.study import Node
 
@@ -91,7 +91,7 @@ def open_source(con: Connection, node: Node, outcome: str | None, push: Push | N
         version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
     inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
     if node.source.codes == "source":
-        opened = replace(opened, events=forgiving(statement("omop_source")))
+        opened = replace(opened, events=OMOP.events_sql(con, node, "omop_source"))
     return replace(
         opened,
         inputs=inputs,

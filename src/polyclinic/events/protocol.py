@@ -23,6 +23,8 @@ from polyclinic.study import Node, Study
 __all__ = ["opt_out", "restrict", "restricts"]
 
 ICD: Final = "('icd9cm', 'icd9proc', 'icd10', 'icd10cm', 'icd10pcs')"
+# Of a source without visits (event files): a visit is as long as its events.
+STAYS: Final = "SELECT patient_id, visit_id, min(time) AS starts, max(time) AS ends FROM canonical WHERE dropped IS NULL GROUP BY 1, 2"
 USABLE: Final = "SELECT patient_id, nth, why, CAST(1 AS BIGINT) AS n FROM restricted WHERE dropped IS NULL"
 # Rows that the database left out: the fate of the patient comes first, as it does here.
 LEFT_OUT: Final = (
@@ -122,12 +124,8 @@ def _check(node: Node, study: Study | None, opened: Opened) -> None:
     if c is not None:
         if c.age and opened.births is None:
             faults.append("[cohort] age: it has no year of birth")
-        if c.washout and opened.observed is None:
-            faults.append("[cohort] washout: it has no observation periods")
         if c.definition is not None and opened.cohort is None:
             faults.append("[cohort] definition: it has no COHORT table")
-    if opened.visits is None and study.cohort is not None and not (c and (c.definition or c.sql)):
-        faults.append("[cohort]: it has no visits to take the index date from")
     if faults:
         raise ConfigError(
             f"site {node.name!r}: source {node.source.kind!r} lacks what the study asks for",
@@ -172,7 +170,7 @@ def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
     chosen = _in_types(con, types, "v.type") if types else "true"
     query = (
         "SELECT CAST(v.patient_id AS VARCHAR) AS patient_id, TRY_CAST(v.starts AS DATE) AS day, "
-        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({opened.visits}) v WHERE {chosen}"
+        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({opened.visits or STAYS}) v WHERE {chosen}"
     )
     for kind, codes in first.items():
         plain = [x.strip().upper().replace(".", "") for x in codes]
@@ -215,9 +213,17 @@ def _members(con: Connection, node: Node, study: Study | None, opened: Opened) -
         cases.append(
             f"WHEN {old} NOT BETWEEN {c.age[0]} AND {c.age[1]} THEN {{'nth': 2, 'why': 'not of the age at the index date'}}"
         )
+    # Where nobody wrote down since when a patient is observed, it is since the first visit.
+    since = "s.starts" if opened.observed is not None else "f.day"
+    first = "SELECT CAST(NULL AS VARCHAR) AS patient_id, CAST(NULL AS DATE) AS day WHERE false"
+    if opened.observed is None and c is not None and c.washout:
+        first = (
+            "SELECT CAST(patient_id AS VARCHAR) AS patient_id, min(TRY_CAST(starts AS DATE)) AS day FROM "
+            f"({opened.visits or STAYS}) GROUP BY 1"
+        )
     if c is not None and c.washout:
         cases.append(
-            f"WHEN e.index_date - s.starts < {c.washout} OR s.starts IS NULL "
+            f"WHEN e.index_date - {since} < {c.washout} OR {since} IS NULL "
             "THEN {'nth': 3, 'why': 'observed too shortly before the index date'}"
         )
     more = " UNION SELECT patient_id FROM pushed WHERE NOT empty" if opened.pushed else ""
@@ -228,7 +234,7 @@ def _members(con: Connection, node: Node, study: Study | None, opened: Opened) -
         f"(SELECT CAST(patient_id AS VARCHAR) AS patient_id, any_value(TRY_CAST(year AS INTEGER)) AS year FROM ({born}) "
         "GROUP BY 1) b USING (patient_id) LEFT JOIN (SELECT n.patient_id, min(n.starts) AS starts, max(n.ends) AS ends "
         "FROM spans n JOIN entered e USING (patient_id) WHERE e.index_date BETWEEN n.starts AND n.ends GROUP BY 1) s "
-        "USING (patient_id)"
+        f"USING (patient_id) LEFT JOIN ({first}) f USING (patient_id)"
     )
 
 

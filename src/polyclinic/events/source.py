@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Final
 
-from polyclinic.errors import ConfigError, DataError
+from polyclinic.errors import ConfigError
 from polyclinic.events.engine import Connection, identifier, reading, statement
 from polyclinic.events.pushdown import Push
 from polyclinic.events.tables import Table, open_tables
@@ -53,6 +53,8 @@ class Opened:
         Query: ``definition, patient_id, starts, ends`` of the site's cohorts.
     pushed
         Whether the database itself may have left rows out: the table ``pushed`` has their numbers.
+    repeated
+        Remark -> number of rows of dictionaries, patients and visits that repeat a key and are not used.
     """
 
     events: str
@@ -67,6 +69,7 @@ class Opened:
     observed: str | None = None
     cohort: str | None = None
     pushed: bool = False
+    repeated: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ class Tabular:
         Whether the visits have a type.
     people
         Table and column that identify a patient, where there is one: its columns can divide the patients into sites, too.
+    within
+        Column of the visit table that events call their visit, where that is not its key (eICU: the hospital stay).
+    row
+        Column of the visits' SQL that is the key of the visit table.
     """
 
     name: str
@@ -98,6 +105,8 @@ class Tabular:
     unique: Mapping[str, str] = field(default_factory=dict)
     typed: bool = False
     people: tuple[str, str] | None = None
+    within: str | None = None
+    row: str = "visit_id"
 
     def open(self, con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
         """Open the tables; ``outcome`` names a further column of the visit table."""
@@ -116,17 +125,17 @@ class Tabular:
                 for t in tables
             ]
         origins = open_tables(con, node, tables, push)
-        self._check_unique(con, node)
+        repeated = self._once(con, node)
         visits = forgiving(statement(f"{self.name}_visits"))
         if extra:
             column = identifier(extra.lower())
             visits = (
                 f"SELECT v.*, x.{column} AS {identifier(extra)} FROM ({visits}) v "
-                f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.visit_id"
+                f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.{identifier(self.row)}"
             )
-        events = forgiving(statement(self.name))
+        events = self.events_sql(con, node)
         if split:
-            events, visits = (self._divided(con, node, q, split.lower()) for q in (events, visits))
+            visits = self._divided(con, node, visits, split.lower(), self.row, key)
         return Opened(
             events=events,
             rows={t: f"SELECT count(*) FROM {identifier(t)}" for t in self.events},
@@ -134,21 +143,34 @@ class Tabular:
             inputs=origins,
             typed=self.typed,
             pushed=push is not None and node.source.url is not None,
+            repeated=repeated,
         )
 
-    def _divided(self, con: Connection, node: Node, query: str, split: str) -> str:
-        """The query with another column of the visit table, or else of the patients' table, as its site."""
-        for place in (self.visits, self.people):
+    def events_sql(self, con: Connection, node: Node, name: str | None = None) -> str:
+        """The query of the events, by the SQL file ``name`` (the source's own), divided as the node says."""
+        events, split = forgiving(statement(name or self.name)), node.source.split
+        if not split:
+            return events
+        return self._divided(con, node, events, split.lower(), "visit_id", self.within or self.visits[1])
+
+    def _divided(self, con: Connection, node: Node, query: str, split: str, mine: str, key: str) -> str:
+        """The query with another column of the visit table, or else of the patients' table, as its site.
+
+        ``mine`` of the query is ``key`` of the visit table.
+        """
+        for place in ((self.visits[0], key), self.people):
             if place is None:
                 continue
             table, key = place
-            mine = "patient_id" if place == self.people else "visit_id"
+            mine = "patient_id" if place == self.people else mine
             with reading(f"site {node.name!r}, table {table}"):
                 row = con.execute(f"SELECT count({identifier(split)}) FROM {identifier(table)}").fetchone()
             if row and row[0]:
+                # a hospital stay of several rows is at the place of the first by name
                 return (
-                    f"SELECT q.* REPLACE (CAST(x.{identifier(split)} AS VARCHAR) AS site) FROM ({query}) q LEFT JOIN "
-                    f"{identifier(table)} x ON CAST(x.{identifier(key)} AS VARCHAR) = CAST(q.{mine} AS VARCHAR)"
+                    f"SELECT q.* REPLACE (x.place AS site) FROM ({query}) q LEFT JOIN (SELECT CAST({identifier(key)} AS VARCHAR) "
+                    f"AS k, min(CAST({identifier(split)} AS VARCHAR)) AS place FROM {identifier(table)} GROUP BY 1) x "
+                    f"ON x.k = CAST(q.{identifier(mine)} AS VARCHAR)"
                 )
         where = " and ".join(p[0] for p in (self.visits, self.people) if p)
         raise ConfigError(
@@ -156,20 +178,22 @@ class Tabular:
             hint="[sites] split names a column of these tables",
         )
 
-    def _check_unique(self, con: Connection, node: Node) -> None:
-        faults = []
+    def _once(self, con: Connection, node: Node) -> dict[str, int]:
+        """One row of every key that repeats, the first by its cells, and how many rows were too many; of no event table."""
+        out = {}
         for table, column in [self.visits, *self.unique.items()]:
+            name, key, twice = identifier(table), identifier(column), identifier(f"{table} as it is")
             with reading(f"site {node.name!r}, table {table}"):
-                row = con.execute(
-                    f"SELECT count(*) FROM (SELECT {identifier(column)} AS k FROM {identifier(table)} "
-                    f"WHERE {identifier(column)} IS NOT NULL GROUP BY 1 HAVING count(*) > 1)"
-                ).fetchone()
-            if row and row[0]:
-                faults.append(f"table {table}: {row[0]} values of {column} occur more than once")
-        if faults:
-            raise DataError(
-                f"site {node.name!r}: rows are duplicated", faults=faults, hint="remove the duplicates at the source"
-            )
+                row = con.execute(f"SELECT count({key}) - count(DISTINCT {key}) FROM {name}").fetchone()
+                if not row or not row[0]:
+                    continue
+                con.execute(f"ALTER VIEW {name} RENAME TO {twice}")
+                con.execute(
+                    f"CREATE VIEW {name} AS SELECT * EXCLUDE (nth) FROM (SELECT *, row_number() OVER (PARTITION BY {key} "
+                    f"ORDER BY t::VARCHAR) AS nth FROM {twice} t) WHERE nth = 1 OR {key} IS NULL"
+                )
+            out[f"rows of {table} repeat a {column}: one of each is used"] = int(row[0])
+        return out
 
 
 def forgiving(sql: str) -> str:

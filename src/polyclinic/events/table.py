@@ -24,23 +24,28 @@ SELECT origin,
        CAST(c.patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id,
        CASE WHEN {possible} THEN {time} END AS time,
        CAST(kind AS VARCHAR) AS kind, CAST(code AS VARCHAR) AS code, CAST(system AS VARCHAR) AS system,
-       TRY_CAST(value AS DOUBLE) AS value, CAST(description AS VARCHAR) AS description, CAST(site AS VARCHAR) AS site,
+       {value} AS value, CAST(description AS VARCHAR) AS description, CAST(site AS VARCHAR) AS site,
        CASE WHEN dropped IS NOT NULL THEN CAST(dropped AS VARCHAR)
             WHEN c.patient_id IS NULL OR trim(CAST(c.patient_id AS VARCHAR)) = '' THEN 'no patient'
             WHEN code IS NULL OR trim(CAST(code AS VARCHAR)) = '' THEN 'no code'
             WHEN kind IS NULL THEN 'no kind'
             WHEN c.time IS NOT NULL AND {time} IS NULL THEN 'time is not a date'
             WHEN NOT {possible} THEN 'impossible date'
-            WHEN value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL THEN 'value is not a number'
-            WHEN NOT isfinite(TRY_CAST(value AS DOUBLE)) THEN 'value is not finite'
+            WHEN kind IN ('lab', 'abnormal_lab') AND value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL THEN 'value is not a number'
+            WHEN kind IN ('lab', 'abnormal_lab') AND NOT isfinite(TRY_CAST(value AS DOUBLE)) THEN 'value is not finite'
             {life} END AS dropped
 FROM ({query}) c{joins}
 """
+# A result without a number says nothing; the code of a drug stays, whatever is written as its amount (NaN, until counted).
+VALUE: Final = """CASE WHEN value IS NULL OR kind IN ('lab', 'abnormal_lab') OR isfinite(TRY_CAST(value AS DOUBLE)) THEN TRY_CAST(value AS DOUBLE)
+            ELSE CAST('nan' AS DOUBLE) END"""
+CLEAN: Final = "REPLACE (CASE WHEN isnan(value) THEN NULL ELSE value END AS value)"
 LIFE: Final = """WHEN year({time}) < l.born THEN 'before the birth of the patient'
             WHEN CAST({time} AS DATE) > l.died + 60 THEN 'more than 60 days after the death of the patient'"""
 NO_CONCEPT: Final = "concept_id 0: no standard concept"  # as in sql/omop.sql
 COUNTED: Final = (
-    "SELECT origin, dropped, count(*), 0, count(*) FILTER (time IS NULL), count(*) FILTER (visit_id IS NULL) "
+    "SELECT origin, dropped, count(*), count(*) FILTER (isnan(value)), count(*) FILTER (time IS NULL), "
+    "count(*) FILTER (visit_id IS NULL) "
     "FROM canonical GROUP BY ALL"
 )
 WITHOUT: Final = "SELECT * FROM ({}) WHERE CAST(patient_id AS VARCHAR) NOT IN (SELECT patient_id FROM optout WHERE patient_id IS NOT NULL)"
@@ -102,7 +107,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         possible = f"coalesce(isfinite({time}) AND year({time}) BETWEEN 1800 AND 2300, true)"
         life, joins = _lives(con, opened)
         query = CANONICAL.format(
-            time=time, possible=possible, life=life.format(time=time), joins=joins, query=opened.events
+            time=time, possible=possible, life=life.format(time=time), joins=joins, query=opened.events, value=VALUE
         )
         # Parquet can be scanned again at little cost; anything else is parsed once and kept in the scratch file.
         con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap and not limited else 'TABLE'} canonical AS {query}")
@@ -144,10 +149,12 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     notes = {
         "events without time": sum(r[4] for r in used),
         "events without visit": sum(r[5] for r in used),
+        **({"amounts are no numbers: the codes are kept": odd} if (odd := sum(r[3] for r in used)) else {}),
+        **opened.repeated,
     }
     with reading(what):
         con.execute(
-            f"COPY (SELECT {', '.join(COLUMNS)} FROM canonical WHERE dropped IS NULL) "
+            f"COPY (SELECT {', '.join(COLUMNS)} FROM (SELECT * {CLEAN if odd else ''} FROM canonical) WHERE dropped IS NULL) "
             f"TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy)"
         )
         if limited or not opened.cheap:

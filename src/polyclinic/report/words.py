@@ -131,7 +131,8 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
         first += " A patient of two sites counts at both."
     from polyclinic.report.findings import first_words  # whether anything came back is said before anything else
 
-    out = [first_words(run.findings), first, flow(run.study), *_small(run.study.get("small"))]
+    missing = _missing(run.study.get("without"))
+    out = [first_words(run.findings), first, missing, flow(run.study), *_small(run.study.get("small"))]
     out = [text for text in out if text]
     if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
         out += _where(cards)
@@ -150,6 +151,18 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
 def _spelled(n: int) -> str:
     small = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
     return small[n] if n < len(small) else str(n)
+
+
+def _missing(without: Sequence[str] | None) -> str:
+    """Who was asked and took no part; why is the owner's own affair.
+
+    >>> _missing(["west"]), _missing(["east", "west"]), _missing(None)
+    ('west was asked and took no part.', 'east and west were asked and took no part.', '')
+    """
+    if not without:
+        return ""
+    *most, last = without
+    return f"{', '.join(most)}{' and ' if most else ''}{last} {'were' if most else 'was'} asked and took no part."
 
 
 def _small(small: Mapping[str, Any] | None) -> list[str]:
@@ -255,6 +268,11 @@ def skewed(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
     top = presence.get("top1_fitted")
     if top is None or top <= 0.25:
         return ""
+    if outcome.get("saturation") is not None:  # weighted already: one patient in a hundred, or the only ones there are
+        return (
+            f"One patient holds {percent(top)} of the squared weight, although no record counts much more than another: hardly "
+            "anybody has codes of all modes together. Use codes that are less fine, or [tensor] window = 'patient'."
+        )
     return (
         f"The heaviest 1 % of patients hold {percent(top)} of the squared weight, so they make the phenotypes. Use weighting = "
         "'saturating' or count = 'presence'."

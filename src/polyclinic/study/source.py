@@ -42,7 +42,9 @@ class Source(Section):
     password: str | None = Field(None, description="omop: env:NAME or file:PATH.")
     db_schema: str | None = Field(None, alias="schema", description="omop: schema of the tables.")
     tables: dict[str, str] = Field(default_factory=dict, description="Standard table name -> name here.")
-    codes: Literal["standard", "source"] = Field("standard", description="omop: standard concepts or source codes.")
+    codes: Literal["standard", "source"] = Field(
+        "standard", description="omop: standard concepts or source codes; eicu: ICD-9, or (source) diagnosisstring."
+    )
     split: str | None = Field(None, description="Column that divides the patients into sites (simulation).")
     features: str | None = Field(None, description="matrix: CSV or Parquet, one row a patient.")
     label: str | None = Field(None, description="files, matrix: column of the outcome or class.")

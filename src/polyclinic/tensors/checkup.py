@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from polyclinic.errors import ConfigError, DataError, MissingExtra, PolyclinicError
 from polyclinic.events import EventTable, read_events
@@ -51,10 +51,31 @@ class Checkup:
 class Limits:
     """When a checkup fails, by the owner's ``[policy]``: patients, and shares of rows, of a mode's rows, of one patient."""
 
-    min_patients: int = 1
+    min_patients: int | None = None  # None: the owner wrote none
     max_dropped: float = 0.5
     max_unmapped: float = 0.5
     max_one_patient: float = 0.2
+
+    @classmethod
+    def of(cls, policy: OwnersLimits) -> Limits:
+        """The owner's own; a number of patients only where the owner wrote one."""
+        least = policy.min_patients if "min_patients" in policy.model_fields_set else None
+        return cls(least, policy.max_dropped, policy.max_unmapped, policy.max_one_patient)
+
+
+class OwnersLimits(Protocol):
+    """What a checkup asks of an owner's policy."""
+
+    @property
+    def min_patients(self) -> int: ...
+    @property
+    def max_dropped(self) -> float: ...
+    @property
+    def max_unmapped(self) -> float: ...
+    @property
+    def max_one_patient(self) -> float: ...
+    @property
+    def model_fields_set(self) -> set[str]: ...
 
 
 def check(node: Node | str | Path, study: Study | str | Path | None = None) -> Checkup:
@@ -95,7 +116,7 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
             _events(con, table, limits, out)
             try:
                 labels = read_labels(con, opened, study.labels if study else None, node.source.label)
-                out.findings.append(f"outcome: {labels.to_json()}" if labels else "no outcome in this source")
+                out.findings.append(f"outcome {labels.words()}" if labels else "no outcome in this source")
             except (DataError, ConfigError) as e:
                 out.blame(e)
             if study is not None and study.tensor is not None:
@@ -203,7 +224,7 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
     again = repeats(con, rule)
     if study.sites is not None and study.sites.split and vocabulary.sites:
         try:
-            found_units = units_of(con, study, vocabulary, limits.min_patients if limits.min_patients > 1 else SMALL)
+            found_units = units_of(con, study, vocabulary, limits.min_patients or SMALL)
         except DataError as e:
             out.blame(e)
         else:
@@ -240,8 +261,12 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
     _enough(tensor.patients, limits.min_patients, out)
 
 
-def _enough(patients: int, least: int, out: Checkup) -> None:
-    if patients < least:
+def _enough(patients: int, least: int | None, out: Checkup) -> None:
+    if least is None:
+        out.findings.append(
+            f"{patients:,} patients; [policy] min_patients is not written, so no number is too small here"
+        )
+    elif patients < least:
         out.faults.append(f"{patients} patients, fewer than the policy's minimum of {least}")
         out.exit_code = max(out.exit_code, 3)
     else:

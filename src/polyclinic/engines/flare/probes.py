@@ -201,7 +201,7 @@ def _data(node: Node) -> Probe:
     """The data, read as a study would: with the node's own rights."""
     try:
         policy = policy_of(node)
-        limits = Limits(policy.min_patients, policy.max_dropped, policy.max_unmapped, policy.max_one_patient)
+        limits = Limits.of(policy)
     except ConfigError:
         limits = Limits()
     found = check_node(node, limits=limits)

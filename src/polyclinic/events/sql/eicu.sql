@@ -20,6 +20,7 @@ SELECT 'diagnosis' AS origin, s.uniquepid AS patient_id, s.hospital_stay AS visi
             THEN trim(split_part(d.icd9code, ',', 1)) END AS code,
        'icd9cm' AS system, CAST(NULL AS VARCHAR) AS value, d.diagnosisstring AS description, s.hospitalid AS site,
        CASE WHEN s.stay IS NULL THEN 'stay is not in patient'
+            WHEN d.diagnosisoffset IS NOT NULL AND CAST(d.diagnosisoffset AS BIGINT) IS NULL THEN 'offset is not a number'
             WHEN d.icd9code IS NULL OR NOT regexp_matches(split_part(d.icd9code, ',', 1), '^ *([0-9]|V|E[0-9]{3})')
             THEN 'no ICD-9 code' END AS dropped
 FROM diagnosis d LEFT JOIN stays s ON s.stay = CAST(d.patientunitstayid AS VARCHAR)
@@ -27,13 +28,15 @@ UNION ALL
 SELECT 'treatment', s.uniquepid, s.hospital_stay,
        s.origin_time + (CAST(t.treatmentoffset AS BIGINT) - s.admitted) * INTERVAL 1 MINUTE,
        'procedure', t.treatmentstring, 'local', NULL, t.treatmentstring, s.hospitalid,
-       CASE WHEN s.stay IS NULL THEN 'stay is not in patient' END
+       CASE WHEN s.stay IS NULL THEN 'stay is not in patient'
+            WHEN t.treatmentoffset IS NOT NULL AND CAST(t.treatmentoffset AS BIGINT) IS NULL THEN 'offset is not a number' END
 FROM treatment t LEFT JOIN stays s ON s.stay = CAST(t.patientunitstayid AS VARCHAR)
 UNION ALL
 SELECT 'medication', s.uniquepid, s.hospital_stay,
        s.origin_time + (CAST(m.drugstartoffset AS BIGINT) - s.admitted) * INTERVAL 1 MINUTE,
        'drug', m.drugname, 'local', NULL, m.drugname, s.hospitalid,
        CASE WHEN s.stay IS NULL THEN 'stay is not in patient'
+            WHEN m.drugstartoffset IS NOT NULL AND CAST(m.drugstartoffset AS BIGINT) IS NULL THEN 'offset is not a number'
             WHEN m.drugordercancelled = 'Yes' THEN 'order was cancelled'
             WHEN m.drugname IS NULL THEN 'no drug name' END
 FROM medication m LEFT JOIN stays s ON s.stay = CAST(m.patientunitstayid AS VARCHAR)
@@ -42,5 +45,6 @@ UNION ALL
 SELECT 'lab', s.uniquepid, s.hospital_stay,
        s.origin_time + (CAST(l.labresultoffset AS BIGINT) - s.admitted) * INTERVAL 1 MINUTE,
        'lab', l.labname, 'local', CAST(l.labresult AS VARCHAR), l.labname, s.hospitalid,
-       CASE WHEN s.stay IS NULL THEN 'stay is not in patient' END
+       CASE WHEN s.stay IS NULL THEN 'stay is not in patient'
+            WHEN l.labresultoffset IS NOT NULL AND CAST(l.labresultoffset AS BIGINT) IS NULL THEN 'offset is not a number' END
 FROM lab l LEFT JOIN stays s ON s.stay = CAST(l.patientunitstayid AS VARCHAR)

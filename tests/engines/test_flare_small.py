@@ -1,0 +1,74 @@
+"""A hospital with too few patients stays away between hosts, and the study goes on with the others and says so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the halves' world, which is no package
+
+import test_flare_halves as halves
+from test_flare_halves import TRIP, World, hospitals
+
+from polyclinic.cli.coordinator import _publish
+from polyclinic.cli.site_init import TEMPLATE
+from polyclinic.engines.flare import membership
+from polyclinic.engines.flare.folders import read_events, read_json
+from polyclinic.engines.flare.result import write_outcome
+from polyclinic.engines.flare.starts import choose
+from polyclinic.errors import PolyclinicError
+from polyclinic.report.html import write_report
+from polyclinic.run import RunFolder
+
+INIT = "min_patients = 20"  # as `site init` writes it
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four hospitals with the policy of `site init`; west has eight patients."""
+    assert INIT in TEMPLATE
+    names, hospital = hospitals.NAMES, hospitals.hospital
+    few = {"west": 8}
+    hospitals.NAMES = (*names, "west")
+    hospitals.hospital = lambda folder, name, patients, policy: hospital(
+        folder, name, patients=few.get(name, patients), policy=policy
+    )
+    try:
+        return World(tmp_path_factory.mktemp("small"), policy=INIT)
+    finally:
+        hospitals.NAMES, hospitals.hospital = names, hospital
+
+
+@pytest.mark.parametrize("adder", ["plain", "masked"])
+def test_the_study_goes_on_without_it_and_says_who_was_missing(world: World, adder: str) -> None:
+    path = world.study(f"small-{adder}", TRIP.format(2, adder), head="deadline = 60\nquorum = 3\n")
+    order = world.order(path)
+    world.open(order)
+    lead = world.lead(order)
+    outcome = lead.run()
+    assert set(lead.refused) == {"west"}
+    assert set(outcome.releases[-1].members) == {"east", "north", "south"}
+    assert any(e["event"] == "refused" and e["site"] == "west" for e in read_events(lead.events))
+    told = str(lead.refused) + str(read_events(lead.events))
+    assert "8 patients" not in told  # how many there are is nobody's business
+    assert any("fewer than 20 patients" in str(r) for r in membership.refusals(world.sites["west"]))  # its owner knows
+    run = world.coordinator.run(order.id)
+    write_outcome(run, outcome)
+    _, models = choose(world.coordinator, [order])
+    _publish(run, order, models[0], sorted(lead.refused))
+    about = read_json(run / "study.json")
+    assert about["without"] == ["west"] and about["sites"] == ["east", "north", "south"]
+    assert "west was asked and took no part." in write_report(RunFolder(run)).read_text()
+
+
+def test_too_few_others_stop_it_before_anything_is_summed(world: World) -> None:
+    path = world.study("small-all", TRIP.format(2, "plain"), head="deadline = 5\nquorum = 4\n")
+    order = world.order(path)
+    world.open(order)
+    lead = world.lead(order)
+    with pytest.raises(PolyclinicError, match="too many sites refused"):
+        lead.run()
+    assert lead.number == 0
+    assert halves.read_json(lead.folder / "order.json")
