@@ -21,7 +21,7 @@ from polyclinic.learned.file import load as read_model
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.tensors.files import atomic
-from polyclinic.tensors.site import Site
+from polyclinic.tensors.site import Site, Sites
 
 __all__ = ["Run", "RunFolder", "load"]
 
@@ -228,6 +228,8 @@ class Run:
                     kept |= {} if s.labels is None else {"labels": s.labels}
                     named = s.tensor.axes[0].labels if s.tensor is not None else None
                     kept |= {} if named is None else {"patients": np.array(named)}  # for `report --cohort`, the owner's
+                    if isinstance(sites, Sites) and sites.periods and named is not None:
+                        kept["period"] = np.array(sites.period_of(s), dtype=np.str_).reshape(len(named), 2)
                     own = folder.path / "sites" / s.name / "memberships.npz"
                     folder.write_arrays(own, kept)
                     os.chmod(own, 0o600)

@@ -59,14 +59,14 @@ def gathered(study: Study) -> Gathered:
     aligned = align_by_ring(found) if secret else align(found)
     asked = study.sites
     if asked is None or (asked.small is None and not asked.split):
-        return Gathered(
-            Sites(aligned, attrition=found.attrition), 1, steps=found.steps
-        )  # each site's own policy decides
+        alone = Sites(aligned, attrition=found.attrition)
+        alone.periods = found.periods
+        return Gathered(alone, 1, steps=found.steps)  # each site's own policy decides
     nodes = study.nodes()
     said = [p.min_patients for p in map(policy_of, nodes) if "min_patients" in p.model_fields_set]
     least = asked.min_patients or max(said, default=SMALL)  # what no owner wrote is no policy
     made = gather(aligned, least, asked.small or "merge", same_people=bool(asked.split) and len(nodes) <= 1)
-    made.sites.attrition = found.attrition
+    made.sites.attrition, made.sites.periods = found.attrition, found.periods
     return replace(made, steps=found.steps)
 
 

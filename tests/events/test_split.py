@@ -106,6 +106,7 @@ def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) ->
     subjects = {x.split(",")[1] for x in lines[1:]}
     assert subjects
     assert subjects <= {f"east{p}" for p in range(25)}
+    assert {tuple(x.split(",")[2:]) for x in lines[1:]} == {("2020-01-01", "2020-01-01")}
 
 
 def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tmp_path: Path, capsys) -> None:
@@ -126,3 +127,29 @@ def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tm
     assert [f for f in told["faults"] if "rank" in f] and [f for f in told["faults"] if "'maskd'; known: plain" in f]
     assert [r for r in told["remarks"] if r.startswith("outcome label: known of none of 30 patients")]
     assert [r for r in told["remarks"] if "[codes.drug] to = a file drug_name,ingredient" in r]
+
+
+def test_a_cohort_of_joined_units_starts_at_the_index_date_of_the_study(tmp_path: Path) -> None:
+    rows = ["patient_id,visit_id,time,kind,code,site"]
+    for p in range(30):
+        for visit, day in (("a", f"2020-01-{1 + p % 28:02d}"), ("b", f"2020-06-{1 + p % 28:02d}")):
+            rows += [f"p{p},p{p}{visit},{day},{k},{k[:2]}{visit},u{p % 6}" for k in ("drug", "diagnosis")]
+    (tmp_path / "events.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "study.toml").write_text(
+        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[cohort]\nfirst = {drug = ["drb"]}\n'
+        '[sites]\nsplit = true\n[sites.source]\nkind = "files"\nevents = "events.csv"\n'
+        '[method]\nname = "trip"\nrank = 1\nrounds = 2\naggregation = "plain"\n'
+    )
+    for command in (["simulate", "study.toml", "--out", "run"], ["report", "run", "--cohort", "others 1"]):
+        with pytest.raises(SystemExit) as ended:
+            main([str(tmp_path / c) if c in ("study.toml", "run") else c for c in command])
+        assert ended.value.code == 0
+    place = tmp_path / "run" / "sites" / "others 1"
+    lines = (place / "cohort" / "cohort.csv").read_text().splitlines()[1:]
+    assert len(lines) >= 11
+    for line in lines:
+        _, subject, start, end = line.split(",")
+        assert start == end == f"2020-06-{1 + int(subject[1:]) % 28:02d}"
+    assert (place / "memberships.npz").stat().st_mode & 0o077 == 0
+    page = (tmp_path / "run" / "study.json").read_text() + (tmp_path / "run" / "outcome.json").read_text()
+    assert "2020-06" not in page  # days are the owner's own

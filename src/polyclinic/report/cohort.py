@@ -34,8 +34,9 @@ def write_cohort(
         The site's ``tensor.npz`` as ``polyclinic ingest`` wrote it: its patient axis names the subjects. None: as the
         run of ``simulate`` keeps them beside the memberships, for their owner.
     events
-        ``events.parquet`` of the same site: start and end are a patient's first and last event; without it both are
-        empty (NULL), to be filled in by the site.
+        ``events.parquet`` of the same site: start and end are a patient's first and last event. Without it those that the
+        run of ``simulate`` kept for the owner (the index date of the study's ``[cohort]`` is the start); else both are empty
+        (NULL), to be filled in by the site.
     out
         Folder to write into.
 
@@ -53,6 +54,7 @@ def write_cohort(
     with np.load(kept, allow_pickle=False) as z:
         memberships = np.abs(z["memberships"])
         kept_names = tuple(str(x) for x in z["patients"]) if "patients" in z.files else None
+        days = [(str(a) or None, str(b) or None) for a, b in z["period"]] if "period" in z.files else []
     if tensor is not None:
         subjects = SparseTensor.load(tensor).axes[0].labels
     elif kept_names is not None:  # a simulation names patients after their site, too
@@ -72,7 +74,7 @@ def write_cohort(
         run.phenotypes,
         memberships,
         subjects,
-        periods_of(events) if events is not None else {},
+        periods_of(events) if events is not None else dict(zip(subjects, days)) if tensor is None else {},
         names=[c.name for c in found],
         about=[f"explained by phenotype {c.number} of {run.name}" for c in found],
     )

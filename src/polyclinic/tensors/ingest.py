@@ -102,6 +102,7 @@ def read_sites(study: Study) -> Sites:
     found: list[Site] = []
     steps: dict[str, list[dict[str, Any]]] = {}
     tables: list[tuple[Attrition, ...]] = []
+    periods: dict[str, tuple[str, str]] = {}
     for node in nodes:
         with session(node.home) as (con, scratch):
             split = study.sites is not None and bool(study.sites.split)
@@ -111,18 +112,35 @@ def read_sites(study: Study) -> Sites:
                 sites, steps[node.name], attrition = _split(con, scratch, node, study)
                 found += sites
                 tables.append(attrition)
+                periods |= _periods(con, study, scratch / "events.parquet")
             else:
                 made = _make(con, scratch, node, study)
                 found.append(made.site)
                 steps[node.name] = made.manifest["steps"]
                 tables.append(made.attrition)
+                days = _periods(con, study, scratch / "events.parquet")
+                periods |= {f"{node.name}/{p}": when for p, when in days.items()}
     if _is_matrix(study):
         return Sites(one_order(found))
     # Under [privacy] a floor counted from the data would itself have to be paid for.
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
     out = floor([_distinct(s) for s in found], minimum)
     last = Attrition("code rules", sum(s.patients for s in out), 0)
-    return Sites(out, steps=steps, attrition=(*added(tables), last))
+    told = Sites(out, steps=steps, attrition=(*added(tables), last))
+    told.periods = periods
+    return told
+
+
+def _periods(con: Connection, study: Study, events: Path) -> dict[str, tuple[str, str]]:
+    """First day (the index date, where the protocol has one) and last day of every patient with times."""
+    relative = study.cohort is not None or (study.time is not None and study.time.relative)
+    index = "LEFT JOIN member m USING (patient_id)" if relative else ""
+    first = "coalesce(any_value(m.index_date), min(CAST(e.time AS DATE)))" if relative else "min(CAST(e.time AS DATE))"
+    rows = con.execute(
+        f"SELECT CAST(e.patient_id AS VARCHAR), CAST({first} AS VARCHAR), CAST(max(CAST(e.time AS DATE)) AS VARCHAR) "
+        f"FROM read_parquet({literal(str(events))}) e {index} WHERE e.time IS NOT NULL GROUP BY 1"
+    ).fetchall()
+    return {p: (a, max(a, b)) for p, a, b in rows}
 
 
 def _is_matrix(study: Study) -> bool:

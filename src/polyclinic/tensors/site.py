@@ -230,11 +230,13 @@ class Sites(list[Site]):
     were left out on the way, where it was read from records (``steps``: source -> its row accounting).
 
     ``attrition``: patients left after each step of the protocol, over all sites, where records were read (else empty).
+    ``periods``: patient -> first day (the index date, where the study has one) and last day; for their owners only.
     """
 
     truth: Any
     steps: Mapping[str, Sequence[Mapping[str, Any]]]
     attrition: tuple[Attrition, ...]
+    periods: Mapping[str, tuple[str, str]]
 
     def __init__(
         self,
@@ -247,6 +249,14 @@ class Sites(list[Site]):
         self.truth = truth
         self.steps = steps or {}
         self.attrition = tuple(attrition)
+        self.periods = {}
+
+    def period_of(self, site: Site) -> list[tuple[str, str]]:
+        """First and last day of a site's patients, in their order; empty texts where nobody wrote them down."""
+        named = site.tensor.axes[0].labels if site.tensor is not None else None
+        return [
+            self.periods.get(p) or self.periods.get(p.removeprefix(f"{site.name}/")) or ("", "") for p in named or ()
+        ]
 
 
 def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
