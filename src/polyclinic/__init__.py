@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.report import plots as plots
     from polyclinic.report.battery import check_protocol as check_protocol
     from polyclinic.run import Run as Run
+    from polyclinic.run import compare as compare
     from polyclinic.run import load as load
     from polyclinic.similarity.selection import UnPSLCV as UnPSLCV
     from polyclinic.similarity.unpsl import UnPSL as UnPSL
@@ -94,6 +95,7 @@ _WHERE = {
     "from_numpy": "polyclinic.tensors.doors",
     "from_scipy": "polyclinic.tensors.doors",
     "ingest": "polyclinic.tensors.ingest",
+    "compare": "polyclinic.run",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
     "suggest_rank": "polyclinic.phenotypes.rank",

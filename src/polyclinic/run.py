@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.estimator import Configured
+from polyclinic.learned.compare import Difference
+from polyclinic.learned.compare import compare as differ
 from polyclinic.learned.file import KINDS, Learned
 from polyclinic.learned.file import load as read_model
 from polyclinic.learned.phenotypes import Phenotypes
@@ -23,7 +26,9 @@ from polyclinic.privacy.ledger import Ledger
 from polyclinic.tensors.files import atomic
 from polyclinic.tensors.site import Site, Sites
 
-__all__ = ["Run", "RunFolder", "load"]
+__all__ = ["Run", "RunFolder", "compare", "load"]
+
+Model: TypeAlias = Configured[Any] | Learned | str | Path
 
 
 RULES: Final = (
@@ -254,6 +259,31 @@ def load(path: str | Path) -> Learned:
             f"{path}: censored, codes of few patients were removed; the whole model is in the run folder", stacklevel=2
         )
     return model
+
+
+def compare(first: Model, second: Model) -> Difference:
+    """Two models side by side: matched phenotypes with their distance, and what differs in how they were made.
+
+    Parameters
+    ----------
+    first, second
+        Fitted estimators, models as ``pc.load`` gives them, model files or run folders.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=200, seed=0)
+    >>> found = pc.compare(*(pc.CPALS(rank=2, seed=s).fit(sites) for s in (0, 0)))
+    >>> found.same, found.match
+    (True, 1.0)
+    """
+    return differ(_learned(first), _learned(second))
+
+
+def _learned(model: Model) -> Learned:
+    if isinstance(model, str | Path):
+        return load(model)
+    return model._whole() if isinstance(model, Configured) else model
 
 
 def _of(folder: RunFolder) -> Learned:

@@ -192,3 +192,20 @@ def test_a_table_is_read_by_arrow() -> None:
     assert pyarrow.table(t).to_pydict() == {"code": ["428.0", "401.9"], "weight": [0.9, 0.1], "drift": [None, 0.5]}
     assert polars.DataFrame(t)["weight"].to_list() == [0.9, 0.1]
     assert pyarrow.table(Table(["a"], [])).num_rows == 0
+
+
+def test_codes_have_words_where_they_are_given() -> None:
+    rows = {"pid": [1, 2, 3], "dx": ["428", "250", "401"]}
+    (site,) = pc.from_frame(
+        rows, patient="pid", modes=["dx"], names={"dx": {"428": "heart failure", "250": "diabetes"}}
+    )
+    axis = site.counts().axes[1]
+    assert (axis.labels, axis.names) == (("250", "401", "428"), ("diabetes", "401", "heart failure"))
+    with pytest.raises(DataError, match="no mode") as e:
+        pc.from_frame(rows, patient="pid", modes=["dx"], names={"diagnosis": {}, "dx": ["a"]})
+    assert "'diagnosis'" in str(e.value) and "'dx': list" in str(e.value)
+
+
+def test_a_table_without_rows_says_so() -> None:
+    with pytest.raises(DataError, match="the table has no rows"):
+        pc.from_frame({"pid": [], "dx": []}, patient="pid", modes=["dx"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -33,6 +33,7 @@ def from_frame(
     site: str | None = None,
     outcome: str | None = None,
     covariates: Sequence[str] = (),
+    names: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Sites:
     """Hospitals from a long table: one row says that a patient had these codes together.
 
@@ -55,6 +56,8 @@ def from_frame(
         Column with 0, 1 (or False, True), the same in all rows of a patient; empty where unknown.
     covariates
         Columns with age, sex, ... the same in all rows of a patient; ``pc.evaluate`` adjusts for them.
+    names
+        What codes mean, for people: mode -> code -> words. A code without words is called by itself.
 
     Examples
     --------
@@ -71,6 +74,8 @@ def from_frame(
             hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
         )
     who = column_of(frame, patient).keys()
+    if not len(who.index):
+        raise DataError("the table has no rows", hint="what left none? a filter, a join, a file without lines")
     codes = [column_of(frame, m).keys() for m in modes]
     where = None if site is None else column_of(frame, site).keys()
     faults = [
@@ -83,16 +88,18 @@ def from_frame(
         raise DataError("the table is not usable", faults=faults, hint="every row needs its patient, site and count")
     _tell_missing(codes, visit is not None)
 
-    names = ("hospital",) if where is None else where.labels
+    hospitals = ("hospital",) if where is None else where.labels
     at = np.zeros(len(who.index), np.int64) if where is None else where.index
-    axes = [Axis(m, c.labels) for m, c in zip(modes, codes)]
+    words = _words(names or {}, modes)
+    axes = [Axis(m, c.labels, tuple(words[m].get(x, x) for x in c.labels) if m in words else None)
+            for m, c in zip(modes, codes)]  # fmt: skip
     values = None if outcome is None else column_of(frame, outcome)
     visits = None if visit is None else column_of(frame, visit).keys()
     if visits is not None and visits.missing.any():
         raise DataError(f"{visit}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit")
     made: list[Site] = []
     wrong: list[str] = []
-    for k, name in enumerate(names):
+    for k, name in enumerate(hospitals):
         rows = np.flatnonzero(at == k)
         people, index = np.unique(who.index[rows], return_inverse=True)
         inside = [c.index[rows] for c in codes]
@@ -232,6 +239,19 @@ def _named(frame: Any, wanted: Sequence[str], modes: Sequence[str]) -> None:
         raise DataError("the table does not have what was asked for", faults=faults, hint=f"it has {', '.join(has)}")
 
 
+def _words(names: Mapping[str, Mapping[str, str]], modes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The words for codes, codes as texts; a mode that is none is refused."""
+    strange = [repr(m) for m in names if m not in modes]
+    strange += [f"{m!r}: {type(v).__name__}" for m, v in names.items() if m in modes and not isinstance(v, Mapping)]
+    if strange:
+        raise DataError(
+            "names are given for what is no mode",
+            faults=strange,
+            hint=f'names={{"{modes[0]}": {{"code": "its words"}}}}',
+        )
+    return {m: {str(k).strip(): str(v) for k, v in given.items()} for m, given in names.items()}
+
+
 def _counts(column: Column, faults: list[str]) -> NDArray[np.float64]:
     found = column.numbers()
     if found is None:
@@ -292,6 +312,7 @@ def _one_each(column: Column, rows: Index, index: Index, patients: int, wrong: l
         raise DataError(
             f"{column.name}: an outcome is 0 or 1 (or False, True), and empty where unknown",
             faults=[f"values: {', '.join(seen)}"],
+            hint=f'frame["{column.name}"] = frame["{column.name}"] == "{seen[0] if seen else "yes"}"',
         )
     here = found[rows]
     low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
