@@ -52,9 +52,9 @@ def test_no_hostile_patient_is_longer_than_the_sensitivity_and_each_is_counted()
 @pytest.mark.attack
 def test_what_breaks_floats_becomes_no_grid_step() -> None:
     """An infinity or NaN is never converted: saturating processors would make 2^63 - 1 of it, whose square wraps to 1."""
-    steps = em_kernels._steps.py_func
-    assert [steps(x) for x in (np.nan, -np.inf, -1.0, 0.0, 0.9, 2.7)] == [0, 0, 0, 0, 0, 2]
-    assert steps(np.inf) == steps(1e300) == em_kernels.UNIT
+    whole = em_kernels._whole.py_func
+    assert [whole(x, 10.0) for x in (np.nan, -np.inf, -1.0, 0.0, 0.9, 2.7)] == [0, 0, 0, 0, 0, 2]
+    assert whole(np.inf, em_kernels.UNIT) == whole(1e300, em_kernels.UNIT) == em_kernels.UNIT
 
 
 @pytest.mark.attack

@@ -5,6 +5,10 @@ The codes of all feature modes are stacked: row ``offset_m + code`` of one (code
 number of modes costs one more column of row numbers. Every patient's vector of statistics is divided by its length and
 truncated toward zero to whole multiples of 2^-16, so that its length in exact integers never exceeds 2^16: that is the
 sensitivity. Sums are int64, hence the same in any order and for any number of threads.
+
+Every processor gives the same integers, because the arithmetic is written down (GPUs follow it too, :mod:`.cuda`): float64,
+each operation rounded once, no fused multiply-add; sums over phenotypes in eight lanes (`_dot`), sums over a patient's
+entries in their stored order, one division per sum; the length in integers.
 """
 
 from __future__ import annotations
@@ -35,10 +39,43 @@ SMALLEST, LIFT = (
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-_FAST = {"reassoc", "contract", "nsz"}  # vectorised sums; NaN and infinity keep their meaning
+LANES: Final = 8  # sums over phenotypes run in this many lanes; part of the specification, not a matter of the processor
+SHARE: Final = float(1 << 30)  # a patient's shares are measured in these steps when its length is taken
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _dot(a: Float, b: Float, row: int) -> float:
+    """sum_r a[r] b[row, r] in eight lanes: lane l adds r = l, l + 8, ...; then lanes 4, 2 and 1 apart are added."""
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for r in range(0, len(a), LANES):
+        s0 += a[r] * b[row, r]
+        s1 += a[r + 1] * b[row, r + 1]
+        s2 += a[r + 2] * b[row, r + 2]
+        s3 += a[r + 3] * b[row, r + 3]
+        s4 += a[r + 4] * b[row, r + 4]
+        s5 += a[r + 5] * b[row, r + 5]
+        s6 += a[r + 6] * b[row, r + 6]
+        s7 += a[r + 7] * b[row, r + 7]
+    return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _sum(a: Float) -> float:
+    """sum_r a[r] in the same order."""
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for r in range(0, len(a), LANES):
+        s0 += a[r]
+        s1 += a[r + 1]
+        s2 += a[r + 2]
+        s3 += a[r + 3]
+        s4 += a[r + 4]
+        s5 += a[r + 5]
+        s6 += a[r + 6]
+        s7 += a[r + 7]
+    return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _place(
     rows: NDArray[np.int32], counts: Float, w: Float, prior: Float, steps: int, a: Float, next_a: Float, phi: Float
 ) -> None:
@@ -56,28 +93,23 @@ def _place(
             row = rows[e, m]
             for r in range(rank):
                 phi[e, r] *= w[row, r]
-    total = 0.0
+    share = 1.0 / _sum(prior)
     for r in range(rank):
-        total += prior[r]
-    for r in range(rank):
-        a[r] = prior[r] / total
+        a[r] = prior[r] * share
     for _ in range(steps):
         for r in range(rank):
             next_a[r] = 0.0
         for e in range(n):
-            mix = 0.0
-            for r in range(rank):
-                mix += a[r] * phi[e, r]
+            mix = _dot(a, phi, e)
             if mix > 0.0:
                 scale = counts[e] / mix
                 for r in range(rank):
                     next_a[r] += scale * phi[e, r]
-        total = 0.0
         for r in range(rank):
             next_a[r] = next_a[r] * a[r] + prior[r]
-            total += next_a[r]
+        share = 1.0 / _sum(next_a)
         for r in range(rank):
-            a[r] = next_a[r] / total
+            a[r] = next_a[r] * share
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -94,16 +126,16 @@ def _tame(values: Float, out: Float) -> None:
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _steps(x: float) -> np.int64:
-    """Whole grid steps of a coordinate, toward zero so that the length cannot grow, in [0, UNIT].
+def _whole(x: float, most: float) -> np.int64:
+    """The whole part of x in [0, most]: toward zero, so that a length cannot grow.
 
     Converting an infinity or NaN to an integer is whatever the processor does (x86: the smallest integer; others
     saturate to the largest, whose square wraps to 1), so that never happens here.
     """
     if not x > 0.0:
         return np.int64(0)
-    if x >= UNIT:
-        return np.int64(UNIT)
+    if x >= most:
+        return np.int64(most)
     return np.int64(x)
 
 
@@ -122,19 +154,23 @@ def _memberships(
         _place(rows[lo:hi], counts[: hi - lo], w, prior, steps, out[i], spare, phi)
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _statistics(
     indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, prior: Float, steps: int, out: Int
 ) -> float:
-    """Add every patient's unit vector, in grid steps, to ``out`` (codes, R); mean log-likelihoods, summed, come back."""
-    size, rank = w.shape
+    """Add every patient's unit vector, in grid steps, to ``out`` (codes, R); mean log-likelihoods, summed, come back.
+
+    ``w`` and ``prior`` are padded with zeros to a multiple of ``LANES``, ``out`` is not.
+    """
+    size, wide = w.shape
+    rank = out.shape[1]
     modes = rows.shape[1]
     longest = 0
     for i in range(len(indptr) - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])
-    phi, counts = np.empty((longest, rank)), np.empty(longest)
-    a, p = np.empty(rank), np.empty(rank)
-    s = np.zeros((size, rank))  # one patient's statistics; only the touched rows are ever non-zero
+    phi, counts = np.empty((longest, wide)), np.empty(longest)
+    a, p = np.empty(wide), np.empty(wide)
+    s = np.zeros((size, wide))  # one patient's statistics; only the touched rows are ever non-zero
     touched, seen = np.empty(longest * modes, np.int64), np.zeros(size, np.bool_)
     whole = np.empty((longest * modes, rank), np.int64)
     likelihood = 0.0
@@ -145,13 +181,13 @@ def _statistics(
         _place(rows[lo:hi], counts[:n], w, prior, steps, a, p, phi)
         used, events, logs = 0, 0.0, 0.0
         for e in range(n):
-            mix = 0.0
-            for r in range(rank):
-                p[r] = a[r] * phi[e, r]
-                mix += p[r]
-            if not mix > 0.0:  # a code no phenotype knows: it belongs to each as the patient does
+            mix = _dot(a, phi, e)
+            if mix > 0.0:
+                for r in range(wide):
+                    p[r] = a[r] * phi[e, r]
+            else:  # a code no phenotype knows: it belongs to each as the patient does
                 mix = 1.0
-                for r in range(rank):
+                for r in range(wide):
                     p[r] = a[r]
             events += counts[e]
             logs += counts[e] * np.log(mix)
@@ -162,24 +198,24 @@ def _statistics(
                     seen[row] = True
                     touched[used] = row
                     used += 1
-                for r in range(rank):
+                for r in range(wide):
                     s[row, r] += scale * p[r]
         likelihood += logs / events
-        top = 0.0
+        # Shares of the patient's events, each mode's adding to 1, in steps of 2^-30 rounded up: their squared length is
+        # an integer, the same in any order, and the unit vector that it gives is never too long.
+        share = 1.0 / events
+        square = np.uint64(0)
         for t in range(used):
+            row = touched[t]
             for r in range(rank):
-                top = max(top, s[touched[t], r])
-        square = 0.0
-        if top > 0.0:
-            for t in range(used):
-                for r in range(rank):
-                    x = s[touched[t], r] / top
-                    square += x * x
-        unit = UNIT / (top * np.sqrt(square)) if top > 0.0 else 0.0
+                s[row, r] *= share
+                q = np.uint64(_whole(s[row, r] * SHARE, SHARE)) + np.uint64(1)
+                square += q * q
+        unit = UNIT * SHARE / np.sqrt(np.float64(square))
         length = np.int64(0)
         for t in range(used):
             for r in range(rank):
-                k = _steps(s[touched[t], r] * unit)
+                k = _whole(s[touched[t], r] * unit, UNIT)
                 whole[t, r] = k
                 length += k * k
         # Float rounding could lift a coordinate onto the next grid step; integers decide, not floats. A patient whose
@@ -197,8 +233,15 @@ def _statistics(
             seen[row] = False
             for r in range(rank):
                 out[row, r] += counted * whole[t, r]
+            for r in range(wide):
                 s[row, r] = 0.0
     return likelihood
+
+
+def _padded(w: Float) -> Float:
+    """The same columns and zeros up to a multiple of ``LANES``: what is not a phenotype takes part in no sum."""
+    spare = -w.shape[-1] % LANES
+    return np.ascontiguousarray(np.pad(w, [(0, 0)] * (w.ndim - 1) + [(0, spare)]) if spare else w, np.float64)
 
 
 def stacked_rows(tensor: SparseTensor) -> NDArray[np.int32]:
@@ -238,14 +281,15 @@ def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10
         EM steps.
     """
     rows = stacked_rows(tensor)
-    found = np.zeros((len(tensor.rows), w.shape[1]))
+    wide, base = _padded(w), _padded(prior)
+    found = np.zeros((len(tensor.rows), wide.shape[1]))
 
     def work(lo: int, hi: int) -> None:
-        _memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, w, prior, steps, found[lo:hi])
+        _memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, wide, base, steps, found[lo:hi])
 
     _chunked(work, len(tensor.rows))
     out = np.zeros((tensor.patients, w.shape[1]))
-    out[tensor.rows] = found
+    out[tensor.rows] = found[:, : w.shape[1]]
     return out
 
 
@@ -257,11 +301,12 @@ def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int 
     log-likelihood per event (for runs without privacy: it has no sensitivity bound).
     """
     rows = stacked_rows(tensor)
+    wide, base = _padded(w), _padded(prior)
     parts: dict[int, tuple[Int, float]] = {}
 
     def work(lo: int, hi: int) -> None:
         part = np.zeros(w.shape, np.int64)
-        parts[lo] = part, _statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, w, prior, steps, part)
+        parts[lo] = part, _statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, wide, base, steps, part)
 
     _chunked(work, len(tensor.rows))
     total, likelihood = np.zeros(w.shape, np.int64), 0.0
