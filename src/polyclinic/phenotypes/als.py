@@ -20,6 +20,7 @@ from polyclinic.phenotypes.start import start
 from polyclinic.tensors import completion, cp, kernels
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.sweep import Processor, Workplace, sweep
 
 __all__ = ["CPALS", "distinct_sweep"]
 
@@ -121,10 +122,11 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
     ) -> Run:
         p = self.params
         features = start(tensor.shape[1:], p.rank, seed) if given is None else _checked(given, tensor, p.rank)
-        factors = [np.zeros((tensor.patients, p.rank)), *features]
+        factors: list[Any] = [np.zeros((tensor.patients, p.rank)), *features]
+        work = Processor(tensor, p.rank, p.threads)
         clock = Clock(self.name, p.rounds, p.tol, progress)
         unit: list[float] = []
-        norm, buffer = tensor.norm_squared(), np.zeros((tensor.patients, p.rank))
+        norm = tensor.norm_squared()
         gradient = False
         for _ in range(p.rounds):
             if p.zeros == "missing":
@@ -132,7 +134,9 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
                 figures = {"rmse_observed": float(np.sqrt(2 * objective / max(tensor.nnz, 1)))}
             else:
                 gradient = p.nonnegative and given is None and len(clock.history) < p.warmup
-                objective, sse = self._observed(tensor, factors, unit, gradient, norm, buffer)
+                objective, sse = self._observed(
+                    work, factors, unit, gradient, norm, first=not clock.history and not factors[0].any()
+                )
                 cells = float(np.prod([float(d) for d in tensor.shape]))
                 figures = {
                     "rmse_full": float(np.sqrt(sse / max(cells, 1.0))),
@@ -143,52 +147,25 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         return Run(seed, factors, clock.history[-1]["objective"], clock.end())
 
     def _observed(
-        self,
-        tensor: SparseTensor,
-        factors: list[Matrix],
-        unit: list[float],
-        gradient: bool,
-        norm: float,
-        buffer: Matrix,
+        self, work: Workplace, factors: list[Any], unit: list[float], gradient: bool, norm: float, first: bool
     ) -> tuple[float, float]:
-        """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error.
-
-        Feature columns get length 1 and their scale goes to the patients (E2.7). It is kept aside as ``scale`` until
-        the end of the sweep, so that the large patients' factor is rewritten once; it and ``buffer`` (its MTTKRP) are
-        written in place, since fresh memory would cost as much as the arithmetic.
-        """
+        """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error."""
         p = self.params
-        grams = [np.empty(0), *(f.T @ f for f in factors[1:])]
-        scale = np.ones(p.rank)
-        sse = 0.0
-        for n in range(tensor.ndim):
-            g = np.prod([x for k, x in enumerate(grams) if k != n], axis=0)
-            m = kernels.mttkrp(tensor, factors, n, threads=p.threads, out=None if n else buffer)
-            if n:
-                g, m = g * np.outer(scale, scale), m * scale
+
+        def update(n: int, factor: Any, g: Matrix, m: Any, scale: Matrix) -> Any:
             ridge = p.ridge * float(np.trace(g)) / p.rank
             if n and p.distinct and len(unit) < n:  # the unit of lambda is fixed at the start, as TRIP's is
                 unit.append(float(np.trace(g)) / p.rank)
             if n and gradient:
-                new = np.maximum(factors[n] - (factors[n] @ g - m) / max(float(np.linalg.norm(g, 2)), 1e-300), 0.0)
-            elif n and p.distinct:
-                new = distinct_sweep(factors[n], g, m, p.distinct * unit[n - 1], p.nonnegative, p.sweeps)
-            elif p.nonnegative:
-                sweeps = 10 if n == 0 and not factors[0].any() else p.sweeps
-                new = cp.hals(factors[n], g, m, sweeps=sweeps, ridge=ridge, out=None if n else factors[0])
-            else:
-                new = cp.least_squares(g, m, ridge, out=None if n else factors[0])
-            grams[n] = new.T @ new
-            if n == tensor.ndim - 1:  # <O, X> from the last MTTKRP: zeros are never touched
-                inner = float(np.einsum("ir,ir->", new, m))
-                sse = max(0.0, norm - 2 * inner + float((grams[n] * g).sum()))
-            if n:
-                length = np.sqrt(np.diagonal(grams[n]))
-                safe = np.where(length > 0, length, 1.0)
-                new, grams[n], scale = new / safe, grams[n] / np.outer(safe, safe), scale * length
-            factors[n] = new
-        if p.nonnegative:  # exact least squares starts from nothing, and `fit` solves the memberships anew
-            factors[0] *= scale
+                return work.descend(factor, g, m, scale, max(float(np.linalg.norm(g, 2)), 1e-300))
+            if n and p.distinct:
+                return distinct_sweep(factor, g, m * scale, p.distinct * unit[n - 1], p.nonnegative, p.sweeps)
+            if p.nonnegative:
+                return work.hals(factor, g, m, scale, sweeps=10 if first and n == 0 else p.sweeps, ridge=ridge)
+            return cp.least_squares(g, m * scale if n else m, ridge, out=None if n else factor)
+
+        # exact least squares starts from nothing, and `fit` solves the memberships anew
+        sse, grams = sweep(work, factors, norm, update, carry=p.nonnegative)
         objective = 0.5 * sse
         for overlap, u in zip(grams[1:], unit):
             objective += 0.5 * p.distinct * u * float(np.square(np.eye(p.rank) - overlap).sum())

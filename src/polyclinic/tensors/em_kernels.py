@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["GRID", "UNIT", "memberships", "stacked_rows", "unit_statistics"]
+__all__ = ["GRID", "LANES", "UNIT", "memberships", "padded", "stacked_rows", "unit_statistics"]
 
 UNIT: Final = 65_536  # a patient's vector has at most this length, in whole grid steps
 GRID: Final = 1.0 / UNIT
@@ -39,7 +39,9 @@ SMALLEST, LIFT = (
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-LANES: Final = 8  # sums over phenotypes run in this many lanes; part of the specification, not a matter of the processor
+LANES: Final = (
+    8  # sums over phenotypes run in this many lanes; part of the specification, not a matter of the processor
+)
 SHARE: Final = float(1 << 30)  # a patient's shares are measured in these steps when its length is taken
 
 
@@ -238,7 +240,7 @@ def _statistics(
     return likelihood
 
 
-def _padded(w: Float) -> Float:
+def padded(w: Float) -> Float:
     """The same columns and zeros up to a multiple of ``LANES``: what is not a phenotype takes part in no sum."""
     spare = -w.shape[-1] % LANES
     return np.ascontiguousarray(np.pad(w, [(0, 0)] * (w.ndim - 1) + [(0, spare)]) if spare else w, np.float64)
@@ -281,7 +283,7 @@ def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10
         EM steps.
     """
     rows = stacked_rows(tensor)
-    wide, base = _padded(w), _padded(prior)
+    wide, base = padded(w), padded(prior)
     found = np.zeros((len(tensor.rows), wide.shape[1]))
 
     def work(lo: int, hi: int) -> None:
@@ -301,7 +303,7 @@ def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int 
     log-likelihood per event (for runs without privacy: it has no sensitivity bound).
     """
     rows = stacked_rows(tensor)
-    wide, base = _padded(w), _padded(prior)
+    wide, base = padded(w), padded(prior)
     parts: dict[int, tuple[Int, float]] = {}
 
     def work(lo: int, hi: int) -> None:

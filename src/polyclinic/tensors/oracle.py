@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["hals", "inner", "model", "mttkrp", "sgd_epoch", "shrink_columns", "squared_error_full"]
+__all__ = ["hals", "inner", "model", "mttkrp", "sgd_epoch", "shrink_columns", "squared_error_full", "unit_statistics"]
 
 Matrix = NDArray[np.float64]
 Coords = NDArray[np.int64]
@@ -107,3 +107,65 @@ def sgd_epoch(
             new = row - learning_rate * slope
             fs[n][at[n]] = np.maximum(new, 0.0) if nonnegative else new
     return fs, total
+
+
+def _lanes(values: Sequence[float]) -> float:
+    """Eight lanes, each in order; then lanes 4, 2 and 1 apart."""
+    lane = [0.0] * 8
+    for r, v in enumerate(values):
+        lane[r % 8] += v
+    four = [lane[i] + lane[i + 4] for i in range(4)]
+    two = [four[i] + four[i + 2] for i in range(2)]
+    return two[0] + two[1]
+
+
+def unit_statistics(
+    indptr: Coords, rows: Coords, values: Matrix, w: Matrix, prior: Matrix, steps: int
+) -> tuple[NDArray[np.int64], Matrix]:
+    """The E-step's sums in grid steps and the memberships, one number after another: each operation is rounded once.
+
+    ``rows`` (nonzeros, modes) are those of :func:`.em_kernels.stacked_rows`.
+    """
+    rank, homes, table, base = w.shape[1], rows.tolist(), w.tolist(), prior.tolist()
+    out = np.zeros(w.shape, np.int64)
+    placed = np.zeros((len(indptr) - 1, rank))
+    for i, (lo, hi) in enumerate(zip(indptr, indptr[1:])):
+        counts = values[lo:hi].tolist()
+        phi = []
+        for entry in homes[lo:hi]:
+            product = list(table[entry[0]])
+            for row in entry[1:]:
+                product = [x * y for x, y in zip(product, table[row])]
+            phi.append(product)
+        share = 1.0 / _lanes(base)
+        a = [x * share for x in base]
+        for _ in range(steps):
+            following = [0.0] * rank
+            for c, f in zip(counts, phi):
+                mix = _lanes([x * y for x, y in zip(a, f)])
+                if mix > 0:
+                    scale = c / mix
+                    following = [x + scale * y for x, y in zip(following, f)]
+            following = [x * y + z for x, y, z in zip(following, a, base)]
+            share = 1.0 / _lanes(following)
+            a = [x * share for x in following]
+        placed[i] = a
+        sums: dict[int, list[float]] = {}
+        events = 0.0
+        for c, f, entry in zip(counts, phi, homes[lo:hi]):
+            mix = _lanes([x * y for x, y in zip(a, f)])
+            p, mix = ([x * y for x, y in zip(a, f)], mix) if mix > 0 else (a, 1.0)
+            events += c
+            scale = c / mix
+            for row in entry:
+                sums[row] = [x + scale * y for x, y in zip(sums.get(row, [0.0] * rank), p)]
+        share = 1.0 / events
+        shares = {row: [x * share for x in s] for row, s in sums.items()}
+        square = sum((int(x * 2.0**30) + 1) ** 2 for s in shares.values() for x in s)
+        unit = 65536.0 * 2.0**30 / float(np.sqrt(np.float64(square)))
+        whole = {row: [int(x * unit) for x in s] for row, s in shares.items()}
+        if sum(k * k for s in whole.values() for k in s) > 2**32:
+            whole = {row: [max(k - 1, 0) for k in s] for row, s in whole.items()}
+        for row, s in whole.items():
+            out[row] += s
+    return out, placed

@@ -1,0 +1,348 @@
+"""The inner loops on one NVIDIA card: the same verbs as :mod:`.kernels`, :mod:`.hals` and :mod:`.em_kernels`.
+
+A :class:`DeviceTensor` keeps the sorted copies of :mod:`.layout` on the card; the kernels are in ``kernels.cu``. All sums
+have one order, so the same data give the same bits every time; DPEM's whole numbers are those of the processor.
+CuPy is imported by the first use, never by the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.tensors import layout
+from polyclinic.tensors.em_kernels import LANES, padded, stacked_rows
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Card", "DeviceTensor", "instances", "memberships", "source", "unit_statistics"]
+
+Matrix = NDArray[np.float64]
+Precision = Literal["float64", "float32"]
+THREADS: Final = 256
+GROUPS: Final = 132 * 64  # patients in work at once: their scratch should fit the caches
+SHARED: Final = 220_000  # bytes of shared memory that a block may ask for (compute capability 8.0 has 163 kB)
+
+
+def source() -> str:
+    """The text of ``kernels.cu``."""
+    return (Path(__file__).parent / "kernels.cu").read_text()
+
+
+def _piece(precision: Precision) -> tuple[str, str, int]:
+    """Type of a number, of sixteen bytes of them, and how many those are."""
+    return ("float", "float4", 4) if precision == "float32" else ("double", "double2", 2)
+
+
+def _lanes(rank: int, each: int) -> int:
+    """Lanes that own a row: the smallest power of two (4 to 32) whose pieces hold it, 32 if none does."""
+    return next((g for g in (4, 8, 16, 32) if g * each >= rank), 32)
+
+
+def instances(rank: int, precision: Precision) -> dict[str, str]:
+    """Names of the kernels that a rank and precision need, by what they do."""
+    number, piece, each = _piece(precision)
+    g = _lanes(rank, each)
+    return {
+        "mttkrp3": f"mttkrp3<{number}, {piece}, {g}>",
+        "mttkrpn": f"mttkrpn<{number}, {piece}, {g}>",
+        "addrows": f"addrows<{number}, {number}>",
+        "addmore": f"addrows<double, {number}>",
+        "addgram": "addrows<double, double>",
+        "hals": f"hals<{number}>",
+        "gram": f"gram<{number}>",
+        "estep": f"estep<{-(-rank // LANES)}>",
+    }
+
+
+@cache
+def _module(names: tuple[str, ...]) -> Any:
+    import cupy
+
+    module = cupy.RawModule(code=source(), options=("-std=c++17",), name_expressions=names)
+    module.compile()
+    return module
+
+
+def _kernel(name: str) -> Any:
+    return _module((name,)).get_function(name)
+
+
+class DeviceTensor:
+    """A tensor's sorted copies on the card, each made at its first use; freed with the object."""
+
+    def __init__(self, tensor: SparseTensor) -> None:
+        self.tensor = tensor
+        self.shape, self.ndim = tensor.shape, tensor.ndim
+        self._copies: dict[int, layout.Copy] = {}
+        self._em: tuple[Any, ...] | None = None
+
+    def copy(self, mode: int) -> layout.Copy:
+        """Entries sorted for one mode."""
+        import cupy
+
+        if mode not in self._copies:
+            self._copies[mode] = layout.arrange(self.tensor, mode, cupy)
+        return self._copies[mode]
+
+    def em(self) -> tuple[Any, Any, Any, layout.Turns]:
+        """Row pointers, stacked rows, counts and turns for the E-step."""
+        import cupy
+
+        if self._em is None:
+            rows = cupy.asarray(stacked_rows(self.tensor))
+            tables = layout.turns(self.tensor, rows, cupy)
+            self._em = cupy.asarray(self.tensor.indptr), rows, cupy.asarray(self.tensor.values), tables
+        return self._em
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies made so far."""
+        total = 0
+        for c in self._copies.values():
+            total += sum(a.nbytes for a in (c.entries, c.codes, c.values, c.chunks, c.sums.spans) if a is not None)
+        return total
+
+
+class Card:
+    """Least squares on the card: factors are padded arrays there, R x R matrices and vectors are numpy's.
+
+    Parameters
+    ----------
+    tensor
+        The data.
+    rank
+        Columns of every factor.
+    precision
+        Of factors and products; Grams and long sums are float64 always.
+    """
+
+    def __init__(self, tensor: DeviceTensor, rank: int, precision: Precision = "float64") -> None:
+        self.tensor, self.rank, self.precision = tensor, rank, precision
+        self._number, self._piece, self._each = _piece(precision)
+        self._g = _lanes(rank, self._each)
+        slab = self._g * self._each
+        self.width = -(-rank // slab) * slab
+        self._slabs = self.width // slab
+        self._names = instances(rank, precision)
+        self._out: dict[int, Any] = {}
+        self._room: dict[int, tuple[Any, Any]] = {}
+
+    def put(self, factor: Matrix) -> Any:
+        """A factor on the card, padded with zero columns."""
+        import cupy
+
+        out = cupy.zeros((len(factor), self.width), self.precision)
+        out[:, : self.rank] = cupy.asarray(np.ascontiguousarray(factor, self.precision))
+        return out
+
+    def get(self, factor: Any) -> Matrix:
+        """A factor back in the processor's memory, float64."""
+        found: Matrix = factor[:, : self.rank].astype("float64").get()
+        return found
+
+    def mttkrp(self, factors: Sequence[Any], mode: int) -> Any:
+        """As :func:`.kernels.mttkrp`; the result is overwritten by the next call for the same mode."""
+        import cupy
+
+        copy = self.tensor.copy(mode)
+        if mode not in self._out:  # rows without entries are zero for ever
+            self._out[mode] = cupy.zeros((self.tensor.shape[mode], self.width), self.precision)
+            self._room[mode] = (
+                cupy.empty((max(copy.sums.partials, 1), self.width), self.precision),
+                cupy.empty((max(copy.sums.more, 1), self.width)),
+            )
+        out, (partial, more) = self._out[mode], self._room[mode]
+        number = len(copy.chunks)
+        if not number:
+            return out
+        grid = (-(-number * self._g // THREADS),)
+        stride = np.int32(self.width // self._each)
+        for s in range(self._slabs):
+            at = s * self._g * self._each
+
+            def there(a: Any, at: int = at) -> Any:
+                return a.reshape(-1)[at:]
+
+            if copy.entries is not None:
+                first, second = (there(factors[n]) for n in copy.others)
+                _kernel(self._names["mttkrp3"])(
+                    grid,
+                    (THREADS,),
+                    (copy.entries, copy.chunks, np.int32(number), first, second, stride, there(out), there(partial)),
+                )
+            else:
+                assert copy.codes is not None
+                addresses = cupy.asarray([there(factors[n]).data.ptr for n in copy.others], "uint64")
+                _kernel(self._names["mttkrpn"])(
+                    grid,
+                    (THREADS,),
+                    (
+                        copy.codes,
+                        copy.values,
+                        np.uint64(self.tensor.tensor.nnz),
+                        np.int32(len(copy.others)),
+                        copy.chunks,
+                        np.int32(number),
+                        addresses,
+                        stride,
+                        there(out),
+                        there(partial),
+                    ),
+                )
+        _add(self._names, copy.sums, partial, out, more, self.width)
+        return out
+
+    def gram(self, a: Any) -> Matrix:
+        """A'A, in slabs of 1,024 rows."""
+        return self._products(a, a)
+
+    def inner(self, a: Any, m: Any, scale: Matrix) -> float:
+        """<A, M diag(scale)>."""
+        return float((np.diagonal(self._products(a, m)) * scale).sum())
+
+    def _products(self, a: Any, b: Any) -> Matrix:
+        """A'B, R x R."""
+        import cupy
+
+        slabs, r = -(-len(a) // layout.SLAB), self.rank
+        if not slabs:
+            return np.zeros((r, r))
+        partial = cupy.empty((slabs, r * r))
+        blocks = -(-r // 64)
+        _kernel(self._names["gram"])(
+            (slabs, blocks, blocks),
+            (THREADS,),
+            (a, b, np.int32(len(a)), np.int32(self.width), np.int32(r), partial),
+        )
+        sums = _one_sum(slabs)
+        out, more = cupy.empty((1, r * r)), cupy.empty((max(sums.more, 1), r * r))
+        _add({"addrows": self._names["addgram"], "addmore": self._names["addgram"]}, sums, partial, out, more, r * r)
+        found: Matrix = out.get().reshape(r, r)
+        return found
+
+    def hals(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, *, sweeps: int, ridge: float) -> Any:
+        """As :func:`.hals.hals`, non-negative, with ``m * scale`` for M; changes ``factor`` and returns it."""
+        g = np.array(gram)
+        g[np.diag_indices_from(g)] += ridge
+        d = np.diagonal(g)
+        inverse = np.where(d > 1e-14 * max(float(d.max(initial=0.0)), 1e-300), 1.0 / np.where(d > 0, d, 1.0), 0.0)
+        return self._rows(factor, g, inverse, m, scale, sweeps, 0.0)
+
+    def descend(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, steepest: float) -> Any:
+        """One projected gradient step, max(0, A - (A G - M) / steepest); changes ``factor`` and returns it."""
+        return self._rows(factor, gram, np.ones(self.rank), m, scale, 0, 1.0 / steepest)
+
+    def _rows(self, factor: Any, g: Matrix, inverse: Matrix, m: Any, scale: Matrix, sweeps: int, step: float) -> Any:
+        import cupy
+
+        four, size = -(-self.rank // 4) * 4, np.dtype(self.precision).itemsize
+        threads = next(t for t in (128, 64, 32) if (self.rank + t) * four * size <= SHARED or t == 32)
+        kernel = _kernel(self._names["hals"])
+        room = (self.rank + threads) * four * size
+        if room > 48_000:
+            kernel.max_dynamic_shared_size_bytes = room
+        small = [cupy.asarray(np.ascontiguousarray(x)) for x in (g, inverse, scale)]
+        kernel(
+            (-(-len(factor) // threads),),
+            (threads,),
+            (
+                factor,
+                m,
+                *small,
+                np.int32(len(factor)),
+                np.int32(self.rank),
+                np.int32(self.width),
+                np.int32(sweeps),
+                np.float64(step),
+            ),
+            shared_mem=room,
+        )
+        return factor
+
+    def divided(self, factor: Any, by: Matrix) -> Any:
+        """Columns over ``by``, in place."""
+        return self.scaled(factor, 1.0 / by)
+
+    def scaled(self, factor: Any, by: Matrix) -> Any:
+        """Columns times ``by``, in place."""
+        import cupy
+
+        wide = np.ones(self.width)
+        wide[: self.rank] = by
+        factor *= cupy.asarray(wide.astype(self.precision))
+        return factor
+
+
+@cache
+def _one_sum(rows: int) -> layout.Sums:
+    import cupy
+
+    return layout.in_blocks(cupy.asarray([rows]), cupy.asarray([0]), cupy)
+
+
+def _add(names: dict[str, str], sums: layout.Sums, partial: Any, out: Any, more: Any, width: int) -> None:
+    """Partial rows to rows, at most two goes."""
+    for name, spans, rows in (("addrows", sums.spans, partial), ("addmore", sums.then, more)):
+        if spans is not None and len(spans):
+            grid = (-(-len(spans) * width // THREADS),)
+            _kernel(names[name])(grid, (THREADS,), (rows, spans, np.int32(len(spans)), np.int32(width), out, more))
+
+
+def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: bool) -> tuple[Any, Any, Any]:
+    import cupy
+
+    rank, modes = w.shape[1], tensor.ndim - 1
+    indptr, rows, values, tables = tensor.em()
+    wide, base = cupy.asarray(padded(w)), cupy.asarray(padded(prior))
+    patients = len(tensor.tensor.rows)
+    out = cupy.zeros(w.shape, "uint64") if sums else cupy.zeros(0, "uint64")
+    likelihood = cupy.zeros(patients)
+    placed = cupy.zeros((0 if sums else patients, rank))
+    kernel = _kernel(instances(rank, "float64")["estep"])
+    for longest, who in tables.bins:
+        each = longest * (wide.shape[1] * (1 + modes if sums else 1) + 2 + modes)
+        groups = max(THREADS // 8, min(GROUPS, int(4e9) // (8 * each), -(-len(who) // 32) * 32) // 32 * 32)
+        scratch = cupy.empty(groups * each)
+        kernel(
+            (groups * 8 // THREADS,),
+            (THREADS,),
+            (
+                who,
+                np.int32(len(who)),
+                indptr,
+                rows,
+                values,
+                tables.turns,
+                np.uint64(tensor.tensor.nnz),
+                np.int32(modes),
+                wide,
+                base,
+                np.int32(rank),
+                np.int32(steps),
+                np.int32(longest),
+                scratch,
+                out if sums else np.uint64(0),
+                likelihood,
+                placed if not sums else np.uint64(0),
+            ),
+        )
+    return out, likelihood, placed
+
+
+def unit_statistics(tensor: DeviceTensor, w: Matrix, prior: Matrix, *, steps: int = 8) -> tuple[Any, float]:
+    """As :func:`.em_kernels.unit_statistics`, the same whole numbers."""
+    out, likelihood, _ = _estep(tensor, w, prior, steps, True)
+    return out.get().view(np.int64), float(likelihood.get().sum())
+
+
+def memberships(tensor: DeviceTensor, w: Matrix, prior: Matrix, *, steps: int = 10) -> Matrix:
+    """As :func:`.em_kernels.memberships`, the same bits."""
+    _, _, placed = _estep(tensor, w, prior, steps, False)
+    out = np.zeros((tensor.shape[0], w.shape[1]))
+    out[tensor.tensor.rows] = placed.get()
+    return out
