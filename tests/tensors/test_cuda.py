@@ -8,7 +8,7 @@ import pytest
 from polyclinic.tensors import cuda, oracle
 from polyclinic.tensors.em_kernels import UNIT, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.sweep import sweep
+from polyclinic.tensors.sweep import Processor, sweep
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,11 +62,16 @@ def test_grams_and_least_squares(draw_tensor, rows, rank, precision):
     gram = other.T @ other
     if rank > 5:
         gram[3] = gram[:, 3] = 0.0  # a dead column stays as it is
-    work = cuda.Card(cuda.DeviceTensor(draw_tensor(1, (4, 3, 2), 9)), rank, precision)
+    work = cuda.Card(cuda.DeviceTensor(draw_tensor(1, (4, 3, rows), 9)), rank, precision)
     tolerance = TOLERANCE[precision]
     np.testing.assert_allclose(work.gram(work.put(a)), a.T @ a, rtol=tolerance)
     scale = rng.random(rank) + 0.5
-    assert work.inner(work.put(a), work.put(m), scale) == pytest.approx(float((a * m * scale).sum()), rel=tolerance)
+    inside, length = work.put(a), np.linalg.norm(a, axis=0)
+    three = [work.put(rng.random((4, rank))), work.put(rng.random((3, rank))), inside]
+    gram_of, inner, _ = work.close(three, 2, inside, work.put(m), scale)
+    np.testing.assert_allclose(gram_of, a.T @ a, rtol=tolerance)
+    assert inner == pytest.approx(float((a * m * scale).sum()), rel=tolerance)
+    np.testing.assert_allclose(work.get(inside), a / length, rtol=tolerance)
     found = work.get(work.hals(work.put(a), gram, work.put(m), scale, sweeps=3, ridge=0.0))
     np.testing.assert_allclose(found, oracle.hals(a, gram, m * scale, 3), rtol=100 * tolerance, atol=100 * tolerance)
     steepest = float(np.linalg.norm(gram, 2))
@@ -74,29 +79,14 @@ def test_grams_and_least_squares(draw_tensor, rows, rank, precision):
     np.testing.assert_allclose(found, np.maximum(a - (a @ gram - m * scale) / steepest, 0), atol=100 * tolerance)
 
 
-class Numpy:
+class Numpy(Processor):
     """A workplace in plain numpy."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
 
     def mttkrp(self, factors, mode):
         return oracle.mttkrp(self.tensor.coords, self.tensor.values, self.tensor.shape, factors, mode)
 
-    def gram(self, a):
-        return a.T @ a
-
-    def inner(self, a, m, scale):
-        return float((a * m * scale).sum())
-
     def hals(self, factor, gram, m, scale, *, sweeps, ridge):
         return oracle.hals(factor, gram + ridge * np.eye(len(gram)), m * scale, sweeps)
-
-    def divided(self, factor, by):
-        return factor / by
-
-    def scaled(self, factor, by):
-        return factor * by
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
@@ -106,15 +96,15 @@ def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(draw_tens
     start = [np.zeros((3_000, 10)), rng.random((40, 10)), rng.random((30, 10))]
 
     def run(work, factors):
-        errors = []
+        errors, swept = [], None
         for k in range(20):
 
             def update(n, factor, g, m, scale, first=not k):
                 ridge = 1e-10 * float(np.trace(g)) / 10
                 return work.hals(factor, g, m, scale, sweeps=10 if first and n == 0 else 3, ridge=ridge)
 
-            sse, _ = sweep(work, factors, tensor.norm_squared(), update)
-            errors.append(sse)
+            swept = sweep(work, factors, tensor.norm_squared(), update, before=swept)
+            errors.append(swept.sse)
         return errors
 
     work = cuda.Card(cuda.DeviceTensor(tensor), 10, precision)
@@ -123,7 +113,7 @@ def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(draw_tens
     assert errors == run(work, second)
     assert all((a == b).all() for a, b in zip(first, second))
     plain = [f.copy() for f in start]
-    np.testing.assert_allclose(errors, run(Numpy(tensor), plain), rtol=tolerance)
+    np.testing.assert_allclose(errors, run(Numpy(tensor, 10), plain), rtol=tolerance)
     for a, b in zip(first, plain):
         np.testing.assert_allclose(work.get(a), b, atol=tolerance * np.abs(b).max())
 

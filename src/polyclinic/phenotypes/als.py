@@ -20,7 +20,7 @@ from polyclinic.phenotypes.start import start
 from polyclinic.tensors import completion, cp, kernels
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.sweep import Processor, Workplace, sweep
+from polyclinic.tensors.sweep import Processor, Swept, Workplace, sweep
 
 __all__ = ["CPALS", "distinct_sweep"]
 
@@ -128,28 +128,27 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         unit: list[float] = []
         norm = tensor.norm_squared()
         gradient = False
+        swept: Swept | None = None
         for _ in range(p.rounds):
             if p.zeros == "missing":
                 objective = self._missing(tensor, factors, first=not clock.history)
                 figures = {"rmse_observed": float(np.sqrt(2 * objective / max(tensor.nnz, 1)))}
             else:
                 gradient = p.nonnegative and given is None and len(clock.history) < p.warmup
-                objective, sse = self._observed(
-                    work, factors, unit, gradient, norm, first=not clock.history and not factors[0].any()
-                )
+                objective, swept = self._observed(work, factors, unit, gradient, norm, swept)
                 cells = float(np.prod([float(d) for d in tensor.shape]))
                 figures = {
-                    "rmse_full": float(np.sqrt(sse / max(cells, 1.0))),
-                    "fit": 1.0 - float(np.sqrt(sse / norm)) if norm else 1.0,
+                    "rmse_full": float(np.sqrt(swept.sse / max(cells, 1.0))),
+                    "fit": 1.0 - float(np.sqrt(swept.sse / norm)) if norm else 1.0,
                 }
             if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge") and not gradient:
                 break
         return Run(seed, factors, clock.history[-1]["objective"], clock.end())
 
     def _observed(
-        self, work: Workplace, factors: list[Any], unit: list[float], gradient: bool, norm: float, first: bool
-    ) -> tuple[float, float]:
-        """One sweep over all modes, all cells counted; changes ``factors``; returns objective and squared error."""
+        self, work: Workplace, factors: list[Any], unit: list[float], gradient: bool, norm: float, before: Swept | None
+    ) -> tuple[float, Swept]:
+        """One sweep over all modes, all cells counted; changes ``factors``; returns the objective and what the sweep leaves."""
         p = self.params
 
         def update(n: int, factor: Any, g: Matrix, m: Any, scale: Matrix) -> Any:
@@ -161,15 +160,15 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
             if n and p.distinct:
                 return distinct_sweep(factor, g, m * scale, p.distinct * unit[n - 1], p.nonnegative, p.sweeps)
             if p.nonnegative:
-                return work.hals(factor, g, m, scale, sweeps=10 if first and n == 0 else p.sweeps, ridge=ridge)
+                return work.hals(factor, g, m, scale, sweeps=10 if before is None and n == 0 else p.sweeps, ridge=ridge)
             return cp.least_squares(g, m * scale if n else m, ridge, out=None if n else factor)
 
         # exact least squares starts from nothing, and `fit` solves the memberships anew
-        sse, grams = sweep(work, factors, norm, update, carry=p.nonnegative)
-        objective = 0.5 * sse
-        for overlap, u in zip(grams[1:], unit):
+        swept = sweep(work, factors, norm, update, carry=p.nonnegative, before=before)
+        objective = 0.5 * swept.sse
+        for overlap, u in zip(swept.grams, unit):
             objective += 0.5 * p.distinct * u * float(np.square(np.eye(p.rank) - overlap).sum())
-        return objective, sse
+        return objective, swept
 
     def _missing(self, tensor: SparseTensor, factors: list[Matrix], first: bool) -> float:
         """One sweep over all modes, nonzeros only."""

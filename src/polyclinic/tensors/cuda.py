@@ -53,8 +53,9 @@ def instances(rank: int, precision: Precision) -> dict[str, str]:
         "addrows": f"addrows<{number}, {number}>",
         "addmore": f"addrows<double, {number}>",
         "addgram": "addrows<double, double>",
-        "hals": f"hals<{number}>",
+        "hals": f"hals<{number}, {piece}>",
         "gram": f"gram<{number}>",
+        "unit": f"unit<{number}>",
         "estep": f"estep<{-(-rank // LANES)}>",
     }
 
@@ -68,6 +69,7 @@ def _module(names: tuple[str, ...]) -> Any:
     return module
 
 
+@cache
 def _kernel(name: str) -> Any:
     return _module((name,)).get_function(name)
 
@@ -121,7 +123,11 @@ class Card:
         Of factors and products; Grams and long sums are float64 always.
     """
 
+    ahead = True
+
     def __init__(self, tensor: DeviceTensor, rank: int, precision: Precision = "float64") -> None:
+        import cupy
+
         self.tensor, self.rank, self.precision = tensor, rank, precision
         self._number, self._piece, self._each = _piece(precision)
         self._g = _lanes(rank, self._each)
@@ -131,6 +137,7 @@ class Card:
         self._names = instances(rank, precision)
         self._out: dict[int, Any] = {}
         self._room: dict[int, tuple[Any, Any]] = {}
+        self._aside, self._ready = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
 
     def put(self, factor: Matrix) -> Any:
         """A factor on the card, padded with zero columns."""
@@ -161,7 +168,7 @@ class Card:
         if not number:
             return out
         grid = (-(-number * self._g // THREADS),)
-        stride = np.int32(self.width // self._each)
+        stride = np.uint32(self.width // self._each)
         for s in range(self._slabs):
             at = s * self._g * self._each
 
@@ -199,19 +206,17 @@ class Card:
 
     def gram(self, a: Any) -> Matrix:
         """A'A, in slabs of 1,024 rows."""
-        return self._products(a, a)
+        found: Matrix = self._products(a, a).get().reshape(self.rank, self.rank)
+        return found
 
-    def inner(self, a: Any, m: Any, scale: Matrix) -> float:
-        """<A, M diag(scale)>."""
-        return float((np.diagonal(self._products(a, m)) * scale).sum())
-
-    def _products(self, a: Any, b: Any) -> Matrix:
-        """A'B, R x R."""
+    def _products(self, a: Any, b: Any) -> Any:
+        """A'B, (1, R x R), on the card."""
         import cupy
 
         slabs, r = -(-len(a) // layout.SLAB), self.rank
+        out = cupy.zeros((1, r * r))
         if not slabs:
-            return np.zeros((r, r))
+            return out
         partial = cupy.empty((slabs, r * r))
         blocks = -(-r // 64)
         _kernel(self._names["gram"])(
@@ -220,9 +225,31 @@ class Card:
             (a, b, np.int32(len(a)), np.int32(self.width), np.int32(r), partial),
         )
         sums = _one_sum(slabs)
-        out, more = cupy.empty((1, r * r)), cupy.empty((max(sums.more, 1), r * r))
+        more = cupy.empty((max(sums.more, 1), r * r))
         _add({"addrows": self._names["addgram"], "addmore": self._names["addgram"]}, sums, partial, out, more, r * r)
-        found: Matrix = out.get().reshape(r, r)
+        return out
+
+    def close(self, factors: list[Any], n: int, new: Any, m: Any, scale: Matrix) -> tuple[Matrix, float, Any]:
+        """As :class:`.sweep.Workplace` says; nothing waits for the processor before the next MTTKRP is on its way."""
+        r, last = self.rank, n == len(factors) - 1
+        gram, cross = self._products(new, new), self._products(new, m) if last else None
+        self._ready.record()
+        if n:
+            numbers = new.size
+            _kernel(self._names["unit"])(
+                (-(-numbers // THREADS),),
+                (THREADS,),
+                (new, gram, np.uint64(numbers), np.int32(r), np.int32(self.width)),
+            )
+        factors[n] = new
+        following = self.mttkrp(factors, 0 if last else n + 1)
+        inner = 0.0 if cross is None else float((np.diagonal(self._home(cross)) * scale).sum())
+        return self._home(gram), inner, following
+
+    def _home(self, products: Any) -> Matrix:
+        """R x R from the card, on a stream of its own: it must not wait for the MTTKRP behind it."""
+        self._aside.wait_event(self._ready)
+        found: Matrix = products.get(stream=self._aside).reshape(self.rank, self.rank)
         return found
 
     def hals(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, *, sweeps: int, ridge: float) -> Any:
@@ -241,32 +268,31 @@ class Card:
         import cupy
 
         four, size = -(-self.rank // 4) * 4, np.dtype(self.precision).itemsize
-        threads = next(t for t in (128, 64, 32) if (self.rank + t) * four * size <= SHARED or t == 32)
+
+        def room(threads: int) -> int:
+            return ((self.rank + 1) * four + 2 * four * (threads + 1)) * size
+
+        threads = next(t for t in (64, 32, 16) if room(t) <= SHARED or t == 16)
         kernel = _kernel(self._names["hals"])
-        room = (self.rank + threads) * four * size
-        if room > 48_000:
-            kernel.max_dynamic_shared_size_bytes = room
-        small = [cupy.asarray(np.ascontiguousarray(x)) for x in (g, inverse, scale)]
+        if room(threads) > 48_000:
+            kernel.max_dynamic_shared_size_bytes = room(threads)
+        small = cupy.asarray(np.concatenate([g.ravel(), inverse, scale]))
         kernel(
             (-(-len(factor) // threads),),
             (threads,),
             (
                 factor,
                 m,
-                *small,
+                small,
                 np.int32(len(factor)),
                 np.int32(self.rank),
                 np.int32(self.width),
                 np.int32(sweeps),
                 np.float64(step),
             ),
-            shared_mem=room,
+            shared_mem=room(threads),
         )
         return factor
-
-    def divided(self, factor: Any, by: Matrix) -> Any:
-        """Columns over ``by``, in place."""
-        return self.scaled(factor, 1.0 / by)
 
     def scaled(self, factor: Any, by: Matrix) -> Any:
         """Columns times ``by``, in place."""
@@ -305,7 +331,7 @@ def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: boo
     placed = cupy.zeros((0 if sums else patients, rank))
     kernel = _kernel(instances(rank, "float64")["estep"])
     for longest, who in tables.bins:
-        each = longest * (wide.shape[1] * (1 + modes if sums else 1) + 2 + modes)
+        each = longest * (wide.shape[1] * (2 + modes if sums else 2) // 2 + 2 + modes)
         groups = max(THREADS // 8, min(GROUPS, int(4e9) // (8 * each), -(-len(who) // 32) * 32) // 32 * 32)
         scratch = cupy.empty(groups * each)
         kernel(

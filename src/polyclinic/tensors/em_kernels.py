@@ -210,14 +210,14 @@ def _statistics(
         for t in range(used):
             row = touched[t]
             for r in range(rank):
-                s[row, r] *= share
-                q = np.uint64(_whole(s[row, r] * SHARE, SHARE)) + np.uint64(1)
-                square += q * q
-        unit = UNIT * SHARE / np.sqrt(np.float64(square))
+                q = _whole(s[row, r] * share * SHARE, SHARE)
+                whole[t, r] = q
+                square += np.uint64(q + 1) * np.uint64(q + 1)
+        unit = UNIT / np.sqrt(np.float64(square))
         length = np.int64(0)
         for t in range(used):
             for r in range(rank):
-                k = _whole(s[touched[t], r] * unit, UNIT)
+                k = _whole(whole[t, r] * unit, UNIT)
                 whole[t, r] = k
                 length += k * k
         # Float rounding could lift a coordinate onto the next grid step; integers decide, not floats. A patient whose

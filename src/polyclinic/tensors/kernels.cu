@@ -38,42 +38,50 @@ __device__ __forceinline__ double2 times(double2 y, double2 x) { return make_dou
 // chunks: (first entry, entries, output row or ~partial row, first patient of the tile: what `a` counts from).
 template <typename T, typename P, int G>
 __global__ void mttkrp3(const uint2* __restrict__ entries, const int4* __restrict__ chunks, int number,
-                        const P* __restrict__ F1, const P* __restrict__ F2, int stride, P* __restrict__ out,
+                        const P* __restrict__ F1, const P* __restrict__ F2, u32 stride, P* __restrict__ out,
                         P* __restrict__ partial) {
-  const int at = (blockIdx.x * blockDim.x + threadIdx.x) / G, lane = threadIdx.x % G;
+  const int at = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+  const u32 lane = threadIdx.x % G;
   if (at >= number) return;  // whole groups only: no lane of a group is missing below
   const u32 mask = G == 32 ? 0xffffffffu : ((1u << G) - 1u) << (threadIdx.x % 32 / G * G);
   const int4 chunk = chunks[at];
-  const u32 begin = (u32)chunk.x;
-  const P* left = F1 + (size_t)chunk.w * stride;
-  P acc = none(P()), run = none(P());
+  const uint2* mine = entries + (u32)chunk.x + lane;
+  const P* left = F1 + (size_t)chunk.w * stride + lane;
+  const P* right = F2 + lane;
+  P acc = none(P()), run = none(P()), row = none(P());  // `row` is read when a run begins and used when it ends
   u32 now = 0xffffffffu;
+  uint2 next = lane < chunk.y ? mine[0] : make_uint2(0u, 0u);
   for (int i0 = 0; i0 < chunk.y; i0 += G) {
-    const uint2 mine = i0 + lane < chunk.y ? entries[begin + i0 + lane] : make_uint2(0u, 0u);
+    const uint2 these = next;
+    if (i0 + G + (int)lane < chunk.y) next = mine[i0 + G];  // on its way while these are worked off
     const int m = min(G, chunk.y - i0);
-    for (int i = 0; i < m; i += 4) {
-      uint2 q[4];
+#pragma unroll
+    for (int i = 0; i < G; i += 4) {
+      if (i >= m) break;
+      u32 word[4];
+      float value[4];
       P f[4];
 #pragma unroll
       for (int u = 0; u < 4; u++) {
-        q[u].x = __shfl_sync(mask, mine.x, i + u, G);
-        q[u].y = __shfl_sync(mask, mine.y, i + u, G);
-        f[u] = F2[(size_t)(q[u].x >> 16) * stride + lane];
+        word[u] = __shfl_sync(mask, these.x, i + u, G);
+        value[u] = __uint_as_float(__shfl_sync(mask, these.y, i + u, G));
+        f[u] = right[(word[u] >> 16) * stride];
       }
 #pragma unroll
       for (int u = 0; u < 4; u++)
         if (i + u < m) {
-          const u32 a = q[u].x & 0xffffu;
+          const u32 a = word[u] & 0xffffu;
           if (a != now) {
-            if (now != 0xffffffffu) acc = add(left[(size_t)now * stride + lane], run, acc);
+            acc = add(row, run, acc);
             run = none(P());
+            row = left[a * stride];
             now = a;
           }
-          run = add((T)__uint_as_float(q[u].y), f[u], run);
+          run = add((T)value[u], f[u], run);
         }
     }
   }
-  acc = add(left[(size_t)now * stride + lane], run, acc);
+  acc = add(row, run, acc);
   if (chunk.z >= 0)
     out[(size_t)chunk.z * stride + lane] = acc;
   else
@@ -84,7 +92,7 @@ __global__ void mttkrp3(const uint2* __restrict__ entries, const int4* __restric
 template <typename T, typename P, int G>
 __global__ void mttkrpn(const u32* __restrict__ codes, const double* __restrict__ values, u64 entries, int others,
                         const int4* __restrict__ chunks, int number, const u64* __restrict__ factors,
-                        int stride, P* __restrict__ out, P* __restrict__ partial) {
+                        u32 stride, P* __restrict__ out, P* __restrict__ partial) {
   const int at = (blockIdx.x * blockDim.x + threadIdx.x) / G, lane = threadIdx.x % G;
   if (at >= number) return;
   const int4 chunk = chunks[at];
@@ -121,74 +129,121 @@ __global__ void addrows(const S* __restrict__ in, const int4* __restrict__ spans
 
 // ---- least squares
 
+// Numbers of one piece against four rows of a column-by-column table.
+__device__ __forceinline__ float less(float4 g, const float* x, int s, float t) {
+  return fmaf(-g.w, x[3 * s], fmaf(-g.z, x[2 * s], fmaf(-g.y, x[s], fmaf(-g.x, x[0], t))));
+}
+__device__ __forceinline__ double less(double2 g, const double* x, int s, double t) {
+  return fma(-g.y, x[s], fma(-g.x, x[0], t));
+}
+
 // One row a thread. sweeps > 0: that many sweeps of a_r <- max(0, a_r + (m_r - sum_k g_rk a_k) / g_rr) (dead columns stay);
-// sweeps = 0: one projected gradient step, a <- max(0, a - (a G - m) step). Rows have `width` columns, `rank` of them used;
-// shared memory: the Gram (rank x four, `four` = rank to a multiple of 4) and the rows of the block, column by column.
-template <typename T>
-__global__ void hals(T* __restrict__ A, const T* __restrict__ M, const double* __restrict__ gram,
-                     const double* __restrict__ inverse, const double* __restrict__ scale, int rows, int rank,
+// sweeps = 0: one projected gradient step, a <- max(0, a - (a G - m) step). Rows have `width` columns, `rank` of them used.
+// small: the Gram (rank x rank), 1 / diagonal (0: dead), what M is multiplied by. Shared memory: the Gram in rows of `four`
+// (rank to a multiple of 4), both vectors, and the block's rows of A and M column by column, one number apart from the banks.
+template <typename T, typename P>
+__global__ void hals(T* __restrict__ A, const T* __restrict__ M, const double* __restrict__ small, int rows, int rank,
                      int width, int sweeps, double step) {
   extern __shared__ __align__(16) unsigned char room[];
-  const int four = (rank + 3) / 4 * 4, n = blockDim.x;
+  const int four = (rank + 3) / 4 * 4, n = blockDim.x, s = n + 1, each = sizeof(P) / sizeof(T);
   T* g = (T*)room;
-  T* mine = g + rank * four;
-  for (int i = threadIdx.x; i < rank * four; i += n) g[i] = i % four < rank ? (T)gram[i / four * rank + i % four] : (T)0;
-  const int row = blockIdx.x * n + threadIdx.x;
-  const bool live = row < rows;
-  for (int r = 0; r < four; r++) mine[r * n + threadIdx.x] = live && r < rank ? A[(size_t)row * width + r] : (T)0;
-  __syncthreads();
-  if (!live) return;
-  const T* own = mine + threadIdx.x;
-  for (int s = 0; s < max(sweeps, 1); s++)
-    for (int r = 0; r < rank; r++) {
-      const T by = (T)inverse[r];
-      if (sweeps && by == (T)0) continue;  // the data say nothing about a dead column, so it stays
-      T left = M[(size_t)row * width + r] * (T)scale[r];
-      const T* line = g + r * four;
-#pragma unroll 4
-      for (int k = 0; k < four; k++) left = fma(-line[k], own[k * n], left);
-      const T old = own[r * n];
-      const T now = fma(sweeps ? by : (T)step, left, old);
-      const T kept = now > (T)0 ? now : (T)0;
-      if (sweeps)
-        mine[r * n + threadIdx.x] = kept;
-      else
-        A[(size_t)row * width + r] = kept;
+  T* by = g + rank * four;
+  T* a = by + four;
+  T* m = a + four * s;
+  for (int i = threadIdx.x; i < rank * four; i += n) g[i] = i % four < rank ? (T)small[i / four * rank + i % four] : (T)0;
+  for (int r = threadIdx.x; r < rank; r += n) by[r] = sweeps ? (T)small[rank * rank + r] : (T)step;
+  const int first = blockIdx.x * n, live = min(n, rows - first), wide = min(n, 32);
+  for (int row = threadIdx.x / wide; row < live; row += n / wide)
+    for (int r = threadIdx.x % wide; r < four; r += wide) {
+      a[r * s + row] = r < rank ? A[(size_t)(first + row) * width + r] : (T)0;
+      m[r * s + row] = r < rank ? M[(size_t)(first + row) * width + r] * (T)small[rank * (rank + 1) + r] : (T)0;
     }
-  if (sweeps)
-    for (int r = 0; r < rank; r++) A[(size_t)row * width + r] = own[r * n];
+  __syncthreads();
+  if (threadIdx.x < live) {
+    T* own = a + threadIdx.x;
+    T* target = m + threadIdx.x;
+    for (int turn = 0; turn < max(sweeps, 1); turn++)
+      for (int r = 0; r < rank; r++) {
+        if (sweeps && by[r] == (T)0) continue;  // the data say nothing about a dead column, so it stays
+        T left = target[r * s];
+        const P* line = (const P*)(g + r * four);
+#pragma unroll 4
+        for (int k = 0; k < four; k += each) left = less(line[k / each], own + k * s, s, left);
+        const T now = fma(by[r], left, own[r * s]);
+        (sweeps ? own : target)[r * s] = now > (T)0 ? now : (T)0;  // a step changes nothing before it has seen all
+      }
+  }
+  __syncthreads();
+  const T* done = sweeps ? a : m;
+  for (int row = threadIdx.x / wide; row < live; row += n / wide)
+    for (int r = threadIdx.x % wide; r < rank; r += wide) A[(size_t)(first + row) * width + r] = done[r * s + row];
+}
+
+// Columns of length 1, by the Gram's diagonal; a column of length 0 stays.
+template <typename T>
+__global__ void unit(T* __restrict__ A, const double* __restrict__ gram, u64 numbers, int rank, int width) {
+  const u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  const int r = at % width;
+  if (at >= numbers || r >= rank) return;
+  const double length = sqrt(gram[r * (rank + 1)]);
+  if (length > 0.0) A[at] = (T)((double)A[at] / length);
+}
+
+__device__ __forceinline__ void four_of(const float* x, float* y) { *(float4*)y = *(const float4*)x; }
+__device__ __forceinline__ void four_of(const double* x, double* y) {
+  *(double2*)y = *(const double2*)x;
+  *(double2*)(y + 2) = *(const double2*)(x + 2);
 }
 
 // partial[slab] = A'B over SLAB rows: 4 x 4 results a thread, 64 x 64 a block; 32 rows are multiplied in T, then added in float64.
 template <typename T>
 __global__ void gram(const T* __restrict__ A, const T* __restrict__ B, int rows, int width, int rank,
                      double* __restrict__ partial) {
-  __shared__ T left[TILE][68], right[TILE][68];
+  __shared__ __align__(16) T left[TILE][68];
+  __shared__ __align__(16) T right[TILE][68];
   const int x0 = blockIdx.y * 64, y0 = blockIdx.z * 64, x = threadIdx.x % 16 * 4, y = threadIdx.x / 16 * 4;
   const int first = blockIdx.x * SLAB, last = min(rows, first + SLAB);
+  const bool same = A == B && x0 == y0;
+  T(*other)[68] = same ? left : right;
   double total[4][4] = {};
   for (int i0 = first; i0 < last; i0 += TILE) {
     for (int i = threadIdx.x; i < TILE * 64; i += blockDim.x) {
       const int row = i0 + i / 64, c = i % 64;
       left[i / 64][c] = row < last && x0 + c < rank ? A[(size_t)row * width + x0 + c] : (T)0;
-      right[i / 64][c] = row < last && y0 + c < rank ? B[(size_t)row * width + y0 + c] : (T)0;
+      if (!same) right[i / 64][c] = row < last && y0 + c < rank ? B[(size_t)row * width + y0 + c] : (T)0;
     }
     __syncthreads();
-    if (x0 + x < rank && y0 + y < rank) {
+    if (x0 + x < rank && y0 + y < rank && !(same && y < x)) {
       T part[4][4] = {};
 #pragma unroll 4
-      for (int i = 0; i < TILE; i++)
+      for (int i = 0; i < TILE; i++) {
+        __align__(16) T l[4], r[4];
+        four_of(&left[i][x], l);
+        four_of(&other[i][y], r);
+#pragma unroll
         for (int p = 0; p < 4; p++)
-          for (int q = 0; q < 4; q++) part[p][q] = fma(left[i][x + p], right[i][y + q], part[p][q]);
+#pragma unroll
+          for (int q = 0; q < 4; q++) part[p][q] = fma(l[p], r[q], part[p][q]);
+      }
+#pragma unroll
       for (int p = 0; p < 4; p++)
+#pragma unroll
         for (int q = 0; q < 4; q++) total[p][q] += (double)part[p][q];
     }
     __syncthreads();
   }
+  if (same && y < x) return;
+  double* to = partial + (size_t)blockIdx.x * rank * rank;
+#pragma unroll
   for (int p = 0; p < 4; p++)
-    for (int q = 0; q < 4; q++)
-      if (x0 + x + p < rank && y0 + y + q < rank)
-        partial[((size_t)blockIdx.x * rank + x0 + x + p) * rank + y0 + y + q] = total[p][q];
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+      const int i = x0 + x + p, j = y0 + y + q;
+      if (i < rank && j < rank) {
+        to[(size_t)i * rank + j] = total[p][q];
+        if (same && y > x) to[(size_t)j * rank + i] = total[p][q];
+      }
+    }
 }
 
 // ---- DPEM's E-step: the specification of em_kernels.py. Eight lanes a patient, lane l has phenotypes l, l + 8, ... (V of them).
@@ -229,10 +284,10 @@ __global__ void estep(const int* __restrict__ order, int patients, const long lo
   const int groups = gridDim.x * blockDim.x / 8;
   const u32 mask = 0xffu << (threadIdx.x % 32 / 8 * 8);
   const int wide = 8 * V;
-  double* phi = scratch + (size_t)group * longest * (wide * (out ? 1 + modes : 1) + 2 + modes);
+  double* phi = scratch + (size_t)group * longest * (wide * (out ? 2 + modes : 2) / 2 + 2 + modes);
   double* scales = phi + (size_t)longest * wide;
   int* homes = (int*)(scales + longest);                 // row of every run
-  double* runs = scales + (size_t)longest * (2 + modes); // shares of every run
+  u32* runs = (u32*)(scales + (size_t)longest * (2 + modes));  // shares of every run, in steps of 2^-30
   for (int turn = group; turn < patients; turn += groups) {
     const int who = order[turn];
     const long long lo = indptr[who];
@@ -241,6 +296,7 @@ __global__ void estep(const int* __restrict__ order, int patients, const long lo
     for (int e = lane; e < n; e += 8) top = fmax(top, values[lo + e]);
     for (int d = 4; d; d /= 2) top = fmax(top, __shfl_xor_sync(mask, top, d, 8));
     const double tame = top > LARGEST ? __ddiv_rn(LARGEST, top) : top < SMALLEST ? LIFT : 1.0;
+#pragma unroll 4
     for (int e = 0; e < n; e++) {
       const int* home = rows + (lo + e) * modes;
 #pragma unroll
@@ -337,40 +393,48 @@ __global__ void estep(const int* __restrict__ order, int patients, const long lo
       double s[V];
 #pragma unroll
       for (int v = 0; v < V; v++) s[v] = 0.0;
-      for (int t = 0; t < n; t++) {
-        const u32 word = turns[m * entries + lo + t];
-        const int e = word & 0x7fffffffu;
-        const double by = scales[e];
+      for (int t0 = 0; t0 < n; t0 += 4) {
+        u32 word[4];
+        double by[4], f[4][V];
 #pragma unroll
-        for (int v = 0; v < V; v++) {
-          const double p = by > 0.0 ? __dmul_rn(a[v], phi[((size_t)e * V + v) * 8 + lane]) : a[v];
-          s[v] = __dadd_rn(s[v], __dmul_rn(by > 0.0 ? by : -by, p));
+        for (int u = 0; u < 4; u++) {
+          word[u] = turns[m * entries + lo + min(t0 + u, n - 1)];
+          const int e = word[u] & 0x7fffffffu;
+          by[u] = scales[e];
+#pragma unroll
+          for (int v = 0; v < V; v++) f[u][v] = phi[((size_t)e * V + v) * 8 + lane];
         }
-        if (word >> 31) {
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+          if (t0 + u >= n) break;
 #pragma unroll
           for (int v = 0; v < V; v++) {
-            const double x = __dmul_rn(s[v], share);
-            runs[((size_t)used * V + v) * 8 + lane] = x;
-            if (v * 8 + lane < rank) {
-              const u64 q = whole(__dmul_rn(x, SHARE), SHARE) + 1;
-              square += q * q;
-            }
-            s[v] = 0.0;
+            const double p = by[u] > 0.0 ? __dmul_rn(a[v], f[u][v]) : a[v];
+            s[v] = __dadd_rn(s[v], __dmul_rn(by[u] > 0.0 ? by[u] : -by[u], p));
           }
-          if (lane == 0) homes[used] = rows[(lo + e) * modes + m];
-          used++;
+          if (word[u] >> 31) {
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+              const u32 q = (u32)whole(__dmul_rn(__dmul_rn(s[v], share), SHARE), SHARE);
+              runs[((size_t)used * V + v) * 8 + lane] = q;
+              if (v * 8 + lane < rank) square += (u64)(q + 1) * (q + 1);
+              s[v] = 0.0;
+            }
+            if (lane == 0) homes[used] = rows[(lo + (word[u] & 0x7fffffffu)) * modes + m];
+            used++;
+          }
         }
       }
     }
     __syncwarp(mask);
-    const double unit = __ddiv_rn(UNIT * SHARE, __dsqrt_rn(__ull2double_rn(lanes(square, mask))));
+    const double unit = __ddiv_rn(UNIT, __dsqrt_rn(__ull2double_rn(lanes(square, mask))));
     u64 length = 0;
     for (int t = 0; t < used; t++) {
       u64* to = out + (size_t)homes[t] * rank;
 #pragma unroll
       for (int v = 0; v < V; v++)
         if (v * 8 + lane < rank) {
-          const u64 k = whole(__dmul_rn(runs[((size_t)t * V + v) * 8 + lane], unit), UNIT);
+          const u64 k = whole(__dmul_rn((double)runs[((size_t)t * V + v) * 8 + lane], unit), UNIT);
           length += k * k;
           if (k) atomicAdd(to + v * 8 + lane, k);
         }
@@ -384,7 +448,7 @@ __global__ void estep(const int* __restrict__ order, int patients, const long lo
 #pragma unroll
           for (int v = 0; v < V; v++)
             if (v * 8 + lane < rank) {
-              const u64 k = whole(__dmul_rn(runs[((size_t)t * V + v) * 8 + lane], unit), UNIT);
+              const u64 k = whole(__dmul_rn((double)runs[((size_t)t * V + v) * 8 + lane], unit), UNIT);
               const u64 less = k ? k - 1 : 0;
               if (pass == 0)
                 length += less * less;

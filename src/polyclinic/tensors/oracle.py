@@ -5,6 +5,7 @@ They work on coordinates and values alone, know nothing of the layout, and may f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ def unit_statistics(
     rank, homes, table, base = w.shape[1], rows.tolist(), w.tolist(), prior.tolist()
     out = np.zeros(w.shape, np.int64)
     placed = np.zeros((len(indptr) - 1, rank))
-    for i, (lo, hi) in enumerate(zip(indptr, indptr[1:])):
+    for i, (lo, hi) in enumerate(itertools.pairwise(indptr)):
         counts = values[lo:hi].tolist()
         phi = []
         for entry in homes[lo:hi]:
@@ -160,10 +161,10 @@ def unit_statistics(
             for row in entry:
                 sums[row] = [x + scale * y for x, y in zip(sums.get(row, [0.0] * rank), p)]
         share = 1.0 / events
-        shares = {row: [x * share for x in s] for row, s in sums.items()}
-        square = sum((int(x * 2.0**30) + 1) ** 2 for s in shares.values() for x in s)
-        unit = 65536.0 * 2.0**30 / float(np.sqrt(np.float64(square)))
-        whole = {row: [int(x * unit) for x in s] for row, s in shares.items()}
+        steps_of = {row: [int(x * share * 2.0**30) for x in s] for row, s in sums.items()}
+        square = sum((q + 1) ** 2 for s in steps_of.values() for q in s)
+        unit = 65536.0 / float(np.sqrt(np.float64(square)))
+        whole = {row: [int(q * unit) for q in s] for row, s in steps_of.items()}
         if sum(k * k for s in whole.values() for k in s) > 2**32:
             whole = {row: [max(k - 1, 0) for k in s] for row, s in whole.items()}
         for row, s in whole.items():

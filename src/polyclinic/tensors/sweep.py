@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,27 +12,49 @@ from numpy.typing import NDArray
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Processor", "Workplace", "sweep"]
+__all__ = ["Processor", "Swept", "Workplace", "sweep"]
 
 Matrix = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep leaves: ||O - X||^2 over all cells, the feature modes' Grams, and the patients' MTTKRP if it is on its way."""
+
+    sse: float
+    grams: list[Matrix]
+    ahead: Any | None
+
+
 class Workplace(Protocol):
-    """Where factors lie and what is done with them there; R x R matrices and vectors of R are numpy's everywhere."""
+    """Where factors lie and what is done with them there; R x R matrices and vectors of R are numpy's everywhere.
+
+    ``ahead``: a sweep goes on from the Grams of the one before instead of taking them anew.
+    """
+
+    ahead: bool
 
     def put(self, factor: Matrix) -> Any: ...
     def get(self, factor: Any) -> Matrix: ...
     def mttkrp(self, factors: Sequence[Any], mode: int) -> Any: ...
     def gram(self, a: Any) -> Matrix: ...
-    def inner(self, a: Any, m: Any, scale: Matrix) -> float: ...
     def hals(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, *, sweeps: int, ridge: float) -> Any: ...
     def descend(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, steepest: float) -> Any: ...
-    def divided(self, factor: Any, by: Matrix) -> Any: ...
+    def close(self, factors: list[Any], n: int, new: Any, m: Any, scale: Matrix) -> tuple[Matrix, float, Any]:
+        """Put ``new`` in place of factor ``n``, a feature's columns brought to length 1.
+
+        Returns the Gram of ``new`` as given, <new, M diag(scale)> if it is the last mode (else 0), and the next mode's MTTKRP:
+        a card works on it while the processor looks at the Gram. After the last mode it is the patients', or None.
+        """
+        ...
+
     def scaled(self, factor: Any, by: Matrix) -> Any: ...
 
 
 class Processor:
     """The workplace of every machine: numpy arrays and the kernels of :mod:`.kernels`."""
+
+    ahead = False
 
     def __init__(self, tensor: SparseTensor, rank: int, threads: int = 1) -> None:
         self.tensor, self.threads = tensor, threads
@@ -53,10 +76,6 @@ class Processor:
         """A'A."""
         return a.T @ a
 
-    def inner(self, a: Matrix, m: Matrix, scale: Matrix) -> float:
-        """<A, M diag(scale)>."""
-        return float(np.einsum("ir,ir->", a, m * scale))
-
     def hals(self, factor: Matrix, gram: Matrix, m: Matrix, scale: Matrix, *, sweeps: int, ridge: float) -> Matrix:
         """Non-negative columns one by one, in place."""
         return cp.hals(factor, gram, _times(m, scale), sweeps=sweeps, ridge=ridge, out=factor)
@@ -65,9 +84,15 @@ class Processor:
         """max(0, A - (A G - M) / steepest)."""
         return np.maximum(factor - (factor @ gram - m * scale) / steepest, 0.0)
 
-    def divided(self, factor: Matrix, by: Matrix) -> Matrix:
-        """Columns over ``by``."""
-        return factor / by
+    def close(
+        self, factors: list[Matrix], n: int, new: Matrix, m: Matrix, scale: Matrix
+    ) -> tuple[Matrix, float, Matrix | None]:
+        """The Gram, the inner product, and the next MTTKRP, one after the other."""
+        gram, last = self.gram(new), n == len(factors) - 1
+        inner = float(np.einsum("ir,ir->", new, m * scale)) if last else 0.0
+        length = np.sqrt(np.diagonal(gram))
+        factors[n] = new / np.where(length > 0, length, 1.0) if n else new
+        return gram, inner, None if last else self.mttkrp(factors, n + 1)
 
     def scaled(self, factor: Matrix, by: Matrix) -> Matrix:
         """Columns times ``by``, in place."""
@@ -87,8 +112,9 @@ def sweep(
     update: Callable[[int, Any, Matrix, Any, Matrix], Any],
     *,
     carry: bool = True,
-) -> tuple[float, list[Matrix]]:
-    """Improve every mode once; changes ``factors``; returns ||O - X||^2 over all cells and the Grams of the modes.
+    before: Swept | None = None,
+) -> Swept:
+    """Improve every mode once; changes ``factors``; returns what it leaves.
 
     Feature columns get length 1 and their scale goes to the patients (ERRATA E2.7): it is kept aside until the end, so that
     the large patients' factor is rewritten once. <O, X> comes from the last MTTKRP: zeros are never touched.
@@ -101,23 +127,25 @@ def sweep(
         ``update(mode, factor, gram, mttkrp, scale)`` improves a factor; the MTTKRP is to be taken times ``scale``.
     carry
         Bring the scale to the patients at the end (who starts from nothing each time does not need it).
+    before
+        What the sweep before left.
     """
-    grams = [np.empty(0), *(work.gram(f) for f in factors[1:])]
+    known = before is not None and work.ahead
+    grams = [np.empty(0), *(before.grams if known and before else [work.gram(f) for f in factors[1:]])]
     scale, sse = np.ones(len(grams[1])), 0.0
+    m = before.ahead if known and before else work.mttkrp(factors, 0)
     for n in range(len(factors)):
         g = np.prod([x for k, x in enumerate(grams) if k != n], axis=0)
         if n:
             g = g * np.outer(scale, scale)
-        m = work.mttkrp(factors, n)
         new = update(n, factors[n], g, m, scale)
-        grams[n] = work.gram(new)
+        grams[n], inner, m = work.close(factors, n, new, m, scale)
         if n == len(factors) - 1:
-            sse = max(0.0, norm - 2 * work.inner(new, m, scale) + float((grams[n] * g).sum()))
+            sse = max(0.0, norm - 2 * inner + float((grams[n] * g).sum()))
         if n:
             length = np.sqrt(np.diagonal(grams[n]))
             safe = np.where(length > 0, length, 1.0)
-            new, grams[n], scale = work.divided(new, safe), grams[n] / np.outer(safe, safe), scale * length
-        factors[n] = new
+            grams[n], scale = grams[n] / np.outer(safe, safe), scale * length
     if carry:
         factors[0] = work.scaled(factors[0], scale)
-    return sse, grams
+    return Swept(sse, grams[1:], m)

@@ -1,6 +1,6 @@
 """One card: MTTKRP, alternating least squares and DPEM's E-step at the sizes of docs/explanation/performance.md.
 
-``python benchmarks/cuda.py [--small]`` prints a table; times are means over repeated runs on the card, layout and upload apart.
+``python benchmarks/card.py [--small]`` prints a table; times are means over repeated runs on the card, layout and upload apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def claims(patients: int, codes: tuple[int, int], nnz: int, seed: int) -> Sparse
             )
             cells = cupy.concatenate([cells, (i * codes[0] + j) * codes[1] + k])
         cells = cupy.unique(cells)
-    keep = cupy.sort(rng.permutation(len(cells))[:nnz]) if len(cells) > nnz else cupy.arange(len(cells))
+    keep = cupy.sort(cupy.argsort(rng.random(len(cells)))[:nnz])
     cells = cells[keep]
     k, j, i = cells % codes[1], cells // codes[1] % codes[0], cells // (codes[0] * codes[1])
     rows, counts = cupy.unique(i, return_counts=True)
@@ -85,13 +85,13 @@ def fit(there: cuda.DeviceTensor, norm: float, rank: int, precision: str) -> Non
     kept = []
     for _ in range(2):
         factors = [work.put(f) for f in begun]
-        sweep(work, factors, norm, update)
+        swept = sweep(work, factors, norm, update)
         cupy.cuda.Device().synchronize()
         clock = time.perf_counter()
         for _ in range(99):
-            sse, _ = sweep(work, factors, norm, update)
+            swept = sweep(work, factors, norm, update, before=swept)
         cupy.cuda.Device().synchronize()
-        kept.append((time.perf_counter() - clock, sse, factors))
+        kept.append((time.perf_counter() - clock, swept.sse, factors))
     same = all(bool((a == b).all()) for a, b in zip(kept[0][2], kept[1][2])) and kept[0][1] == kept[1][1]
     print(f"  {precision} R {rank}: MTTKRP {sum(each):.2f} ms ({' '.join(f'{x:.2f}' for x in each)}), 100 sweeps "
           f"{kept[1][0] / 99 * 100:.3f} s, fit {1 - (kept[1][1] / norm) ** 0.5:.5f}, same bits twice: {same}", flush=True)  # fmt: skip
