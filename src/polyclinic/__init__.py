@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.study import Study as Study
     from polyclinic.tensors.axis import Axis as Axis
     from polyclinic.tensors.checkup import check as check
+    from polyclinic.tensors.device import use_device as use_device
     from polyclinic.tensors.doors import from_frame as from_frame
     from polyclinic.tensors.doors import from_numpy as from_numpy
     from polyclinic.tensors.doors import from_scipy as from_scipy
@@ -99,6 +100,7 @@ _WHERE = {
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
     "suggest_rank": "polyclinic.phenotypes.rank",
+    "use_device": "polyclinic.tensors.device",
 }
 
 _ROOMS = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics")} | {

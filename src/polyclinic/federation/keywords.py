@@ -59,6 +59,8 @@ class CPALSKeywords(TypedDict, total=False):
     warmup: int
     sweeps: int
     threads: int
+    device: Literal["cpu", "cuda", "auto"] | None
+    precision: Literal["float64", "float32"]
 
 
 class CPALSTyped:
@@ -82,6 +84,8 @@ class CPALSTyped:
     warmup: int
     sweeps: int
     threads: int
+    device: Literal["cpu", "cuda", "auto"] | None
+    precision: Literal["float64", "float32"]
 
     if TYPE_CHECKING:
 

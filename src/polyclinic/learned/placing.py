@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.learned.value import Array, frozen
-from polyclinic.tensors import cp, em_kernels
+from polyclinic.tensors import cp, device
 from polyclinic.tensors.count_kernels import Likelihood
 from polyclinic.tensors.likelihood import ceiling, deviance, explained, placed
 from polyclinic.tensors.sparse import SparseTensor
@@ -92,7 +92,7 @@ class Events:
 
     def expected(self, tensor: SparseTensor) -> Array:
         """(patients, K) expected events, background included, in the order of ``stacked``."""
-        share = em_kernels.memberships(tensor, *_loose([self.stacked, self.prior]), steps=self.steps)
+        share = device.memberships(tensor, *_loose([self.stacked, self.prior]), steps=self.steps)
         events = np.zeros(tensor.patients)
         events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
         out: Array = share * events[:, None]

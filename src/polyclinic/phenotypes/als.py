@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from polyclinic.phenotypes.central import Central, Clock, Data
 from polyclinic.phenotypes.deviance import LossParams
 from polyclinic.phenotypes.likelihood import PooledLikelihood
 from polyclinic.phenotypes.start import start
-from polyclinic.tensors import completion, cp, kernels
+from polyclinic.tensors import completion, cp, device, kernels
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.sweep import Processor, Swept, Workplace, sweep
@@ -25,6 +25,7 @@ from polyclinic.tensors.sweep import Processor, Swept, Workplace, sweep
 __all__ = ["CPALS", "distinct_sweep"]
 
 Matrix = NDArray[np.float64]
+LARGEST = 128  # columns whose Gram fits the shared memory of a card
 
 
 class CPALSParams(LossParams):
@@ -47,6 +48,10 @@ class CPALSParams(LossParams):
     )
     sweeps: int = Field(3, ge=1, le=100, description="HALS sweeps a mode and round (non-negative only).")
     threads: int = Field(1, ge=1, le=256, description="Threads; the model does not depend on it.")
+    device: Literal["cpu", "cuda", "auto"] | None = Field(
+        None, description="Where to compute (non-negative, zeros observed, distinct = 0); None: as this process does."
+    )
+    precision: Literal["float64", "float32"] = Field("float64", description="Of products on a card.")
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         seeds = [self.params.seed + k for k in range(1 if start is not None else self.params.n_starts)]
         if self.params.loss != "squares":
             return self._fit_likelihood(tensor, parts, seeds, start, progress)
-        with one_thread():
+        with one_thread(), device.using(self.params.device):
             best = self._best([self._run(tensor, s, start, progress) for s in seeds])
             patients, *features = best.factors
             if self.params.zeros == "observed":
@@ -123,7 +128,8 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         p = self.params
         features = start(tensor.shape[1:], p.rank, seed) if given is None else _checked(given, tensor, p.rank)
         factors: list[Any] = [np.zeros((tensor.patients, p.rank)), *features]
-        work = Processor(tensor, p.rank, p.threads)
+        work = self._workplace(tensor)
+        factors = [work.put(f) for f in factors]
         clock = Clock(self.name, p.rounds, p.tol, progress)
         unit: list[float] = []
         norm = tensor.norm_squared()
@@ -143,7 +149,22 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
                 }
             if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge") and not gradient:
                 break
-        return Run(seed, factors, clock.history[-1]["objective"], clock.end())
+        return Run(seed, [work.get(f) for f in factors], clock.history[-1]["objective"], clock.end())
+
+    def _workplace(self, tensor: SparseTensor) -> Workplace:
+        """The card where this process uses one and the card can do it, else the processor."""
+        p = self.params
+        able = p.nonnegative and p.zeros == "observed" and not p.distinct and p.rank <= LARGEST
+        if p.device == "cuda" and not able:
+            raise ConfigError(
+                "a card computes non-negative factors of all cells without `distinct`, up to rank 128",
+                hint='device="auto" takes the processor where it must',
+            )
+        if not able or not device.on_card(tensor, p.rank):
+            return Processor(tensor, p.rank, p.threads)
+        from polyclinic.tensors.cuda import Card
+
+        return Card(device.card_of(tensor), p.rank, p.precision)
 
     def _observed(
         self, work: Workplace, factors: list[Any], unit: list[float], gradient: bool, norm: float, before: Swept | None

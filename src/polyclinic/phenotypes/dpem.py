@@ -28,7 +28,7 @@ from polyclinic.phenotypes.factorization import FactorParams, FederatedFactoriza
 from polyclinic.phenotypes.plan import Plan, plan_for
 from polyclinic.phenotypes.regroup import alike, groups, split
 from polyclinic.phenotypes.shrinkage import posterior_mean
-from polyclinic.tensors import em_kernels
+from polyclinic.tensors import device, em_kernels
 from polyclinic.tensors.doors import warn_of_odd_counts
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
@@ -311,7 +311,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)
         else:
             w, prior = self._stacked(public), _prior(public.mixture, self.params.smoothing)
-        whole, likelihood = em_kernels.unit_statistics(site.counts(), w, prior, steps=STEPS)
+        whole, likelihood = device.unit_statistics(site.counts(), w, prior, steps=STEPS)
         # Whole numbers below 2^53 times a power of two: exact in float64.
         arrays: dict[str, Array] = {"sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)}
         if "objective" in step.shapes:

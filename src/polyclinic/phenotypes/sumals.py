@@ -26,7 +26,7 @@ from polyclinic.phenotypes.losses import Climb
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import WEAK, Started, StartedParams
 from polyclinic.tensors import cp, ordered
-from polyclinic.tensors.kernels import mttkrp
+from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 

@@ -29,7 +29,7 @@ from polyclinic.phenotypes.local_pass import local_pass
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.tensors import cp
-from polyclinic.tensors.kernels import mttkrp
+from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,9 @@ class SiteIdentity(Section):
         "14d",
         pattern=r"^(none|keep|\d+[dh])$",
         description="How long a study that stopped may go on; then its data go.",
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="Where this hospital computes; results do not depend on it beyond the last digits."
     )
     rehearsal: bool = Field(
         False, description="No real patient is behind this file; allows seeded noise. Never at a hospital."

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.tensors import kernels
+from polyclinic.tensors import device
 from polyclinic.tensors.hals import hals
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -190,7 +190,7 @@ def solve_memberships(
     """
     rank = features[0].shape[1]
     stub = np.empty((0, rank))
-    m = kernels.mttkrp(tensor, [stub, *features], 0, threads=threads)
+    m = device.mttkrp(tensor, [stub, *features], 0, threads=threads)
     if zeros == "missing":
         from polyclinic.tensors.completion import solve_mode
 

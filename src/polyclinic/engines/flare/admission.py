@@ -23,6 +23,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import Noise
 from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_of
 from polyclinic.study import Study
+from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
@@ -132,6 +133,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
             )
 
     agree(2**31)  # before the data are read: everything but the number of patients
+    device.use_device(folder.node.site.device)
     site = ingest(folder.node, study, private(home / "data"), events=False).site
     agree(site.patients)
     raw = (folder.path / "identity.key").read_bytes()

@@ -1,0 +1,145 @@
+"""Where the inner loops run: on the processor, or on a card that this machine has.
+
+The device belongs to the node, never to the study: it is in no study file, order, public state or ledger, and hospitals with
+and without a card take part in the same study. A process says it once (:func:`use_device`); ``node.toml`` says it for a hospital.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError
+from polyclinic.tensors import em_kernels, kernels
+from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.tensors.cuda import DeviceTensor
+
+__all__ = ["Device", "card_of", "memberships", "missing", "mttkrp", "on_card", "unit_statistics", "use_device", "using"]
+
+Device = Literal["cpu", "cuda", "auto"]
+Matrix = NDArray[np.float64]
+WORTH: Final = 5_000_000  # nonzeros from which a card is worth its upload
+BYTES: Final = 40  # a nonzero may take on the card while it is sorted
+KEPT: Final = 4  # tensors that stay on the card
+
+_log = logging.getLogger(__name__)
+_device: Device = "cpu"
+_there: OrderedDict[int, tuple[SparseTensor, DeviceTensor]] = OrderedDict()
+
+
+def use_device(device: Device) -> None:
+    """From now on this process works on ``device``.
+
+    ``"auto"`` takes a card of compute capability 8.0 or more with room enough, for tensors of at least 5 million nonzeros.
+
+    Examples
+    --------
+    >>> use_device("auto")
+    >>> use_device("cpu")
+    """
+    global _device
+    if device not in ("cpu", "cuda", "auto"):
+        raise ConfigError(f"device = {device!r} is not known", hint='one of "cpu", "cuda", "auto"')
+    reason = missing() if device == "cuda" else None
+    if reason:
+        raise ConfigError(
+            f"no CUDA device: {reason}", hint="pip install 'polyclinic[cuda13]' (or cuda12), or device = \"auto\""
+        )
+    if device != _device:
+        _there.clear()
+    _device = device
+
+
+@contextmanager
+def using(device: Device | None) -> Iterator[None]:
+    """Work on ``device`` inside the block; None changes nothing."""
+    before = _device
+    use_device(before if device is None else device)
+    try:
+        yield
+    finally:
+        use_device(before)
+
+
+def missing() -> str | None:
+    """Why no card can be used here; None if one can."""
+    try:
+        import cupy
+    except ImportError as e:
+        return f"CuPy is not installed ({e})"
+    try:
+        found = cupy.cuda.runtime.getDeviceProperties(0)
+    except cupy.cuda.runtime.CUDARuntimeError as e:
+        return str(e)
+    if (found["major"], found["minor"]) < (8, 0):
+        return f"{found['name'].decode()} has compute capability {found['major']}.{found['minor']}, 8.0 is the least"
+    return None
+
+
+def on_card(tensor: SparseTensor, rank: int) -> bool:
+    """Does work on this tensor go to the card? With ``"auto"`` the log says which and why."""
+    if _device == "cpu" or not tensor.nnz:
+        return False
+    if _device == "cuda":
+        return True
+    why = f"{tensor.nnz:,} nonzeros are fewer than {WORTH:,}" if tensor.nnz < WORTH else missing()
+    if why is None:
+        import cupy
+
+        need = 1.3 * (BYTES * tensor.nnz + 8 * 64 * -(-rank // 64) * 3 * sum(tensor.shape))
+        free = cupy.cuda.runtime.memGetInfo()[0]
+        why = f"{need / 1e9:.1f} GB are needed there, {free / 1e9:.1f} are free" if need > free else None
+    _log.info("device: %s", f"the processor, because {why}" if why else "the card")
+    return why is None
+
+
+def card_of(tensor: SparseTensor) -> DeviceTensor:
+    """The tensor on the card; the last few stay there."""
+    from polyclinic.tensors.cuda import DeviceTensor
+
+    if id(tensor) not in _there:
+        _there[id(tensor)] = tensor, DeviceTensor(tensor)  # the tensor itself is kept, so its id stays its own
+        while len(_there) > KEPT:
+            _there.popitem(last=False)
+    _there.move_to_end(id(tensor))
+    return _there[id(tensor)][1]
+
+
+def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, threads: int = 1) -> Matrix:
+    """:func:`.kernels.mttkrp` of the whole tensor, on the device of this process."""
+    rank = factors[1 if mode == 0 else 0].shape[1]
+    if not on_card(tensor, rank):
+        return kernels.mttkrp(tensor, factors, mode, threads=threads)
+    from polyclinic.tensors.cuda import Card
+
+    work = Card(card_of(tensor), rank)
+    there: list[Any] = [None if n == mode else work.put(f) for n, f in enumerate(factors)]
+    return work.get(work.mttkrp(there, mode))
+
+
+def unit_statistics(
+    tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 8
+) -> tuple[NDArray[np.int64], float]:
+    """:func:`.em_kernels.unit_statistics`, the same whole numbers on every device."""
+    if not on_card(tensor, w.shape[1]):
+        return em_kernels.unit_statistics(tensor, w, prior, steps=steps)
+    from polyclinic.tensors import cuda
+
+    return cuda.unit_statistics(card_of(tensor), w, prior, steps=steps)
+
+
+def memberships(tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 10) -> Matrix:
+    """:func:`.em_kernels.memberships`, the same bits on every device."""
+    if not on_card(tensor, w.shape[1]):
+        return em_kernels.memberships(tensor, w, prior, steps=steps)
+    from polyclinic.tensors import cuda
+
+    return cuda.memberships(card_of(tensor), w, prior, steps=steps)
