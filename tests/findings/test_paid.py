@@ -15,7 +15,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.battery import example_sites
 from polyclinic.federation.fold import run
 from polyclinic.federation.protocol import Setting, seeds
-from polyclinic.findings.forecast import SHARES, Asked, spend
+from polyclinic.findings.forecast import BINS, SHARES, Asked, spend
 from polyclinic.findings.paid import Paid, PaidPublic
 from polyclinic.findings.paidvalue import noisy_area
 from polyclinic.findings.placed import STANDARD, Covariates, Placer
@@ -79,7 +79,7 @@ def _states(act: Paid, seed: int) -> list[PaidPublic]:
     width = act.asked(3).width
     tables = tuple(rng.normal(size=p.shape) * 10.0 ** rng.integers(0, 9) for p in made.tables)
     at = rng.normal(size=(1, width)) * 10.0 ** rng.integers(-3, 6)
-    cuts = np.sort(rng.normal(size=15)) * 5
+    cuts = np.sort(rng.normal(size=BINS - 1)) * 5
     from dataclasses import replace
 
     later = replace(first, tables=tables, tables_sd=(1.0,) * len(tables), at=at, cuts=cuts)

@@ -39,6 +39,8 @@ def command(
     if asked is not None and asked.method is not None:
         wrong += _method(asked)
     found = check_node(read, asked, limits=limits)
+    if asked is not None and asked.privacy is not None and asked.evaluate is not None and not wrong:
+        found.findings.extend(_forecast(asked))
     faults = [*wrong, *found.faults]
     code = max(found.exit_code, ConfigError.exit_code if wrong else 0)
     if json:
@@ -52,6 +54,21 @@ def command(
         console.print(f"{len(faults)} faults; nothing was sent" if faults else "ready; nothing was sent")
     if faults:
         sys.exit(code)
+
+
+def _forecast(study: Study) -> list[str]:
+    """How far off the findings will be under the study's epsilon, a line a figure."""
+    from polyclinic.engines.acts import forecast_for
+
+    out = []
+    for r in forecast_for(study):
+        told = (
+            f"95 % of errors within {r['error_95']:.3g} {r['unit']}"
+            if r["bought"] == "yes"
+            else f"not bought: {r['reason']}"
+        )
+        out.append(f"findings at {r['patients']:,} patients: {r['figure']}: {told}")
+    return out
 
 
 def _method(study: Study) -> list[str]:

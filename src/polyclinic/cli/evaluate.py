@@ -15,12 +15,18 @@ def command(
     study: Annotated[
         Path, typer.Argument(help="A study file: its sites, [people] and [evaluate]; its method is not run.")
     ],
+    plan_only: Annotated[
+        bool,
+        typer.Option("--plan", help="With [privacy]: print how far off each figure will be; nothing is read or spent."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Evaluate a stored model on a study's sites: prevalence, Table 1, outcome, survival, unseen codes."""
     from polyclinic.cli.console import busy, console, say_json
-    from polyclinic.engines.acts import plan_of, refused, run_acts
+    from polyclinic.engines.acts import forecast_for, plan_of, refused, run_acts
+    from polyclinic.federation.halves import names_of
     from polyclinic.learned import load
+    from polyclinic.privacy.budget import Privacy
     from polyclinic.privacy.door import Door
     from polyclinic.privacy.ledger import Ledger
     from polyclinic.privacy.owner import ledger_of, policy_of
@@ -33,9 +39,18 @@ def command(
     nodes = {n.name: n for n in asked.nodes()}
     refused({n: policy_of(node) for n, node in nodes.items()}, plan.what)
     model: Any = load(run.model())
+    if plan_only:
+        told = forecast_for(asked, model)
+        if as_json:
+            say_json({"forecast": [dict(zip(told.columns, r)) for r in told.rows]})
+        else:
+            console.print(repr(told), markup=False, soft_wrap=True)
+        return
     with busy("reading the sites", quiet=as_json):
         sites = sites_of(asked)
     doors = {}
+    named = asked.method.name if asked.method is not None else "evaluate"
+    privacy = None if asked.privacy is None else Privacy(**asked.privacy.model_dump(exclude_none=True))
     for s in sites:
         node = nodes.get(s.name)
         doors[s.name] = Door(
@@ -45,9 +60,17 @@ def command(
             study=asked.name,
             cohort=s.name,
         )
+        doors[s.name].admit(asked.name, named, privacy, [x.name for x in sites], s.patients)
+        if privacy is None:
+            doors[s.name].evaluates(names_of(s))
     with busy("evaluating", quiet=as_json):
         minimum = max([11, *(policy_of(n).min_cell for n in nodes.values())])
-        found = run_acts(asked, model, sites, doors=doors, minimum=minimum)
+        how = asked.method.parameters.get("aggregation", "plain") if asked.method is not None else "plain"
+        found = run_acts(
+            asked, model, sites, doors=doors, minimum=minimum, aggregation=str(how) if privacy else "plain"
+        )
+    for d in doors.values():
+        d.close()
     path = run.path / "findings.json"
     value = found.to_json()
     if path.is_file():  # what came back was found with the fit, and stays

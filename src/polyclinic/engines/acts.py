@@ -9,7 +9,17 @@ from typing import Any
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
-from polyclinic.findings.evaluate import ACTS, LINES, Plan, findings_card, findings_of, traffic_of
+from polyclinic.findings.evaluate import (
+    ACTS,
+    LINES,
+    Plan,
+    empty_placer,
+    findings_card,
+    findings_of,
+    forecast_of,
+    traffic_of,
+)
+from polyclinic.findings.paid import Paid
 from polyclinic.findings.placed import Placer, variables_of
 from polyclinic.findings.value import Findings
 from polyclinic.findings.whole import Whole
@@ -19,8 +29,9 @@ from polyclinic.privacy.policy import Policy
 from polyclinic.study import Study
 from polyclinic.study.evaluate import EvaluateRule
 from polyclinic.tensors.site import Site
+from polyclinic.tensors.table import Table
 
-__all__ = ["folds_of", "plan_of", "refused", "run_acts", "whole"]
+__all__ = ["folds_of", "forecast_for", "plan_of", "refused", "run_acts", "whole"]
 
 
 def folds_of(study: Study) -> int:
@@ -106,6 +117,23 @@ def whole(study: Study, method: Any) -> Whole:
     """A study's method with everything that follows it, as one method."""
     plan = plan_of(study, aggregation=method.params.aggregation)
     return Whole(method, plan, folds_of(study))
+
+
+def forecast_for(study: Study, model: Any = None) -> Table:
+    """How far off a study's findings will be under its epsilon, before anything is read: of its own fit, or of a stored model."""
+    if study.privacy is None:
+        raise ConfigError(f"study {study.name!r} has no [privacy]: its findings are exact", hint="drop --plan")
+    plan = plan_of(
+        study, aggregation=str(study.chosen().parameters.get("aggregation", "plain")) if study.method else "plain"
+    )
+    rank = study.chosen().parameters.get("rank") if model is None else None
+    privacy = Privacy(**study.privacy.model_dump(exclude_none=True))
+    said = plan.planning_size or (study.chosen().parameters.get("planning_size") if study.method else None)
+    plan = replace(plan, privacy=privacy, planning_size=said, part=plan.part if model is None else 1.0)
+    placer = empty_placer(int(rank or 30)) if model is None else Placer.of(model)
+    act = plan.acts(placer)[0]
+    assert isinstance(act, Paid)
+    return forecast_of(act, max(len(study.nodes()), 3))
 
 
 def run_acts(

@@ -263,11 +263,7 @@ def forecast(
     >>> dict(zip(t["figure"], t["bought"]))["outcome"], round(t["error_95"][0], 2)
     ('yes', 0.17)
     """
-    placer = (
-        Placer([np.ones((1, model))], lambda site: np.zeros((site.patients, model)))
-        if isinstance(model, int)
-        else model
-    )
+    placer = empty_placer(model) if isinstance(model, int) else model
     variables = STANDARD if people is None else variables_of((), people)
     plan = Plan(
         tuple(what),
@@ -282,6 +278,11 @@ def forecast(
     act = plan.acts(Placer.of(placer))[0]
     assert isinstance(act, Paid)
     return forecast_of(act, sites)
+
+
+def empty_placer(rank: int) -> Placer:
+    """Of so many phenotypes and no patient: what a forecast needs of a model."""
+    return Placer([np.ones((1, rank))], lambda site: np.zeros((site.patients, rank)))
 
 
 def forecast_of(act: Paid, sites: int) -> Table:

@@ -21,19 +21,19 @@ __all__ = ["BINS", "COLUMNS", "GRADIENTS", "Asked", "Forecast", "Spending", "exp
 
 # Of mu^2. Looked for on diabetes-130 (10,000 and 33,653 patients); confirmed on DE-SynPUF and generated ICU patients.
 SHARES: Final[Mapping[str, float]] = {
-    "carriers": 0.22,
-    "people": 0.06,
-    "pairs": 0.18,
-    "gradient": 0.28,
-    "scores": 0.12,
-    "survival": 0.08,
+    "carriers": 0.27,
+    "people": 0.05,
+    "pairs": 0.14,
+    "gradient": 0.26,
+    "scores": 0.15,
+    "survival": 0.07,
     "placements": 0.02,
     "completion": 0.04,
 }
 COLUMNS: Final = ("figure", "error_95", "unit", "bought", "reason")
 SIZE: Final = 0.005  # buys the number of patients where nobody said it
 GRADIENTS: Final = 2
-BINS: Final = 16
+BINS: Final = 12  # of the risk: fewer are biased, more are noise (10,000 to 40,000 patients)
 PRODUCT: Final = 0.5  # weight of a product of two columns beside the columns
 TIMES: Final = 12  # steps of a paid curve, at most: noise grows with their number
 TYPICAL: Final = 0.2  # share of patients that a forecast supposes to carry a phenotype
@@ -162,7 +162,7 @@ def _noise(asked: Asked, parts: Mapping[str, Part]) -> dict[str, float]:
 def expected(asked: Asked, what: Sequence[str], size: float, rate: float) -> tuple[Forecast, ...]:
     """The error of every figure at this size, if these figures are bought; a reason where it cannot be read.
 
-    Log odds ratios: sqrt(1 / H + s^2 / H^2) shrunk by the prior, with H = n r (1 - r) q (1 - q), q = .2. AUC: the noise of 2 x 16
+    Log odds ratios: sqrt(1 / H + s^2 / H^2) shrunk by the prior, with H = n r (1 - r) q (1 - q), q = .2. AUC: the noise of 2 x 12
     cells. Table 1: the share of a level among carriers. Curves: everybody's, at the last time.
     """
     sd = _noise(asked, asked.parts(what))

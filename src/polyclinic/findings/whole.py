@@ -84,6 +84,11 @@ class Whole(Then):
         self.params = method.params.model_copy(update={"n_starts": 1, "privacy": self.asked})
         self._model: Any = None
 
+    @property
+    def exact_findings(self) -> bool:
+        """Whether patients are counted without noise: then the owner's ``max_evaluations`` holds."""
+        return self.asked is None and bool(self.plan.what or self.folds)
+
     # ---- the acts, made of the fit's public outcome
 
     def _found(self, public: Any) -> Matched:

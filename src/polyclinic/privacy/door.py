@@ -27,7 +27,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.facts import PLAIN, MethodFacts, SumFacts
 from polyclinic.privacy.grid import NoiseScale, noise_scale
 from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.lines import Approve, Refuse, Reject, Reserve, Rules
+from polyclinic.privacy.lines import Approve, Evaluate, Refuse, Reject, Reserve, Rules
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox, private_folder, read_release, write_release
 from polyclinic.privacy.policy import Policy, price
@@ -188,6 +188,24 @@ class Door:
             self.ledger.write(Rules(digest, rules))
         body = Reserve(order, self.study, self.cohort, events, time.time() + self.resume_for, digest)
         return self.ledger.reserve(body, unless=faults)
+
+    def evaluates(self, people: Sequence[str]) -> None:
+        """Agree to an exact evaluation of these people, or refuse it: checked and written under the book's lock.
+
+        Parameters
+        ----------
+        people
+            Their names, in any order; a keyed digest of the set is written, never the names.
+        """
+        policy = self.policy
+        if policy is None:
+            return
+        digest = self.ledger.keyed("\0".join(sorted(people)).encode())
+        self.ledger.write(
+            Evaluate(self._run, self.cohort, digest),
+            unless=lambda tally: policy.evaluation_faults(tally, digest, self.cohort),
+            what=f"site {self.site!r} does not take part in study {self.study!r}: its findings are exact",
+        )
 
     def close(self, reason: str = "finished") -> None:
         """The run is over: what it did not charge is free again, and nothing more leaves under it."""

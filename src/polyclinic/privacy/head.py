@@ -121,6 +121,13 @@ class BookKey:
         """Ed25519."""
         return self._key.sign(words)
 
+    def own(self, purpose: bytes) -> bytes:
+        """A secret of the book for one purpose."""
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        return HKDF(SHA256(), 32, None, purpose).derive(self._raw)
+
     def _secret(self) -> bytes:
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF

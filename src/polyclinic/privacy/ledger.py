@@ -123,6 +123,17 @@ class Ledger:
             proof = sign(b"polyclinic/book/2" + bytes.fromhex(self._own_key().public))
             self._append(Key(identity.hex(), proof.hex()), None)
 
+    def keyed(self, words: bytes) -> str:
+        """A digest that only this book's key makes; without a file the key is none."""
+        import hashlib
+        import hmac
+
+        if self.path is None:
+            return hashlib.sha256(words).hexdigest()
+        with self._opened():
+            self._begin()
+            return hmac.digest(self._own_key().own(b"polyclinic/people/1"), words, "sha256").hex()
+
     def write(self, body: Body, *, unless: Unless | None = None, what: str = "not written") -> Entry:
         """Write any line, unless there are reasons not to."""
         with self._opened():

@@ -35,6 +35,7 @@ __all__ = [
     "Close",
     "Entry",
     "Erase",
+    "Evaluate",
     "Gap",
     "Key",
     "Note",
@@ -123,6 +124,16 @@ class Reserve:
     events: tuple[Event, ...] = ()
     until: float = 0.0
     policy: str = ""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """An order evaluates these people exactly: two exact tables of sets that differ by one patient are that patient."""
+
+    kind: ClassVar[str] = "evaluate"
+    order: str
+    cohort: str
+    people: str  # keyed digest of the set
 
 
 @dataclass(frozen=True)
@@ -221,6 +232,7 @@ Body = (
     | Withdraw
     | Reserve
     | Charge
+    | Evaluate
     | Approve
     | Reject
     | Close
@@ -230,7 +242,8 @@ Body = (
     | Unknown
 )
 _KINDS: Final[Mapping[str, type[Any]]] = {
-    c.kind: c for c in (Began, Key, Rules, Accept, Refuse, Withdraw, Reserve, Approve, Reject, Close, Erase, Gap, Note)
+    c.kind: c
+    for c in (Began, Key, Rules, Accept, Refuse, Withdraw, Reserve, Evaluate, Approve, Reject, Close, Erase, Gap, Note)
 }
 
 

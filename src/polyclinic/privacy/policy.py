@@ -45,6 +45,9 @@ class Policy(BaseModel):
     cohorts: tuple[str, ...] = Field(
         (), description="SQL files of cohorts that may run here; a study names one by its digest."
     )
+    max_evaluations: int = Field(
+        1, ge=0, description="Exact evaluations ([evaluate] without [privacy]) of different sets of people, at most."
+    )
     max_dropped: float = Field(
         0.5, ge=0, le=1, description="check fails where a larger share of a table's rows cannot be used."
     )
@@ -108,6 +111,20 @@ class Policy(BaseModel):
         if resume or order in tally.open:  # what it may charge was set aside before
             return faults
         return faults + self.budget_faults(tally, cost(price(privacy)), study=study, cohort=cohort, order=order)
+
+    def evaluation_faults(self, tally: Tally, people: str, cohort: str) -> list[str]:
+        """Why these people may not be evaluated exactly; the same set again tells nothing new, and is allowed."""
+        sets = tally.evaluated
+        before = sets.get(cohort, []) if self.cohorts_disjoint else [p for some in sets.values() for p in some]
+        different = set(before) - {people}
+        if people in before or len(different) < self.max_evaluations:
+            return []
+        return [
+            (
+                f"{len(different)} other set(s) of people were evaluated exactly here, and the owner allows {self.max_evaluations}: the "
+                "difference of two exact tables is the patients in whom they differ"
+            )
+        ]
 
     def charge_faults(self, tally: Tally, charge: Charge) -> list[str]:
         """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""

@@ -90,6 +90,7 @@ class Tally:
         self.releases: dict[str, dict[str, list[list[Any]]]] = {}  # run -> release -> [attempt, digest of its bytes]
         self.identities: set[str] = set()
         self.policy = ""  # digest of the rules that were written last
+        self.evaluated: dict[str, list[str]] = {}  # cohort -> digests of the sets of people that were evaluated exactly
         self.approved: set[str] = set()  # digests of facts or bytes that the owner let out
         self.gaps: list[list[Any]] = []  # book, first and last lost line, hashes of heads that were kept of it
 
@@ -120,13 +121,17 @@ class Tally:
                 self._other(body)
 
     def _other(self, body: Body) -> None:
-        from polyclinic.privacy.lines import Approve, Key, Rules
+        from polyclinic.privacy.lines import Approve, Evaluate, Key, Rules
 
         match body:
             case Key():
                 self.identities.add(body.identity)
             case Rules():
                 self.policy = body.digest
+            case Evaluate():
+                sets = self.evaluated.setdefault(body.cohort, [])
+                if body.people not in sets:
+                    sets.append(body.people)
             case Approve():
                 self.approved.add(f"{body.order}\0{body.step}\0{body.facts}")
             case _:
@@ -231,6 +236,7 @@ class Tally:
             "policy": self.policy,
             "approved": sorted(self.approved),
             "gaps": self.gaps,
+            "evaluated": self.evaluated,
         }
 
     @classmethod
@@ -250,4 +256,5 @@ class Tally:
         made.identities, made.approved = set(state["identities"]), set(state["approved"])
         made.policy = str(state["policy"])
         made.gaps = [list(g) for g in state.get("gaps", ())]
+        made.evaluated = {str(k): list(v) for k, v in state.get("evaluated", {}).items()}
         return made

@@ -16,8 +16,10 @@ from polyclinic.engines.flare.order import COORDINATOR, Order, read_order
 from polyclinic.engines.flare.retention import seconds
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
+from polyclinic.federation.halves import names_of
 from polyclinic.federation.protocol import Method, Sum
 from polyclinic.federation.sums import by_name
+from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import Noise
@@ -136,6 +138,8 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     device.use_device(folder.node.site.device)
     site = ingest(folder.node, study, private(home / "data"), events=False).site
     agree(site.patients)
+    if isinstance(method, Whole) and method.exact_findings:  # one set of people, however many nodes it is split among
+        next(iter(doors.values())).evaluates(names_of(site))
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
