@@ -190,3 +190,61 @@ def test_an_owner_who_did_not_name_the_outcome_is_not_asked_for_it() -> None:
     with pytest.raises(PolicyRefusal) as e:
         refused({"north": Policy(methods=("trip",)), "south": Policy()}, ("outcome", "survival"))
     assert len(e.value.faults) == 2
+
+
+def test_ranks_are_compared_in_one_run_and_none_is_chosen(tmp_path: Path) -> None:
+    study = Study.parse({**BASE, "evaluate": {"what": ["carriers", "completion"], "ranks": [2, 4, 6]}})
+    run_study(study, make(study), RunFolder.create(tmp_path / "run"), threads=1)
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    table = [dict(zip(found["ranks"]["columns"], r)) for r in found["ranks"]["rows"]]
+    assert [r["rank"] for r in table] == [2, 4, 6]
+    assert sum(r["suggested"] for r in table) <= 1
+    assert len(found["prevalence"]["rows"]) == 4  # the method's own rank is published
+    assert next(r for r in table if r["rank"] == 4)["replicable"] == found["replicable"]
+    assert {r["to_best"] for r in table} >= {0.0} and len(found["completion"]["rows"]) == 3
+    from polyclinic.report.findings import sections
+
+    last = next(s for s in sections(found) if s.id == "completion")
+    assert [t for t, _ in last.tables] == ["Hidden codes", "Ranks"]
+    with pytest.raises(ConfigError) as e:
+        plan_of(Study.parse({**BASE, "privacy": {"epsilon": 1.0}, "evaluate": {"what": ["carriers"], "ranks": [0]}}))
+    assert len(e.value.faults) == 3
+
+
+def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
+    import csv
+
+    from polyclinic.report.export import export
+    from polyclinic.report.ohdsi import SPECIFICATION, write_ohdsi
+
+    study = Study.parse({**BASE, "evaluate": {"what": ["carriers", "outcome", "completion"]}})
+    folder = RunFolder.create(tmp_path / "run")
+    run_study(study, make(study), folder, threads=1)
+    names = {p.name for p in export(folder)}
+    assert {
+        "findings_carriers_prevalence.csv",
+        "findings_outcome_odds_ratios.csv",
+        "findings_completion_hidden_codes.csv",
+    } <= names
+    found = json.loads((folder.path / "findings.json").read_text())
+    found["prevalence"]["rows"][1][1:5] = [None] * 4  # a count that may not be shown
+    found["outcome"]["unknown"] = 3
+    folder.write_json(folder.path / "findings.json", found)
+    written = {p.name: p for p in write_ohdsi(folder, tmp_path / "ohdsi")}
+    model = list(csv.DictReader(written[SPECIFICATION].open()))
+    for name, path in written.items():
+        if name == SPECIFICATION:
+            continue
+        rows = list(csv.DictReader(path.open()))
+        fields = [f for f in model if f["table_name"] == path.stem]
+        assert rows and [f["column_name"] for f in fields] == list(rows[0])
+        keys = [f["column_name"] for f in fields if f["primary_key"] == "yes"]
+        assert len({tuple(r[k] for k in keys) for r in rows}) == len(rows)
+        for f in fields:
+            values = [r[f["column_name"]] for r in rows]
+            assert f["is_required"] == "no" or all(v != "" for v in values) or f["column_name"] == "cohort_name"
+            if f["min_cell_count"] == "yes":
+                assert all(int(v) <= -11 or int(v) == 0 or int(v) >= 11 for v in values)
+    counts = list(csv.DictReader(written["pc_cohort_count.csv"].open()))
+    assert counts[1]["cohort_subjects"] == "-11" and counts[1]["proportion"] == ""
+    assert next(iter(csv.DictReader(written["pc_outcome.csv"].open())))["unknown_subjects"] == "-11"

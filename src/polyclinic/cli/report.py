@@ -16,6 +16,10 @@ def command(
     export: Annotated[
         bool, typer.Option("--export", help="Also every table as CSV and Parquet, the model, citation.bib: exports/.")
     ] = False,
+    ohdsi: Annotated[
+        Path | None,
+        typer.Option("--ohdsi", help="Also the findings as CSV with an OHDSI results data model, into this folder."),
+    ] = None,
     local: Annotated[
         str | None,
         typer.Option(
@@ -70,6 +74,10 @@ def command(
 
         with busy("writing exports", quiet=as_json):
             made["exports"] = [str(p) for p in write_exports(run)]
+    if ohdsi is not None:
+        from polyclinic.report.ohdsi import write_ohdsi
+
+        made["ohdsi"] = [str(p) for p in write_ohdsi(run, ohdsi)]
     if sheet:
         from polyclinic.report.cards import cards
         from polyclinic.report.contents import RunContents
@@ -87,7 +95,7 @@ def command(
         say_json(made)
         return
     console.print(f"report:    {path}", soft_wrap=True)
-    for name in ("exports", "sheets", "cohort"):
+    for name in ("exports", "ohdsi", "sheets", "cohort"):
         if name in made:
             console.print(f"{name + ':':<10} {len(made[name])} files in {Path(made[name][0]).parent}", soft_wrap=True)
     if "agreement" in made:

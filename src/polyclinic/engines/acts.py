@@ -65,6 +65,10 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     names = [v.name for v in variables]
     adjust = tuple(rule.adjust) if rule is not None and rule.adjust is not None else (*names, "site")
     faults += [f"evaluate.adjust: {a!r} is not in [people]" for a in adjust if a not in (*names, "site", "size")]
+    if rule is not None and rule.ranks:
+        faults += [f"evaluate.ranks: {r} is no rank" for r in rule.ranks if r < 1]
+        faults += ["evaluate.ranks: with [privacy] each rank would have to be paid for"] if study.privacy else []
+        faults += [] if "completion" in what else ["evaluate.ranks needs completion in evaluate.what"]
     if faults:
         raise ConfigError(f"study {study.name!r} cannot be evaluated as it says", faults=faults)
     follow = people.survival if people is not None and people.survival is not None else None
@@ -84,6 +88,7 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         rule is None or rule.support,
         minimum,
         missing,
+        ranks=() if rule is None else tuple(sorted(set(rule.ranks))),
         **({} if rule is None or study.privacy is None else _priced(rule)),
     )
 

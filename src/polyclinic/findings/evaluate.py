@@ -73,9 +73,10 @@ class Plan:
     max_carried: int = 8
     planning_size: int | None = None
     rate: float = 0.1
+    ranks: tuple[int, ...] = ()  # beside the method's own
 
-    def acts(self, placer: Placer, halves: Sequence[Placer] = ()) -> list[Act]:
-        """The acts, in their order."""
+    def acts(self, placer: Placer, halves: Sequence[Placer] = (), others: Sequence[Sequence[Placer]] = ()) -> list[Act]:
+        """The acts, in their order; ``others``: models of other ranks, of everybody or of two halves."""
         common: dict[str, Any] = {"model": placer, "key": self.key, "seed": self.seed, "aggregation": self.aggregation}
         covariates = chosen(self.adjust, self.variables)
         if self.privacy is not None:
@@ -91,7 +92,7 @@ class Plan:
             out.append(Survival(**common, covariates=covariates, width=self.width, until=self.until))
         if "completion" in self.what:
             group = tuple(halves) if len(halves) == 2 else (placer,)
-            out.append(Completion(**common, candidates=(group,)))
+            out.append(Completion(**common, candidates=(group, *(tuple(g) for g in others))))
         return out
 
     def _paid(self, covariates: Covariates) -> dict[str, Any]:

@@ -89,6 +89,7 @@ class Findings:
     traffic: Mapping[str, Any] = field(default_factory=dict)
     forecast: Table | None = None  # with a formal guarantee: the error of every figure, before it was bought
     not_bought: Mapping[str, str] = field(default_factory=dict)  # figure -> why it could not be read
+    ranks: Table | None = None  # several ranks compared; one is suggested, none chosen
     over_cap: float | None = None  # with a formal guarantee: share of patients who carry more than count
 
     @property
@@ -104,7 +105,7 @@ class Findings:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for ``findings.json`` of a run folder."""
         out: dict[str, Any] = {"patients": self.patients, "missing": dict(self.missing), "traffic": dict(self.traffic)}
-        for name in ("prevalence", "people", "completion", "replicability", "forecast"):
+        for name in ("prevalence", "people", "completion", "replicability", "forecast", "ranks"):
             out[name] = _table(getattr(self, name))
         out["not_bought"], out["over_cap"] = dict(self.not_bought), self.over_cap
         out["privacy"] = None if self.privacy_ is None else self.privacy_.to_dict()

@@ -27,6 +27,7 @@ from polyclinic.findings.outcome import Outcome
 from polyclinic.findings.paid import Paid
 from polyclinic.findings.people import People
 from polyclinic.findings.placed import Placer
+from polyclinic.findings.ranks import ranks_table
 from polyclinic.findings.replicate import Matched, Rungs, links, matched, raw_placer, untested, verdict
 from polyclinic.findings.survival import Survival
 from polyclinic.findings.value import Findings
@@ -73,12 +74,17 @@ class Whole(Then):
         self.method: Any = method
         self.plan, self.folds = plan, folds
         self.rungs = Rungs(method, plan.key, folds)
-        kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * (2 * folds)
+        own = method.params.rank
+        # every other rank is fitted and judged in the same run; none of them is published
+        self.others = [Rungs(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
+        tests = 2 * folds * (1 + len(self.others))
+        kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
         if self.asked is not None:  # one paid act; whether phenotypes hold together is not bought
             kinds = [Paid]
         public = make_dataclass("ActsPublic", [(f"q{i}", k.Public) for i, k in enumerate(kinds)], frozen=True)
         private = make_dataclass("ActsPrivate", [(f"q{i}", Nothing) for i, _ in enumerate(kinds)], frozen=True)
-        super().__init__(self.rungs, self._acts, (public, private))
+        first = Ladder([self.rungs, *self.others], name=method.name) if self.others else self.rungs
+        super().__init__(first, self._acts, (public, private))
         self.facts = MethodFacts.joined([method.facts, *(k.facts for k in dict.fromkeys(kinds))])  # type: ignore[misc]
         # starts run side by side inside; the whole asks for the whole epsilon
         self.params = method.params.model_copy(update={"n_starts": 1, "privacy": self.asked})
@@ -92,21 +98,32 @@ class Whole(Then):
     # ---- the acts, made of the fit's public outcome
 
     def _found(self, public: Any) -> Matched:
-        return matched(self.rungs.chosen(public), private=self.asked is not None and self.folds > 0)
+        mine = public if not self.others else public.q0
+        return matched(self.rungs.chosen(mine), private=self.asked is not None and self.folds > 0)
+
+    def _rest(self, public: Any) -> list[Matched]:
+        """The other ranks, matched."""
+        return [matched(m.chosen(getattr(public, f"q{i}")), private=False) for i, m in enumerate(self.others, start=1)]
 
     def _acts(self, public: Any, setting: Setting) -> Ladder:
-        found = self._found(public)
-        made = self._made_of(found, setting)
-        return Ladder([*made[0], *made[1]], name="evaluate")
+        acts, tests = self._made_of(self._found(public), self._rest(public), setting)
+        return Ladder([*acts, *tests], name="evaluate")
 
-    def _made_of(self, found: Matched, setting: Any) -> tuple[list[Act], list[Link]]:
+    def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Any) -> tuple[list[Act], list[Link]]:
         if self.asked is not None:
             empty = getattr(getattr(found.public, "plan", None), "rank", 1) == 0  # the fit says: too little data
             plan = replace(self.plan, what=()) if empty else self.plan
             return plan.acts(self._placer(found.public, setting)), []
         halves = [raw_placer(self.method, p, setting) for p in found.halves[:2]]
-        acts = self.plan.acts(self._placer(found.public, setting), halves)
-        return acts, links(found.halves, self.method, setting, self.plan.key, self.method.params.aggregation)
+        key, how = self.plan.key, self.method.params.aggregation
+        groups = [
+            [raw_placer(m.method, p, setting) for p in (r.halves[:2] or (r.public,))] for m, r in zip(self.others, rest)
+        ]
+        acts = self.plan.acts(self._placer(found.public, setting), halves, groups)
+        tests = links(found.halves, self.method, setting, key, how)
+        for m, r in zip(self.others, rest):
+            tests += links(r.halves, m.method, setting, key, how)
+        return acts, tests
 
     def _placer(self, public: Any, setting: Any) -> Placer:
         """Places by the consensus, phenotypes in the order in which the model is published."""
@@ -132,14 +149,24 @@ class Whole(Then):
         )
         self._model = self.method.with_params()
         self._model.publish(fit)
-        acts, tests = self._made_of(found, outcome.setting)
+        rest = self._rest(public.first)
+        acts, tests = self._made_of(found, rest, outcome.setting)
         states = Ladder([*acts, *tests], name="evaluate").publics(public.second)
         table = None
+        sites, judged, each = len(outcome.setting.sites), states[len(acts) :], 2 * self.folds
         if tests:
-            table = verdict(found, tests, states[len(acts) :], self._model.order_, len(outcome.setting.sites))
+            table = verdict(found, tests[:each], judged[:each], self._model.order_, sites)
         elif self.folds and self.asked is not None:
-            table = untested(found, self._model.order_, len(outcome.setting.sites))
+            table = untested(found, self._model.order_, sites)
         findings = findings_of(self.plan, acts, states[: len(acts)], table)
+        if rest and findings.completion is not None:
+            counts: list[int | None] = [findings.replicable]
+            for i, r in enumerate(rest, start=1):
+                part = slice(i * each, (i + 1) * each)
+                mine = verdict(r, tests[part], judged[part], order_of(r.public), sites) if each else None
+                counts.append(None if mine is None else sum(bool(x["replicable"]) for x in mine))
+            ranks = [len(order_of(x.public)) for x in (found, *rest)]
+            findings = replace(findings, ranks=ranks_table(findings.completion, ranks, counts))
         if self.asked is not None:
             findings = replace(findings, privacy_=self._cards(outcome, public.rounds))
         self.findings_ = replace(findings, traffic=_cost(outcome, public.rounds))

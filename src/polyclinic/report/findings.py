@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polyclinic.findings.ranks import suggestion
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.words import number
 from polyclinic.tensors.table import Table
@@ -352,7 +353,25 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
             "Half of each patient's codes were hidden, not single cells; the gain is over the average patient's placement by the same "
             f"model, a patient's mean cut to 3 nats ({number(rows[0][1])} nats)."
         )
-    return words, [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
+    made = [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
+    if found.get("ranks"):
+        table = Table(found["ranks"]["columns"], found["ranks"]["rows"])
+        words.append(suggestion(table))
+        lines = [
+            [
+                r["rank"],
+                r["nats"],
+                _span(r["low"], r["high"], 3),
+                r["to_best"],
+                r["se"],
+                "\N{EN DASH}" if r["replicable"] is None else r["replicable"],
+                "yes" if r["suggested"] else "",
+            ]
+            for r in table
+        ]
+        columns = ["rank", "nats an event", "95 %", "to the best", "paired error", "come back", "suggested"]
+        made.append(("Ranks", Table(columns, lines)))
+    return words, made
 
 
 MAKERS: Final = {

@@ -48,6 +48,7 @@ def tables(
         **(_mixture(run) if run.kind == "mixture" else {}),
         **(_similarity(run) if run.kind == "similarity" else {}),
         **_association(run, cards),
+        **_found(run, cards),
         "rounds": _rounds(run),
         "traffic": _traffic(run),
         **_comparison(run),
@@ -63,6 +64,19 @@ def tables(
         "versions": Table(["what", "version or fingerprint"], _manifest(run)),
     }
     return {name: t for name, t in made.items() if len(t) or name == "codes"}
+
+
+def _found(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
+    """The tables of the findings, as the report shows them."""
+    from polyclinic.report.findings import sections  # it imports this package's cards
+
+    names = [c.name if c.named else "" for c in cards]
+    out = {}
+    for s in sections(run.findings, names):
+        for title, table in s.tables:
+            word = "".join(c if c.isalnum() else "_" for c in title.lower())
+            out[f"findings_{s.id}_{word}"] = table
+    return out
 
 
 def _manifest(run: RunContents) -> list[tuple[str, str]]:

@@ -76,6 +76,9 @@ class EvaluateRule(Section):
     adjust: tuple[str, ...] | None = Field(None, description="age, sex, size, site, columns; default: all but size.")
     baselines: bool = Field(True, description="Also AUCs of covariates alone, record sizes, random factors, raw codes.")
     support: bool = Field(True, description="Count patients per code, to decide which codes are shown.")
+    ranks: tuple[int, ...] = Field(
+        (), description="Other ranks to compare with the method's, in the same run; not with [privacy]."
+    )
     share: float = Field(0.3, gt=0, lt=1, description="With [privacy]: part of mu^2 that pays for the findings.")
     max_carried: int = Field(8, ge=1, description="With [privacy]: a patient counts for so many phenotypes.")
     planning_size: int | None = Field(None, ge=1, description="With [privacy]: public guess of the number of patients.")
