@@ -10,7 +10,9 @@ PYTEST := $(PY) -m pytest -q
 OUT ?= runs/demo
 export PYTHONWARNINGS ?= default
 
-.PHONY: demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
+NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
+
+.PHONY: dist wheelhouse sbom demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
 setup: $(STAMP)
 
@@ -73,6 +75,25 @@ docs: setup
 # A coordinator and three hospitals as separate processes with mutual TLS on loopback; one study of each kind.
 rehearsal: setup
 	$(PY) examples/rehearsal/run.py runs/rehearsal
+
+# Wheel and sdist; the wheel is installed in a bare environment and used without the source tree; then its parts list.
+dist: setup
+	@rm -rf dist/*.whl dist/*.tar.gz
+	$(BIN)/uv build --quiet --out-dir dist
+	$(PY) deploy/try_wheel.py dist
+	$(MAKE) sbom
+
+# CycloneDX: what a node with every extra it can need is made of, from the environment that was really installed.
+sbom: setup
+	@$(BIN)/uv tool run --quiet --from cyclonedx-bom cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --of JSON -o dist/polyclinic.cdx.json $(PY)
+	@$(PY) -c "import json; d = json.load(open('dist/polyclinic.cdx.json')); print('dist/polyclinic.cdx.json:', d['bomFormat'], d['specVersion'], len(d['components']), 'components')"
+
+# Every wheel that a node needs, for a machine without a network: pip install --no-index --find-links wheelhouse 'polyclinic[...]'
+wheelhouse: setup
+	@rm -rf dist/wheelhouse
+	@$(PY) -m pip wheel --quiet --wheel-dir dist/wheelhouse ".[$(NODE_EXTRAS)]"
+	$(PY) deploy/try_wheelhouse.py dist/wheelhouse "$(NODE_EXTRAS)"
 
 clean:
 	rm -rf runs docs/_build .pytest_cache .mypy_cache .ruff_cache
