@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from polyclinic.federation.moments import whole
+from polyclinic.tensors.device import records_on_card
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, squared_distance
 
 __all__ = ["Statistics", "expect", "maximise", "shapes"]
@@ -63,6 +64,10 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
     >>> s.a, s.b, s.C
     (array([2.]), array([[1., 2.]]), array([5.]))
     """
+    if mass is None and records_on_card(X):
+        from polyclinic.mixtures import card
+
+        return card.expect(X, mixture, hard=hard)
     k, d, kind = mixture.k, mixture.d, mixture.kind
     factors = mixture.precisions_cholesky()
     with np.errstate(divide="ignore"):

@@ -22,7 +22,7 @@ from polyclinic.tensors.sparse import SparseTensor
 if TYPE_CHECKING:
     from polyclinic.tensors.cuda import DeviceTensor
 
-__all__ = ["Device", "card_of", "memberships", "missing", "mttkrp", "on_card", "unit_statistics", "use_device", "using"]
+__all__ = ["Device", "card_of", "memberships", "missing", "mttkrp", "on_card", "records_on_card", "rows_on_card", "unit_statistics", "use_device", "using"]
 
 Device = Literal["cpu", "cuda", "auto"]
 Matrix = NDArray[np.float64]
@@ -33,6 +33,7 @@ KEPT: Final = 4  # tensors that stay on the card
 _log = logging.getLogger(__name__)
 _device: Device = "cpu"
 _there: OrderedDict[int, tuple[SparseTensor, DeviceTensor]] = OrderedDict()
+_records: OrderedDict[int, tuple[Matrix, Any]] = OrderedDict()
 
 
 def use_device(device: Device) -> None:
@@ -55,6 +56,7 @@ def use_device(device: Device) -> None:
         )
     if device != _device:
         _there.clear()
+        _records.clear()
     _device = device
 
 
@@ -99,6 +101,22 @@ def on_card(tensor: SparseTensor, rank: int) -> bool:
         why = f"{need / 1e9:.1f} GB are needed there, {free / 1e9:.1f} are free" if need > free else None
     _log.info("device: %s", f"the processor, because {why}" if why else "the card")
     return why is None
+
+
+def records_on_card(X: Matrix) -> bool:
+    """Does work on these (patients, features) go to the card?"""
+    return X.size > 0 and (_device == "cuda" or (_device == "auto" and X.size >= WORTH and missing() is None))
+
+
+def rows_on_card(X: Matrix) -> Any:
+    """Records on the card; the last few stay there."""
+    import cupy
+
+    if id(X) not in _records:
+        _records[id(X)] = X, cupy.asarray(np.ascontiguousarray(X, np.float64))
+        while len(_records) > KEPT:
+            _records.popitem(last=False)
+    return _records[id(X)][1]
 
 
 def card_of(tensor: SparseTensor) -> DeviceTensor:

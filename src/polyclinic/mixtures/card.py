@@ -1,0 +1,64 @@
+"""The E-step of a mixture on a graphics card: matrix products in float64, the same sums as :mod:`.statistics` to 1e-12."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyclinic.learned.mixture import Array, Mixture
+from polyclinic.tensors.device import rows_on_card
+
+if TYPE_CHECKING:
+    from polyclinic.mixtures.statistics import Statistics
+
+__all__ = ["expect"]
+
+BLOCK = 1 << 20  # records at a time: fixed, so that sums have one order
+
+
+def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
+    """As :func:`.statistics.expect`, records on the card; what comes back are its sums alone."""
+    import cupy
+    from cupyx.scipy.special import logsumexp
+
+    from polyclinic.mixtures.statistics import Statistics
+
+    k, d, kind = mixture.k, mixture.d, mixture.kind
+    factors = mixture.precisions_cholesky()
+    with np.errstate(divide="ignore"):
+        constants = cupy.asarray(mixture.log_constants(factors))
+    means, white = cupy.asarray(mixture.means), cupy.asarray(factors)
+    a, b, loglik = cupy.zeros(k), cupy.zeros((k, d)), cupy.zeros(())
+    C = cupy.zeros({"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k, d)}[kind])
+    there: Any = rows_on_card(X)
+    for start in range(0, len(X), BLOCK):
+        x = there[start : start + BLOCK]
+        r = cupy.empty((k, len(x)))
+        for j in range(k):
+            difference = x - means[j]
+            y = difference @ (white[j] if kind == "full" else white) if kind in ("full", "tied") else difference * white[j]
+            r[j] = cupy.einsum("ip,ip->i", y, y)
+        r *= -0.5
+        r += constants[:, None]
+        top = logsumexp(r, axis=0)
+        loglik += top.sum()
+        if hard:
+            r = (cupy.argmax(r, axis=0) == cupy.arange(k)[:, None]).astype("float64")
+        else:
+            r = cupy.exp(r - top)
+        a += r.sum(1)
+        for j in range(k):
+            difference = x - means[j]
+            weighted = difference * r[j][:, None]
+            b[j] += weighted.sum(0)
+            if kind == "full":
+                C[j] += weighted.T @ difference
+            elif kind == "tied":
+                C += weighted.T @ difference
+            else:
+                C[j] += cupy.einsum("ip,ip->p", weighted, difference)
+    upper = np.triu_indices(d)
+    second = C.get()
+    second = second[..., upper[0], upper[1]] if kind in ("full", "tied") else second.sum(1) if kind == "spherical" else second
+    return Statistics(a.get(), b.get(), np.ascontiguousarray(second), float(loglik))
