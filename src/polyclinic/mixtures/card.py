@@ -37,7 +37,11 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
         r = cupy.empty((k, len(x)))
         for j in range(k):
             difference = x - means[j]
-            y = difference @ (white[j] if kind == "full" else white) if kind in ("full", "tied") else difference * white[j]
+            y = (
+                difference @ (white[j] if kind == "full" else white)
+                if kind in ("full", "tied")
+                else difference * white[j]
+            )
             r[j] = cupy.einsum("ip,ip->i", y, y)
         r *= -0.5
         r += constants[:, None]
@@ -60,5 +64,11 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
                 C[j] += cupy.einsum("ip,ip->p", weighted, difference)
     upper = np.triu_indices(d)
     second = C.get()
-    second = second[..., upper[0], upper[1]] if kind in ("full", "tied") else second.sum(1) if kind == "spherical" else second
+    second = (
+        second[..., upper[0], upper[1]]
+        if kind in ("full", "tied")
+        else second.sum(1)
+        if kind == "spherical"
+        else second
+    )
     return Statistics(a.get(), b.get(), np.ascontiguousarray(second), float(loglik))

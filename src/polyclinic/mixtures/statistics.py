@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from polyclinic.federation.moments import whole
-from polyclinic.tensors.device import records_on_card
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, squared_distance
+from polyclinic.tensors.device import records_on_card
 
 __all__ = ["Statistics", "expect", "maximise", "shapes"]
 

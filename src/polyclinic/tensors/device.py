@@ -22,7 +22,19 @@ from polyclinic.tensors.sparse import SparseTensor
 if TYPE_CHECKING:
     from polyclinic.tensors.cuda import DeviceTensor
 
-__all__ = ["Device", "card_of", "memberships", "missing", "mttkrp", "on_card", "records_on_card", "rows_on_card", "unit_statistics", "use_device", "using"]
+__all__ = [
+    "Device",
+    "card_of",
+    "memberships",
+    "missing",
+    "mttkrp",
+    "on_card",
+    "records_on_card",
+    "rows_on_card",
+    "unit_statistics",
+    "use_device",
+    "using",
+]
 
 Device = Literal["cpu", "cuda", "auto"]
 Matrix = NDArray[np.float64]
