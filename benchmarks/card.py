@@ -115,6 +115,19 @@ def e_step(patients: int, nnz: int, rank: int = 20) -> None:
     print(f"  E-step with unit statistics {spent:.1f} ms, same bits: {same}", flush=True)
 
 
+def mixture(records: int, d: int = 20, k: int = 10) -> None:
+    from polyclinic.learned.mixture import Mixture
+    from polyclinic.mixtures import card
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((records, d))
+    m = Mixture(np.full(k, 1 / k), X[:k].copy(), np.stack([np.eye(d)] * k), "full")
+    first = card.expect(X, m)
+    spent = timed(lambda: card.expect(X, m), 3)
+    same = np.array_equal(first.C, card.expect(X, m).C)
+    print(f"mixture: {records:,} x {d}, {k} full components: E-step and sums {spent:.1f} ms, same bits: {same}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true", help="a twentieth of the sizes")
@@ -124,6 +137,7 @@ def main() -> None:
           f"chunks of {layout.CHUNK}, {layout.FAN} partial rows, slabs of {layout.SLAB}")  # fmt: skip
     least_squares("W2L", claims(38_035, (3_229, 304), 50_000_000 // part, 1), (10, 50), ("float32", "float64"))
     e_step(3_000_000 // part, 50_000_000 // part)
+    mixture(10_000_000 // part)
     if part == 1:
         least_squares("claims", claims(3_000_000, (10_000, 5_000), 200_000_000, 2), (10, 50), ("float32",))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyclinic.learned.mixture import Array, Mixture
+from polyclinic.tensors.cuda import products
 from polyclinic.tensors.device import rows_on_card
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["expect"]
 
-BLOCK = 1 << 20  # records at a time: fixed, so that sums have one order
+BLOCK = 1 << 22  # records at a time: fixed, so that sums have one order
 
 
 def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
@@ -29,8 +30,8 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
     with np.errstate(divide="ignore"):
         constants = cupy.asarray(mixture.log_constants(factors))
     means, white = cupy.asarray(mixture.means), cupy.asarray(factors)
-    a, b, loglik = cupy.zeros(k), cupy.zeros((k, d)), cupy.zeros(())
-    C = cupy.zeros({"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k, d)}[kind])
+    a, b, loglik = np.zeros(k), np.zeros((k, d)), 0.0
+    C = np.zeros({"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k, d)}[kind])
     there: Any = rows_on_card(X)
     for start in range(0, len(X), BLOCK):
         x = there[start : start + BLOCK]
@@ -42,33 +43,27 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
                 if kind in ("full", "tied")
                 else difference * white[j]
             )
-            r[j] = cupy.einsum("ip,ip->i", y, y)
+            r[j] = cupy.square(y, out=y).sum(1)
         r *= -0.5
         r += constants[:, None]
         top = logsumexp(r, axis=0)
-        loglik += top.sum()
+        loglik += float(top.sum())
         if hard:
             r = (cupy.argmax(r, axis=0) == cupy.arange(k)[:, None]).astype("float64")
         else:
             r = cupy.exp(r - top)
-        a += r.sum(1)
+        one = cupy.ones((len(x), d + 1))  # with a last column of ones, one product gives all three sums
         for j in range(k):
-            difference = x - means[j]
-            weighted = difference * r[j][:, None]
-            b[j] += weighted.sum(0)
+            one[:, :d] = x - means[j]
+            total = products(one * r[j][:, None], one, d + 1).get().reshape(d + 1, d + 1)
+            a[j] += total[d, d]
+            b[j] += total[:d, d]
             if kind == "full":
-                C[j] += weighted.T @ difference
+                C[j] += total[:d, :d]
             elif kind == "tied":
-                C += weighted.T @ difference
+                C += total[:d, :d]
             else:
-                C[j] += cupy.einsum("ip,ip->p", weighted, difference)
+                C[j] += np.diagonal(total)[:d]
     upper = np.triu_indices(d)
-    second = C.get()
-    second = (
-        second[..., upper[0], upper[1]]
-        if kind in ("full", "tied")
-        else second.sum(1)
-        if kind == "spherical"
-        else second
-    )
-    return Statistics(a.get(), b.get(), np.ascontiguousarray(second), float(loglik))
+    second = C[..., upper[0], upper[1]] if kind in ("full", "tied") else C.sum(1) if kind == "spherical" else C
+    return Statistics(a, b, np.ascontiguousarray(second), loglik)

@@ -19,7 +19,7 @@ from polyclinic.tensors import layout
 from polyclinic.tensors.em_kernels import LANES, padded, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Card", "DeviceTensor", "instances", "memberships", "source", "unit_statistics"]
+__all__ = ["Card", "DeviceTensor", "instances", "memberships", "products", "source", "unit_statistics"]
 
 Matrix = NDArray[np.float64]
 Precision = Literal["float64", "float32"]
@@ -211,23 +211,7 @@ class Card:
 
     def _products(self, a: Any, b: Any) -> Any:
         """A'B, (1, R x R), on the card."""
-        import cupy
-
-        slabs, r = -(-len(a) // layout.SLAB), self.rank
-        out = cupy.zeros((1, r * r))
-        if not slabs:
-            return out
-        partial = cupy.empty((slabs, r * r))
-        blocks = -(-r // 64)
-        _kernel(self._names["gram"])(
-            (slabs, blocks, blocks),
-            (THREADS,),
-            (a, b, np.int32(len(a)), np.int32(self.width), np.int32(r), partial),
-        )
-        sums = _one_sum(slabs)
-        more = cupy.empty((max(sums.more, 1), r * r))
-        _add({"addrows": self._names["addgram"], "addmore": self._names["addgram"]}, sums, partial, out, more, r * r)
-        return out
+        return products(a, b, self.rank)
 
     def close(self, factors: list[Any], n: int, new: Any, m: Any, scale: Matrix) -> tuple[Matrix, float, Any]:
         """As :class:`.sweep.Workplace` says; nothing waits for the processor before the next MTTKRP is on its way."""
@@ -302,6 +286,28 @@ class Card:
         wide[: self.rank] = by
         factor *= cupy.asarray(wide.astype(self.precision))
         return factor
+
+
+def products(a: Any, b: Any, rank: int) -> Any:
+    """A'B of the first ``rank`` columns, (1, rank x rank), on the card: slabs of 1,024 rows, added in order."""
+    import cupy
+
+    slabs = -(-len(a) // layout.SLAB)
+    out = cupy.zeros((1, rank * rank))
+    if not slabs:
+        return out
+    partial = cupy.empty((slabs, rank * rank))
+    blocks = -(-rank // 64)
+    _kernel("gram<float>" if a.dtype == "float32" else "gram<double>")(
+        (slabs, blocks, blocks),
+        (THREADS,),
+        (a, b, np.int32(len(a)), np.int32(a.shape[1]), np.int32(rank), partial),
+    )
+    sums = _one_sum(slabs)
+    more = cupy.empty((max(sums.more, 1), rank * rank))
+    add = dict.fromkeys(("addrows", "addmore"), "addrows<double, double>")
+    _add(add, sums, partial, out, more, rank * rank)
+    return out
 
 
 @cache
