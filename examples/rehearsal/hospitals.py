@@ -56,10 +56,18 @@ def hospital(
     columns = [f"x{i}" for i in range(COLUMNS)]
     with open(folder / "features.csv", "w", newline="", encoding="utf-8") as f:
         csv.writer(f).writerows([["patient_id", *columns, "status"], *features])
+    own = np.random.default_rng([seed + 1, *name.encode()])  # apart, so that the events stay what they were
+    people = [["patient_id", "label", "age", "sex", "days", "died"]]
+    for p, row in enumerate(features):
+        sick = own.random() < (0.55 if row[-1] else 0.2)
+        days = int(own.integers(1, 700))
+        people.append([f"{name}-{p}", int(sick), int(own.integers(25, 95)), own.choice(["F", "M"]), days, int(sick)])
+    with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as f:
+        csv.writer(f).writerows(people)
     node = folder / "node.toml"
     node.write_text(
         f'[site]\nname = "{name}"\nfolder = "site"\n{"rehearsal = true" if rehearsal else ""}\n'
-        '[source]\nkind = "files"\nevents = "events.parquet"\nfeatures = "features.csv"\n'
+        '[source]\nkind = "files"\nevents = "events.parquet"\nfeatures = "features.csv"\nlabels = "labels.csv"\n'
         f"[policy]\nmin_sites = 3\n{policy}\n"
         f'[keys]\nstudies = "policy"  # signed studies of pinned sites within the policy run without a question\n{more}\n',
         encoding="utf-8",
