@@ -18,6 +18,9 @@ import polyclinic as pc
 from polyclinic.federation import wire
 from polyclinic.federation.certificate import state_digest
 from polyclinic.federation.fold import Fold
+from polyclinic.findings.outcome import Outcome
+from polyclinic.findings.paid import Paid
+from polyclinic.findings.placed import Covariates, Placer
 
 KERNELS = {
     "Haswell": {"OPENBLAS_CORETYPE": "Haswell"},
@@ -27,7 +30,26 @@ KERNELS = {
         "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX",
     },
 }
+
+
+def _act(kind, **more):
+    """An act over fixed phenotypes: what a fit would learn is not the question here."""
+    rng = np.random.default_rng(0)
+    factors = [rng.gamma(0.3, size=(n, 3)) for n in pc.datasets.icu_network(patients=300, seed=0)[0].counts().shape[1:]]
+
+    def place(site):
+        t = site.counts()
+        out = np.zeros((t.patients, 3))
+        who = np.repeat(t.rows, np.diff(t.indptr))
+        np.add.at(out, who, t.values[:, None] * factors[0][t.codes[0]] * factors[1][t.codes[1]])
+        return out
+
+    return kind(model=Placer(factors, place), seed=1, **more)
+
+
 METHODS = {
+    "outcome": lambda: _act(Outcome, covariates=Covariates(site=False)),
+    "paid": lambda: _act(Paid, what=("carriers", "outcome"), privacy=pc.Privacy(200.0), planning_size=10**6),
     "trip": lambda: pc.TRIP(rank=3, rounds=4, seed=1),
     "sumals": lambda: pc.SumALS(rank=3, rounds=6, seed=1),
     "dpem": lambda: pc.DPEM(rank=3, rounds=4, seed=1),

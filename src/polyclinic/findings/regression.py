@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.findings.statistics import logf
+from polyclinic.tensors import ordered
 
-__all__ = ["BOUND", "Climbs", "Part", "intercept", "profile", "unpacked"]
+__all__ = ["BOUND", "Climbs", "Part", "intercept", "inverse", "profile", "unpacked"]
 
 Array = NDArray[np.float64]
 BOUND: Final = 2.0**12  # of every sum, divided by the number of patients; columns are cut to 10 units
@@ -141,7 +142,7 @@ class Climbs:
                 continue
             base[j], height[j], information[j] = at, value, i
             # a coefficient about which nothing is known stays where it is
-            step: Array = np.asarray(np.linalg.lstsq(i, g, rcond=1e-12)[0], np.float64) if len(g) else g
+            step: Array = ordered.product(inverse(i), g[:, None])[:, 0] if len(g) else g
             longest = float(np.abs(step).max(initial=0.0))
             if longest < TOLERANCE or steps[j] >= MOST:
                 base[j], move[j], done[j] = at + (step if longest < TOLERANCE else 0.0), np.zeros(len(at)), True
@@ -161,4 +162,21 @@ class Climbs:
         """Inverse information at the maximum."""
         if not len(self.base[j]):
             return self.information[j]
-        return np.asarray(np.linalg.pinv(self.information[j], rcond=1e-12, hermitian=True), np.float64)
+        return inverse(self.information[j])
+
+
+def inverse(symmetric: Array) -> Array:
+    """Moore and Penrose's inverse of a symmetric matrix, in one written order (CONCORD 1); eigenvalues below 1e-12 of the largest are 0.
+
+    Scaled by the roots of its diagonal first: Jacobi's rotations are then accurate for coefficients of very different information.
+
+    >>> inverse(np.array([[2.0, 0.0], [0.0, 0.0]])).round(12).tolist()
+    [[0.5, 0.0], [0.0, 0.0]]
+    """
+    size = np.sqrt(np.maximum(np.diagonal(symmetric), 0.0))
+    scale = np.where(size > 1e-12 * size.max(initial=0.0), 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    values, vectors = ordered.eigen(symmetric * scale[:, None] * scale[None, :])
+    known = np.abs(values) > 1e-12 * np.abs(values).max(initial=0.0)
+    weights = np.where(known, 1.0 / np.where(known, values, 1.0), 0.0)
+    out: Array = ordered.product(vectors * weights, np.ascontiguousarray(vectors.T))
+    return out * scale[:, None] * scale[None, :]

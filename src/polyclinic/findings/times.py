@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.findings.statistics import Z, chi_square
+from polyclinic.tensors import ordered
 
 __all__ = ["Survival", "efron", "efron_sums", "kaplan_meier", "log_rank", "restricted_mean"]
 
@@ -114,7 +115,7 @@ def efron_sums(x: Array, time: NDArray[np.int64], event: NDArray[np.bool_], grid
 
 def efron(s: EfronSums, beta: Array) -> tuple[float, Array, Array]:
     """Log partial likelihood, score and information with Efron's ties: each of d tied deaths sees l/d of the others gone."""
-    value, score, information = float(s.direct @ beta), s.direct.copy(), np.zeros((len(beta), len(beta)))
+    value, score, information = ordered.inner(s.direct, beta), s.direct.copy(), np.zeros((len(beta), len(beta)))
     for t in np.flatnonzero(s.deaths):
         d = round(float(s.deaths[t]))
         part = np.arange(d) / d
@@ -123,7 +124,7 @@ def efron(s: EfronSums, beta: Array) -> tuple[float, Array, Array]:
         value -= float(np.log(s0).sum())
         score = score - s1.sum(0)
         information = information + float((1.0 / s0).sum()) * s.risk2[t] - float((part / s0).sum()) * s.tied2[t]
-        information = information - s1.T @ s1
+        information = information - ordered.transposed_product(s1, s1)
     return value, score, information
 
 
