@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polyclinic.engines.flare.letter import seal_ask
 from polyclinic.federation import wire
+from polyclinic.federation.messages import Look, seal_ask, tree_of
 from polyclinic.privacy.watch import Relay
 from polyclinic.privacy.witness import Witness
 
@@ -17,7 +17,7 @@ def gossip(order: Any, identity: Any, desks: dict[str, Any], folder: Path) -> No
     relay = Relay(order.digest, keys, Witness(folder / "witness.json"))
     for _ in range(3):
         for site, desk in desks.items():
-            ask = {"what": "hello", "books": relay.bundle(site)}
-            answer = wire.decode(desk.answer(seal_ask(identity, order.digest, site, ask)))
+            ask = tree_of(Look(books=relay.bundle(site)))
+            answer = wire.decode(desk.answer(seal_ask(identity, order.digest, site, "gossip", ask)))
             if isinstance(answer.get("books"), bytes):
                 relay.heard(site, answer["books"])

@@ -27,6 +27,10 @@ KEYS = {  # read by the engine between hospitals, which has no model for its key
         "Longest list of codes, as padded to the next power of two, that is sent or helped on in an alignment by the ring.",
         "`65536`",
     ),
+    "allow_shown": (
+        'Whether studies with `lost = "show"` may run: they go on without a lost site, whose part can then be computed.',
+        "`false`",
+    ),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
     "max_memory_mb": (
         "Memory that a study's worker may reserve (Linux; threads reserve 8 MB each, so at least 1000).",

@@ -1,4 +1,4 @@
-"""Real halves of a study between hosts (desk, order, door, ledger) whose wire is a function call, and a coordinator that lies."""
+"""Real halves of a study between hosts (worker, order, door, ledger) whose wire is a function call, and a coordinator that lies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from tests.gossip import gossip
 
 from polyclinic.engines.flare import coordination, membership
-from polyclinic.engines.flare.desk import Desk
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
-from polyclinic.engines.flare.letter import seal_ask
-from polyclinic.engines.flare.order import Order, _digest
+from polyclinic.engines.flare.worker import Worker
 from polyclinic.federation import wire
+from polyclinic.federation.messages import seal_ask
+from polyclinic.federation.order import Order, _digest
 from polyclinic.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ class World:
         roster = coordination.roster(self.coordinator)
         for site in self.sites.values():
             membership.pin(site, roster)
-        self.desks: dict[str, Desk] = {}
+        self.workers: dict[str, Worker] = {}
         self.key = self.coordinator.identity()
         self.serial = itertools.count()
 
@@ -74,24 +74,24 @@ class World:
     def open(self, order: Order, only: tuple[str, ...] | None = None) -> None:
         """A process of the study at every site."""
         for name in only or tuple(self.sites):
-            self.desks[name] = Desk(order, self.sites[name], self._post)
+            self.workers[name] = Worker(order, self.sites[name], self._post)
         for name in only or tuple(self.sites):
-            self.desks[name]._load.result(120)
+            self.workers[name].loaded.result(120)
         self.gossip(order)
 
     def gossip(self, order: Order) -> None:
         """Everybody tells everybody what they know of their books, as a coordinator's signs of life carry it."""
-        gossip(order, self.key, {n: d for n, d in self.desks.items() if d.order.digest == order.digest}, self.root)
+        gossip(order, self.key, {n: d for n, d in self.workers.items() if d.order.digest == order.digest}, self.root)
 
     def _post(self, to: str, data: bytes) -> None:
-        threading.Thread(target=lambda: self.desks[to].put(data)).start()
+        threading.Thread(target=lambda: self.workers[to].put(data)).start()
 
     def ask(self, order: Order, site: str, **value: Any) -> dict[str, Any]:
         """An ask of the coordinator, signed, and its answer."""
-        value.setdefault("id", str(next(self.serial)))
+        data = seal_ask(self.key, order.digest, site, str(next(self.serial)), value)
         for _ in range(60):
-            answer = wire.decode(self.desks[site].answer(seal_ask(self.key, order.digest, site, value)))
-            if answer["state"] != "working":
+            answer = wire.decode(self.workers[site].answer(data))
+            if answer["what"] != "busy":
                 break
         return answer
 

@@ -12,10 +12,10 @@ from hostile_world import World, files
 
 from polyclinic.engines.flare import membership
 from polyclinic.engines.flare.admission import doubts
-from polyclinic.engines.flare.desk import Desk
 from polyclinic.engines.flare.folders import private, write_json
-from polyclinic.engines.flare.order import read_order
+from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import MessageRefused, PolyclinicError
+from polyclinic.federation.order import read_order
 
 DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "plain"'
 PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
@@ -33,9 +33,9 @@ def order(world):
 
 def _desk(world, order) -> str:
     """How a study stands at a site that was handed this order, signature and all."""
-    world.desks["east"] = Desk(order, world.sites["east"], lambda *a: None)
-    world.desks["east"]._load.result(60)
-    return world.desks["east"]._state
+    world.workers["east"] = Worker(order, world.sites["east"], lambda *a: None)
+    world.workers["east"].loaded.result(60)
+    return world.workers["east"].study.stage
 
 
 def test_order_reads_no_file_of_the_hospital(world, order):
@@ -49,7 +49,7 @@ def test_order_reads_no_file_of_the_hospital(world, order):
             read_order(evil.encode(), world.key.public)
         assert any("tensor.vocabulary.drug" in f for f in e.value.faults)
         assert _desk(world, evil) == "refused"  # also where somebody forgot to read it
-        assert "Alice" not in str(world.ask(evil, "east", what="hello", full=True))
+        assert "Alice" not in str(world.ask(evil, "east", what="look", full=True))
 
 
 @pytest.mark.parametrize("place", ["ranges", "codes", "labels file", "simulation"])
@@ -134,9 +134,9 @@ def test_consent_is_of_one_order(tmp_path):
     assert read_order(evil.encode(), world.key.public) == evil
     assert doubts(evil, east)[1]  # asked again
     assert doubts(evil, east)[0]  # and refused, because the name is taken
-    world.desks["east"] = Desk(evil, east, lambda *a: None)
-    world.desks["east"]._load.result(60)
-    assert world.ask(evil, "east", what="hello")["state"] == "refused"
+    world.workers["east"] = Worker(evil, east, lambda *a: None)
+    world.workers["east"].loaded.result(60)
+    assert world.ask(evil, "east", what="look")["stage"] == "refused"
     # the accepted order with one number changed, and a consent copied into its folder: still not the one that was read
     softer = world.forged(good, study={**good.study, "privacy": {**good.study["privacy"], "epsilon": 50.0}})
     write_json(private(east.study(softer.digest)) / "order.json", {"order": softer.encode()})

@@ -13,8 +13,8 @@ import pytest
 from hostile_world import World
 
 from polyclinic.engines.flare.folders import read_events
-from polyclinic.engines.flare.order import COORDINATOR
 from polyclinic.federation import certificate, wire
+from polyclinic.federation.order import COORDINATOR
 from polyclinic.federation.protocol import Total
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.owner import ledger_of
@@ -30,45 +30,47 @@ class Evil:
     def __init__(self, world: World, order) -> None:
         self.world, self.order = world, order
         world.open(order)
-        self.desk = next(iter(world.desks.values()))
+        self.desk = next(iter(world.workers.values()))
 
     @property
     def protocol(self) -> str:
-        return self.desk._protocol
+        return self.desk.study._protocol
 
     def step(self, site: str, *, number: int = 0, attempt: int = 0, sites=None, **more):
         asked = {"begin": list(self.order.sites), "opened": [], "votes": {}, **more}
         names = list(sites or self.order.sites)
-        return self.world.ask(self.order, site, what="step", number=number, attempt=attempt, sites=names, **asked)
+        return self.world.ask(self.order, site, what="take", number=number, attempt=attempt, sites=names, **asked)
 
     def letter(self, answer):
-        return wire.decode_message(bytes(answer["mail"][0]), self.protocol)
+        return wire.decode_message(bytes(answer["letters"][0]), self.protocol)
 
     def masked(self, sites, *, number: int = 0, attempt: int = 0, paid: bool = True, votes_into=None, **more):
         """A masked sum over ``sites``; the Total, or who refused and how."""
-        fold = self.desk._fold
+        fold = self.desk.study.fold
         roster = self.order.roster(sites, attempt, paid=paid)
         side, queue = None, []
         for site in sites:
             answer = self.step(site, number=number, attempt=attempt, sites=sites, **more)
-            if answer["state"] != "done":
+            if answer["what"] != "letters":
                 return site, answer
             if votes_into is not None:
                 votes_into[site] = answer["vote"]
             if side is None:
-                fold = self.world.desks[site]._fold
+                fold = self.world.workers[site].study.fold
                 adder = by_name("masked", identities={COORDINATOR: self.world.key})
                 side = adder.side(COORDINATOR, replace(roster, chain=fold.chain), fold.step(), None)
-            queue += [m for raw in answer["mail"] for m in side.receive(wire.decode_message(bytes(raw), self.protocol))]
+            queue += [
+                m for raw in answer["letters"] for m in side.receive(wire.decode_message(bytes(raw), self.protocol))
+            ]
         while queue:
             m = queue.pop(0)
             letters = [wire.encode_message(m, self.protocol)]
-            answer = self.world.ask(
-                self.order, m.to, what="mail", letters=letters, number=number, attempt=attempt, round=0
-            )
-            if answer["state"] != "done" or (not answer["mail"] and side.result() == "pending" and not queue):
+            answer = self.world.ask(self.order, m.to, what="mail", letters=letters, number=number, attempt=attempt)
+            if answer["what"] != "letters" or (not answer["letters"] and side.result() == "pending" and not queue):
                 return m.to, answer
-            queue += [x for raw in answer["mail"] for x in side.receive(wire.decode_message(bytes(raw), self.protocol))]
+            queue += [
+                x for raw in answer["letters"] for x in side.receive(wire.decode_message(bytes(raw), self.protocol))
+            ]
         self.words = side.opened
         return side.result()
 
@@ -101,18 +103,20 @@ def test_steps_and_states_that_are_sent_change_nothing(world):
         {"sensitivity": None},
     ):
         honest = evil.step("east")
-        step = world.desks["east"]._fold.step()
+        step = world.workers["east"].study.fold.step()
         fold_step = fold_step or step
         lie = evil.step(
-            "east", step=wire.pack(replace(step, **change)), public=wire.pack(world.desks["east"]._fold.public)
+            "east", step=wire.pack(replace(step, **change)), public=wire.pack(world.workers["east"].study.fold.public)
         )
-        assert lie == {"state": "bad", "why": "malformed"}  # there is no field for them
-        assert evil.step("east")["mail"] == honest["mail"]  # the stored bytes of the one release
+        assert lie == {"what": "refused", "why": "malformed"}  # there is no field for them
+        assert evil.step("east")["letters"] == honest["letters"]  # the stored bytes of the one release
     charge = _charges(world, "east", evil.order)
     assert len(charge) == 1
     assert charge[0].sd >= fold_step.noise_sd > 1
-    party = world.desks["east"]._parties["east"]
-    _, mine = party.method.contribute(fold_step, party.site, party.private, world.desks["east"]._fold.public, None)
+    party = world.workers["east"].study.parties["east"]
+    _, mine = party.method.contribute(
+        fold_step, party.site, party.private, world.workers["east"].study.fold.public, None
+    )
     error = evil.letter(honest).body["arrays"]["sums"] - mine.arrays["sums"]
     assert np.sqrt(np.mean(error**2)) > 0.5 * fold_step.noise_sd
 
@@ -127,9 +131,9 @@ def test_no_second_sum_of_an_exact_step(four):
     for number, attempt, sites in ((1, 0, fewer), (0, 1, fewer), (0, 2, fewer), (99, 0, everybody), (-1, 0, fewer)):
         refused = evil.masked(sites, number=number, attempt=attempt, paid=False)
         assert isinstance(refused, tuple), (number, attempt)
-        assert refused[1]["state"] in ("bad", "behind")
+        assert refused[1]["what"] in ("refused", "behind")
     for n in ("east", "north", "south"):  # the same list may be opened again: it is the same sum
-        assert four.desks[n]._fold.number == 0
+        assert four.workers[n].study.fold.number == 0
 
 
 def test_no_second_list_of_a_paid_sum_and_its_noise_is_drawn_once(four):
@@ -151,9 +155,9 @@ def test_no_second_list_of_a_paid_sum_and_its_noise_is_drawn_once(four):
 
 
 def _opened(world, site: str, **changes):
-    fold = world.desks[site]._fold
+    fold = world.workers[site].study.fold
     step = fold.step()
-    total = Total({k: np.zeros(s) for k, s in step.shapes.items()}, 3.0, 3, step.noise_sd)
+    total = Total({k: np.zeros(s) for k, s in step.shapes.items()}, 3.0, 3, step.noise_sd * np.sqrt(3))
     opened = certificate.Opened(0, 0, {}, total, b"\0" * 32)
     return {**opened.pack(), "entered": {s: [0, 0] for s in world.sites}, **changes}
 
@@ -161,7 +165,7 @@ def _opened(world, site: str, **changes):
 def test_totals_of_other_shapes_never_reach_a_kernel(world):
     evil = Evil(world, world.order("shapes", DPEM.format("plain"), tail=PRIVACY))
     for site in world.sites:
-        assert evil.step(site)["state"] == "done"
+        assert evil.step(site)["what"] == "letters"
     good = _opened(world, "east")
     name, shape = next((k, a.shape) for k, a in good["arrays"].items())
     wrong = [
@@ -183,25 +187,25 @@ def test_totals_of_other_shapes_never_reach_a_kernel(world):
         {"entered": []},
         {"number": "0"},
         {"state": "short"},
-        {"public": wire.pack(world.desks["east"]._fold.public)},
+        {"public": wire.pack(world.workers["east"].study.fold.public)},
     ]
-    before = world.desks["east"]._fold.state()
+    before = world.workers["east"].study.fold.state()
     for change in wrong:
         answer = evil.step("east", number=1, opened=[{**good, **change}])
-        assert answer["state"] == "bad", change
-        assert wire.encode(world.desks["east"]._fold.state()) == wire.encode(before)
-    assert evil.step("east", number=1, opened=[{k: v for k, v in good.items() if k != "members"}])["state"] == "bad"
-    assert evil.step("east", number=1, opened=5)["state"] in ("bad", "refused")
+        assert answer["what"] == "refused", change
+        assert wire.encode(world.workers["east"].study.fold.state()) == wire.encode(before)
+    assert evil.step("east", number=1, opened=[{k: v for k, v in good.items() if k != "members"}])["what"] == "refused"
+    assert evil.step("east", number=1, opened=5)["what"] == "refused"
 
 
 def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world):
     evil = Evil(world, world.order("states", DPEM.format("plain"), tail=PRIVACY))
     for site in world.sites:
-        assert evil.step(site)["state"] == "done"
+        assert evil.step(site)["what"] == "letters"
     good = _opened(world, "east")
-    assert evil.step("east", number=1, opened=[good]) == {"state": "differs", "number": 0}
-    fold = world.desks["east"]._fold
-    party = world.desks["east"]._parties["east"]
+    assert evil.step("east", number=1, opened=[good]) == {"what": "differs", "number": 0}
+    fold = world.workers["east"].study.fold
+    party = world.workers["east"].study.parties["east"]
     mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))
     lies = [
         replace(mine, marginals=(np.ones(1), np.ones(1))),
@@ -211,7 +215,7 @@ def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world):
     for lie in lies:
         sent = {**good, "state": certificate.state_digest(lie)}
         answer = evil.step("east", number=1, opened=[sent], agreed={"0": wire.pack(lie)})
-        assert answer == {"state": "bad", "why": "disagrees"}
+        assert answer == {"what": "refused", "why": "disagrees"}
         assert fold.number == 0
     assert party.private is not None
 
@@ -221,7 +225,7 @@ def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world
     order = world.order("votes", DPEM.format("plain"), tail=PRIVACY)
     evil = Evil(world, order)
     votes = {s: evil.step(s)["vote"] for s in order.sites}
-    fold = world.desks["east"]._fold
+    fold = world.workers["east"].study.fold
     good = _opened(world, "east")
     mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))
     good["state"] = certificate.state_digest(mine)
@@ -235,9 +239,9 @@ def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world
         {s: v[:-1] for s, v in votes.items()},
     ):
         answer = evil.step("east", number=1, opened=[good], votes=bad)
-        assert answer == {"state": "bad", "why": "disagrees"}
+        assert answer == {"what": "refused", "why": "disagrees"}
     assert len(_charges(world, "east", order)) == 1
-    assert evil.step("east", number=1, opened=[good], votes=votes)["state"] == "done"
+    assert evil.step("east", number=1, opened=[good], votes=votes)["what"] == "letters"
     assert len(_charges(world, "east", order)) == 2
 
 
@@ -249,7 +253,7 @@ def test_masked_total_is_the_sum_of_what_was_sent_or_it_is_not_folded(four):
     votes = {}
     total = evil.masked(everybody, votes_into=votes)
     assert isinstance(total, Total)
-    words, fold = evil.words, four.desks["east"]._fold
+    words, fold = evil.words, four.workers["east"].study.fold
     sent = certificate.Opened(0, 0, dict.fromkeys(everybody, (0, 0)), total, b"", None, words, everybody)
     mine = fold.fold(fold.step(), total)
     good = {**sent.pack(), "state": certificate.state_digest(mine)}
@@ -269,11 +273,11 @@ def test_masked_total_is_the_sum_of_what_was_sent_or_it_is_not_folded(four):
     lies += [{"attempt": 1}, {"sites": [*everybody, "nobody"]}]
     for lie in lies:
         answer = evil.step("east", number=1, opened=[{**good, **lie}], votes=votes)
-        assert answer["state"] == "bad", lie
+        assert answer["what"] == "refused", lie
         assert fold.number == 0
     four.open(order, only=("east",))  # a signer that restarts still checks: the tag's key is with its promise
-    assert evil.step("east", number=1, opened=[{**good, "words": both}], votes=votes)["state"] == "bad"
-    assert evil.step("east", number=1, opened=[good], votes=votes)["state"] == "done"
+    assert evil.step("east", number=1, opened=[{**good, "words": both}], votes=votes)["what"] == "refused"
+    assert evil.step("east", number=1, opened=[good], votes=votes)["what"] == "letters"
 
 
 # ---- 19: a charge is one release, also after a restart
@@ -288,7 +292,7 @@ def test_restarts_and_other_numbers_give_no_fresh_noise(world):
             world.open(order, only=("east",))  # a second job of the same signed order
         for number in (0, 2, 9):
             answer = evil.step("east", number=number, attempt=k % 2)
-            if answer["state"] == "done":
+            if answer["what"] == "letters":
                 seen.add(evil.letter(answer).body["arrays"]["sums"].tobytes())
     assert len(seen) == 1
     assert len(_charges(world, "east", order)) == 1
@@ -300,7 +304,7 @@ def test_restarts_and_other_numbers_give_no_fresh_noise(world):
 def test_no_refusal_quotes_anything(world, monkeypatch):
     order = world.order("words", DPEM.format("plain"), tail=PRIVACY)
     evil = Evil(world, order)
-    party = world.desks["east"]._parties["east"]
+    party = world.workers["east"].study.parties["east"]
     secret = "0.123456789"
 
     def broken(*args):
@@ -308,8 +312,8 @@ def test_no_refusal_quotes_anything(world, monkeypatch):
 
     monkeypatch.setattr(party.method, "contribute", broken)
     answers = [evil.step("east"), evil.step("east", number=3), world.ask(order, "east", what="nonsense")]
-    answers.append(world.ask(order, "east", what="hello", full=True))
-    assert answers[0] == {"state": "refused", "why": "declined"}
+    answers.append(world.ask(order, "east", what="look", full=True))
+    assert (answers[0]["what"], answers[0]["stage"], answers[0]["why"]) == ("here", "refused", "declined")
     for answer in answers:
         assert secret not in str(answer)
         assert "reasons" not in answer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hostile_world import World
 
-from polyclinic.engines.flare import lead, pulse
-from polyclinic.engines.flare.leads import lead_for
+from polyclinic.federation import driver
+from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.errors import PeerLost
 from polyclinic.privacy.owner import ledger_of, witness_of
 
@@ -18,25 +18,19 @@ METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(pulse, "EVERY", 0.1)
-    monkeypatch.setattr(lead, "GRACE", 3.0)
+    monkeypatch.setattr(driver, "EVERY", 0.1)
+    monkeypatch.setattr(driver, "GRACE", 3.0)
 
 
 def run(world: World, name: str):
     order = world.order(name, METHOD)
-    world.desks = {}
+    world.workers = {}
     for n in world.sites:
-        from polyclinic.engines.flare.desk import Desk
+        from polyclinic.engines.flare.worker import Worker
 
-        world.desks[n] = Desk(order, world.sites[n], world._post)
-    made = lead_for(
-        order,
-        world.key,
-        world.coordinator.run(order.id),
-        lambda site, data, seconds: world.desks[site].answer(data),
-        lambda: False,
-    )
-    return made.run()
+        world.workers[n] = Worker(order, world.sites[n], world._post)
+    made = driver_of(order, world.key, world.coordinator.run(order.id))
+    return carry(made, lambda site, data, seconds: world.workers[site].answer(data))
 
 
 def save(world: World, site: str, to: Path) -> None:

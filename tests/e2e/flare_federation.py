@@ -110,10 +110,10 @@ class Federation:
     def outcome(self, order: Any) -> Any:
         """The outcome at the coordinator."""
         from polyclinic.engines.flare.result import read_outcome
-        from polyclinic.engines.registry import federated
+        from polyclinic.engines.registry import ordered
 
         run = self.coordinator.run(order.id)
-        return read_outcome(run, federated(order.parsed(run / "files")))
+        return read_outcome(run, ordered(order.parsed(run / "files")))
 
     def in_process(self, study: Path, *, noise_seed: int | None = None, without: Collection[str] = ()) -> Any:
         """The same study on the in-process engine, over the same node files."""

@@ -41,8 +41,8 @@ def test_forged_study_is_refused_everywhere_and_status_exits_4(federation, capsy
     """The genuine coordinator's process leads, but the sites are handed an order that somebody else signed."""
     from polyclinic.cli import main
     from polyclinic.engines.flare.folders import read_events
-    from polyclinic.engines.flare.order import make_order
     from polyclinic.federation.envelope import Identity
+    from polyclinic.federation.order import make_order
     from polyclinic.study import Study
 
     path = federation.study("forged", TRIP.format("plain"), head="deadline = 20\n")

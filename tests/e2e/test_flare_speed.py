@@ -94,7 +94,7 @@ def test_round_overhead_ten_megabytes_ten_sites(tmp_path):
 def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
     """Logical letters between nodes and seconds, for a mixture over a graph in which node i talks to i +- each offset."""
     from polyclinic.engines.flare.folders import write_json
-    from polyclinic.engines.flare.order import Order, _digest
+    from polyclinic.federation.order import Order, _digest
     from polyclinic.federation.sums import by_name
 
     method = (

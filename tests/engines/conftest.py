@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def fast_pulse(monkeypatch):
-    from polyclinic.engines.flare import lead, pulse
+    from polyclinic.federation import driver
 
-    monkeypatch.setattr(pulse, "EVERY", 0.1)
-    monkeypatch.setattr(lead, "GRACE", 3.0)
+    monkeypatch.setattr(driver, "EVERY", 0.1)
+    monkeypatch.setattr(driver, "GRACE", 3.0)

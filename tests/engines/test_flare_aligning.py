@@ -19,7 +19,7 @@ from polyclinic.engines.flare.folders import SiteFolder, read_events, read_json
 from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.federation.fold import Fold
-from polyclinic.federation.messages import Align
+from polyclinic.federation.messages import ALIGN, Refused, Take
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
@@ -128,20 +128,20 @@ def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(worl
 
 def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_what_was_agreed(world):
     """One site loses its memory between the start and its tags: everybody begins anew, with new secrets."""
-    from polyclinic.engines.flare.desk import Desk
+    from polyclinic.engines.flare.worker import Worker
 
     path = world.study("killed", TRIP.format(2, "plain"), head="deadline = 4\n", data=DATA.format("ring", ""))
     order = world.order(path)
     world.open(order)
     for desk in world.desks.values():
-        desk._load.result(60)
+        desk.loaded.result(60)
     old = world.desks["north"]
     lost = []
 
     def put(data: bytes) -> None:  # killed when the first letter of a neighbour comes; a new process takes its place
         if not lost:
             lost.append(1)
-            world.desks["north"] = Desk(order, world.sites["north"], world._post)
+            world.desks["north"] = Worker(order, world.sites["north"], world._post)
 
     old.put = put
     calls = []
@@ -169,12 +169,10 @@ def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world):
     order = world.order(path)
     world.open(order)
     for desk in world.desks.values():
-        desk._load.result(60)
+        desk.loaded.result(60)
     desk = world.desks["north"]
-    desk._kept.file.write_bytes(b"x")
-    answer = desk._guarded(Align("start", 1, ("north", "east")))
-    assert answer["state"] == "bad"
-    assert answer["why"] == "malformed"
+    desk.study.record.file.write_bytes(b"x")
+    assert desk.study._guarded("1", Take(ALIGN, 1, ("north", "east"))) == Refused("malformed")
     assert "its codes stay" in read_events(world.sites["north"].events)[-1]["what"]
 
 
@@ -200,6 +198,6 @@ def test_owner_may_insist_on_public_lists_and_on_enough_sites(world):
         site.node_path.write_text(text)
     world.open(order)
     desk = world.desks["north"]
-    desk._load.result(60)
-    two = Align("start", 1, ("east", "north"))  # the policy asks for three
-    assert desk._guarded(two)["state"] == "bad"
+    desk.loaded.result(60)
+    two = Take(ALIGN, 1, ("east", "north"))  # the policy asks for three
+    assert desk.study._guarded("1", two) == Refused("malformed")

@@ -8,8 +8,8 @@ import json
 import pytest
 from tests.attacks.hostile_world import World, hospitals
 
-from polyclinic.engines.flare.desk import Desk
-from polyclinic.engines.flare.leads import lead_for
+from polyclinic.engines.flare.worker import Worker
+from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.result import read_outcome, write_outcome
 from polyclinic.engines.registry import federated
 from polyclinic.privacy.owner import ledger_of
@@ -28,10 +28,10 @@ def world(tmp_path_factory):
 def fit(world: World, name: str, method: str, tail: str = ""):
     path = hospitals.study(world.root / "studies", name, method, head="deadline = 30\n", tail=tail)
     order = world.order(name, method, tail=tail)
-    world.desks = {n: Desk(order, s, world._post) for n, s in world.sites.items()}
+    world.workers = {n: Worker(order, s, world._post) for n, s in world.sites.items()}
     run = world.coordinator.run(order.id)
-    made = lead_for(order, world.key, run, lambda site, data, _: world.desks[site].answer(data), lambda: False)
-    write_outcome(run, made.run())
+    made = driver_of(order, world.key, run)
+    write_outcome(run, carry(made, lambda site, data, _: world.workers[site].answer(data)))
     model = federated(Study.read(path))
     model.publish(read_outcome(run, model))
     return model, run

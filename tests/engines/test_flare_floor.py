@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from polyclinic.engines.flare.folders import read_json
-from polyclinic.engines.flare.result import write_outcome
-from polyclinic.engines.flare.starts import choose
+from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.engines.registry import federated
 from polyclinic.errors import PeerLost, PolyclinicError
 from polyclinic.federation.floor import SUPPORT, Floor
+from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Study
 from polyclinic.tensors.floor import carriers
@@ -65,9 +65,27 @@ def test_the_coordinator_publishes_the_model_itself(world: World) -> None:
     order = world.order(path)
     world.open(order)
     write_outcome(world.coordinator.run(order.id), world.lead(order).run())
-    best, models = choose(world.coordinator, [order])
-    assert isinstance(models[best], Floor) and models[best].model_.factors_[0].shape[1] == 3
-    assert "how many patients have each code" in str(models[best].privacy_)
+    found = read_model(world.coordinator.run(order.id), order)
+    assert isinstance(found, Floor) and found.model_.factors_[0].shape[1] == 3
+    assert "how many patients have each code" in str(found.privacy_)
+
+
+def test_several_starts_stand_on_one_floor(world: World) -> None:
+    method = 'name = "sumals"\nrank = 3\nrounds = 2\nn_starts = 2\naggregation = "masked"'
+    path = world.study("floor-starts", method, data=FLOORED)
+    order = world.order(path)
+    world.open(order)
+    outcome = world.lead(order).run()
+    assert [r.step.name for r in outcome.releases].count(SUPPORT) == 1
+    write_outcome(world.coordinator.run(order.id), outcome)
+    found = read_model(world.coordinator.run(order.id), order)
+    assert len(found.models_) == 2 and "how many patients have each code" in str(found.model_.privacy_)
+    study = Study.read(path)
+    sites = [ingest(s.node, study, world.root / "alone" / "starts" / n).site for n, s in world.sites.items()]
+    for k, m in enumerate(found.models_):
+        one = federated(study).with_params(seed=study.seed + k, n_starts=1)
+        one.publish(Fold(one, sites).run())
+        assert all(np.array_equal(a, b) for a, b in zip(m.factors_, one.factors_))
 
 
 def test_no_code_left_ends_the_study_and_names_the_modes(world: World) -> None:

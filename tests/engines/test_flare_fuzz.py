@@ -9,11 +9,11 @@ import numpy as np
 import psutil
 import pytest
 
-from polyclinic.engines.flare.letter import open_ask, seal_ask
-from polyclinic.engines.flare.order import Order, read_order
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
+from polyclinic.federation.messages import open_ask, seal_ask
+from polyclinic.federation.order import Order, read_order
 from polyclinic.federation.protocol import Message
 
 TRIES = 100_000
@@ -56,13 +56,13 @@ def test_a_hundred_thousand_malformed_messages_leave_no_trace():
     goods = [
         wire.encode_message(letter, "trip/1"),
         wire.encode({"study": "s", "letters": [wire.encode_message(letter, "trip/1")] * 3}),
-        seal_ask(coordinator, "s", "north", {"what": "step", "id": "1", "public": {"a": np.zeros((3, 4))}}),
+        seal_ask(coordinator, "s", "north", "1", {"what": "take", "number": 0, "agreed": {"a": np.zeros((3, 4))}}),
         order.encode().encode(),
     ]
     readers = [
         lambda d: wire.decode_message(d, "trip/1"),
         wire.decode,
-        lambda d: open_ask(d, order, "north"),
+        lambda d: open_ask(d, coordinator.public.hex(), "s", "north"),
         lambda d: read_order(d.decode("latin-1"), coordinator.public),
     ]
     refused = 0
@@ -81,8 +81,11 @@ def test_a_hundred_thousand_malformed_messages_leave_no_trace():
 
 def test_oversized_messages_are_refused_before_they_are_read():
     huge = bytes(wire.LIMIT + 1)
-    order = Order("s", {}, {}, {"north": "00", "coordinator": "00"}, 1, 1.0)
-    for read in (wire.decode, lambda d: wire.decode_message(d, ""), lambda d: open_ask(d + bytes(64), order, "north")):
+    for read in (
+        wire.decode,
+        lambda d: wire.decode_message(d, ""),
+        lambda d: open_ask(d + bytes(64), "00", "s", "north"),
+    ):
         with pytest.raises(PolyclinicError, match="exceeds"):
             read(huge)
 

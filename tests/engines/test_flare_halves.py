@@ -14,18 +14,17 @@ import pytest
 from tests.gossip import gossip
 
 from polyclinic.engines.flare import coordination, membership
-from polyclinic.engines.flare.desk import Desk
+from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json
-from polyclinic.engines.flare.lead import Lead
-from polyclinic.engines.flare.leads import lead_for
-from polyclinic.engines.flare.letter import open_ask, seal_ask
-from polyclinic.engines.flare.order import make_order, read_order
+from polyclinic.engines.flare.worker import Worker
 from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolicyRefusal, PolyclinicError
 from polyclinic.federation import wire
 from polyclinic.federation.certificate import Opened
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.messages import Look, open_ask, seal_ask, tree_of
+from polyclinic.federation.order import make_order, read_order
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 
@@ -35,6 +34,20 @@ hospitals = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(hospitals)
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
+
+
+class Lead:
+    """A driver whose asks are carried by function calls."""
+
+    def __init__(self, order, identity, folder, ask, stopped=lambda: False) -> None:
+        self.driver, self.ask, self.stopped = driver_of(order, identity, folder), ask, stopped
+        self.folder, self.events = folder, folder / "events.jsonl"
+
+    def __getattr__(self, name: str):
+        return getattr(self.driver, name)
+
+    def run(self):
+        return carry(self.driver, self.ask, self.stopped)
 
 
 class World:
@@ -58,7 +71,7 @@ class World:
         self.roster = coordination.roster(self.coordinator)
         for site in self.sites.values():
             membership.pin(site, self.roster)
-        self.desks: dict[str, Desk] = {}
+        self.desks: dict[str, Worker] = {}
         self.silent: set[str] = set()
         self.slow: dict[str, float] = {}
 
@@ -69,7 +82,7 @@ class World:
         return coordination.sign_study(self.coordinator, Study.read(path))
 
     def open(self, order) -> None:
-        self.desks = {n: Desk(order, s, self._post) for n, s in self.sites.items()}
+        self.desks = {n: Worker(order, s, self._post) for n, s in self.sites.items()}
 
     def _post(self, to: str, data: bytes) -> None:
         threading.Thread(target=lambda: self.desks[to].put(data)).start()
@@ -82,7 +95,7 @@ class World:
         return self.desks[site].answer(data)
 
     def lead(self, order, stopped=lambda: False) -> Lead:
-        return lead_for(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
+        return Lead(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
 
     def reference(self, path: Path):
         study = Study.read(path)
@@ -129,7 +142,7 @@ def test_what_goes_down_is_the_total_and_a_new_process_goes_on_in_the_middle(wor
     def stopped() -> bool:
         calls.append(1)
         if len(calls) == 25:  # a new process at one site, in the middle
-            world.desks["north"] = Desk(order, world.sites["north"], world._post)
+            world.desks["north"] = Worker(order, world.sites["north"], world._post)
         return False
 
     outcome = world.lead(order, stopped).run()
@@ -145,7 +158,7 @@ def test_site_that_missed_sums_folds_them_when_it_is_back(world):
     order = world.order(path)
     world.open(order)
     for desk in world.desks.values():
-        desk._load.result(60)
+        desk.loaded.result(60)
     lead = world.lead(order)
 
     def away() -> None:
@@ -155,7 +168,7 @@ def test_site_that_missed_sums_folds_them_when_it_is_back(world):
         world.silent = {"east"}
         while lead.number < 4 and time.monotonic() < end:
             time.sleep(0.005)
-        world.desks["east"] = Desk(order, world.sites["east"], world._post)
+        world.desks["east"] = Worker(order, world.sites["east"], world._post)
         world.silent = set()
 
     thread = threading.Thread(target=away)
@@ -168,9 +181,9 @@ def test_site_that_missed_sums_folds_them_when_it_is_back(world):
     assert outcome.public.stage == "end"
     votes = read_json(lead.folder / "certificate.json")["votes"]
     assert len(votes) >= 2
-    assert world.desks["north"]._fold.chain == lead.conductor.chain
+    assert world.desks["north"].study.fold.chain == lead.conductor.chain
     if "east" in votes:  # it came back before the end, and is where the others are
-        assert world.desks["east"]._fold.chain == lead.conductor.chain
+        assert world.desks["east"].study.fold.chain == lead.conductor.chain
 
 
 def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_the_site(world, monkeypatch):
@@ -181,12 +194,12 @@ def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_t
         path = world.study(name, TRIP.format(3, "plain"), head="deadline = 5\nquorum = 2\n")
         order = world.order(path)
         world.open(order)
-        world.desks["south"]._load.result(60)
+        world.desks["south"].loaded.result(60)
         honest = Folding.fold
 
         def other(self, step, total, size=size, honest=honest):
             public = honest(self, step, total)
-            if type(self) is Folding and self is world.desks["south"]._fold:
+            if type(self) is Folding and self is world.desks["south"].study.fold:
                 public = replace(public, factors=tuple(f * (1 + size) for f in public.factors))
             return public
 
@@ -211,13 +224,13 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
     def ask(site: str, data: bytes, timeout: float) -> bytes | None:
         out = honest(site, data, timeout)
         value = wire.decode(out)
-        if site == "east" and value.get("mail"):
-            letter = wire.decode(bytes(value["mail"][0]))
-            value["mail"] = [wire.encode([letter[0], "south", *letter[2:]])]
+        if site == "east" and value.get("letters"):
+            letter = wire.decode(bytes(value["letters"][0]))
+            value["letters"] = [wire.encode([letter[0], "south", *letter[2:]])]
             return wire.encode(value)
         return out
 
-    lead = lead_for(order, world.coordinator.identity(), world.coordinator.run(order.id), ask, lambda: False)
+    lead = Lead(order, world.coordinator.identity(), world.coordinator.run(order.id), ask, lambda: False)
     begin = time.monotonic()
     outcome = lead.run()
     assert time.monotonic() - begin < 15  # it is not waited for
@@ -256,7 +269,7 @@ def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world):
         world.open(order)
         with pytest.raises(PeerLost):
             world.lead(order).run()
-        world.desks["north"]._load.result(20)  # the site gives up on its own clock
+        world.desks["north"].loaded.result(20)  # the site gives up on its own clock
         assert any(s["study"] == order.id and s["state"] == "refused" for s in membership.refusals(site))
         assert any("not known here" in r for e in read_events(site.events) for r in e.get("reasons", []))
     finally:
@@ -276,14 +289,15 @@ def test_order_of_another_coordinator_is_refused(world):
 
 def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world):
     order = world.order(world.study("asks", TRIP.format(1, "plain")))
-    good = seal_ask(world.coordinator.identity(), order.digest, "north", {"what": "hello"})
-    assert open_ask(good, order, "north") == {"what": "hello"}
+    key = order.keys["coordinator"]
+    good = seal_ask(world.coordinator.identity(), order.digest, "north", "1", tree_of(Look()))
+    assert open_ask(good, key, order.digest, "north") == ("1", Look())
     for data, to in ((good, "south"), (good[:-1], "north"), (b"", "north"), (bytes(64) + good[64:], "north")):
         with pytest.raises(MessageRefused):
-            open_ask(data, order, to)
-    rogue = seal_ask(world.sites["south"].identity(), order.digest, "north", {"what": "hello"})
+            open_ask(data, key, order.digest, to)
+    rogue = seal_ask(world.sites["south"].identity(), order.digest, "north", "1", tree_of(Look()))
     with pytest.raises(MessageRefused):
-        open_ask(rogue, order, "north")
+        open_ask(rogue, key, order.digest, "north")
 
 
 @pytest.mark.parametrize("forge", ["one unit", "word and tag", "another list"])
@@ -309,7 +323,7 @@ def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(world, monkeyp
     monkeypatch.setattr(Opened, "pack", pack)
     with pytest.raises(PolyclinicError):
         world.lead(order).run()
-    assert {d._fold.number for d in world.desks.values()} == {1}
+    assert {d.study.fold.number for d in world.desks.values()} == {1}
 
 
 def test_secure_sum_is_entered_once_per_attempt(world):
@@ -317,22 +331,22 @@ def test_secure_sum_is_entered_once_per_attempt(world):
     order = world.order(world.study("once", TRIP.format(1, "masked")))
     world.open(order)
     desk = world.desks["north"]
-    desk._load.result(60)
+    desk.loaded.result(60)
     gossip(order, world.coordinator.identity(), world.desks, world.root)
 
     def ask(id: str, sites, attempt: int = 0, number: int = 0):
-        value = {"what": "step", "id": id, "number": number, "attempt": attempt, "sites": sites}
+        value = {"what": "take", "number": number, "attempt": attempt, "sites": sites}
         value |= {"begin": list(order.sites), "opened": [], "votes": {}}
-        data = seal_ask(world.coordinator.identity(), order.digest, "north", value)
+        data = seal_ask(world.coordinator.identity(), order.digest, "north", id, value)
         return wire.decode(desk.answer(data))
 
     first = ask("a", list(order.sites))
-    assert first["state"] == "done"
+    assert first["what"] == "letters"
     assert ask("a", list(order.sites)) == first  # a duplicate gets the same answer
-    assert ask("b", list(order.sites))["state"] == "bad"
-    assert ask("c", list(order.sites)[:2])["state"] == "bad"  # fewer than the quorum
-    assert ask("d", list(order.sites), attempt=1)["state"] == "done"
-    assert ask("e", list(order.sites), number=1) == {"state": "behind", "number": 0}
+    assert ask("b", list(order.sites))["what"] == "refused"
+    assert ask("c", list(order.sites)[:2])["what"] == "refused"  # fewer than the quorum
+    assert ask("d", list(order.sites), attempt=1)["what"] == "letters"
+    assert ask("e", list(order.sites), number=1) == {"what": "behind", "number": 0}
 
 
 def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world):
@@ -363,6 +377,41 @@ def test_silent_site_with_quorum_costs_no_deadline(world):
         assert time.monotonic() - begin < 60
     finally:
         world.silent = set()
+
+
+def test_exact_secure_sums_wait_for_a_lost_site_and_go_on_without_it_only_where_every_owner_allowed_it(world):
+
+    def lost(name: str, rule: str):
+        order = world.order(world.study(name, TRIP.format(6, "masked"), head=f"deadline = 2\n{rule}"))
+        world.open(order)
+        for desk in world.desks.values():
+            desk.loaded.result(60)
+        lead = world.lead(order)
+
+        def gone() -> bool:
+            if lead.number == 2:
+                world.silent = {"east"}
+            return False
+
+        lead.stopped = gone
+        try:
+            return order, lead, lead.run()
+        finally:
+            world.silent = set()
+
+    with pytest.raises(PeerLost, match="waits for all who began, and for 'east'"):
+        lost("lost-wait", "")
+    with pytest.raises(PeerLost, match="waits for all who began, and for 'east'"):
+        lost("lost-group", 'lost = "group"\n')  # one alone is no group
+    with pytest.raises(PeerLost, match="too many sites refused"):
+        lost("lost-show", 'lost = "show"\n')  # the owners did not allow it
+    with pytest.raises(ConfigError, match="is for aggregation = 'masked'"):
+        world.order(world.study("lost-plain", TRIP.format(2, "plain"), head='lost = "group"\n'))
+    four = tuple("abcdefgh")
+    order = replace(world.order(world.study("lost-rule", TRIP.format(2, "masked"))), lost="group")
+    assert order.may_count(four[:5], four)
+    assert not order.may_count(four[:6], four)
+    assert not order.may_count((*four[:4], "z"), four[:4])
 
 
 def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world):
@@ -471,9 +520,11 @@ def test_what_was_spent_survives_erasing_the_site_and_joining_anew(tmp_path):
     assert (ledger_of(site.node).epsilon(1e-6), len(ledger_of(site.node).charges())) == (spent, count)
     order = world.order(world.study("second", method, tail=tail))
     world.open(order)
-    world.desks["south"]._load.result(60)
-    assert world.desks["south"]._state == "refused"
-    assert any("budget" in r or "epsilon" in r for r in world.desks["south"]._reasons), world.desks["south"]._reasons
+    world.desks["south"].loaded.result(60)
+    assert world.desks["south"].study.stage == "refused"
+    assert any("budget" in r or "epsilon" in r for r in world.desks["south"].study.reasons), world.desks[
+        "south"
+    ].study.reasons
 
 
 def test_request_with_another_fingerprint_or_key_is_not_approved(world, tmp_path):
@@ -493,15 +544,15 @@ def test_full_disk_at_a_site_releases_nothing_and_the_run_can_go_on(world, monke
     order = world.order(path)
     world.open(order)
     desk = world.desks["north"]
-    desk._load.result(60)
+    desk.loaded.result(60)
 
     def full() -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(desk, "_save", full)
+    monkeypatch.setattr(desk.study, "_save", full)
     with pytest.raises(PeerLost):
         world.lead(order).run()
-    assert not list((desk.home / "releases").glob("*.npz"))
+    assert not list((desk.study.record.home / "releases").glob("*.npz"))
     assert any("No space left" in str(e.get("error")) for e in read_events(world.sites["north"].events))
     world.open(order)
     assert _same(world.lead(order).run().public, world.reference(path).public)
@@ -563,7 +614,7 @@ def test_study_waits_until_the_owner_accepts_it(world):
         order = world.order(path)
         world.open(order)
         end = time.monotonic() + 20
-        while world.desks["north"]._state != "waiting" and time.monotonic() < end:
+        while world.desks["north"].study.stage != "waiting" and time.monotonic() < end:
             time.sleep(0.05)
         (shown,) = [s for s in membership.studies(site) if s["study"] == order.id]
         assert shown["state"] == "waiting"

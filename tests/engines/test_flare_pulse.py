@@ -1,37 +1,58 @@
-"""A site on a slow line is not a dead site."""
+"""A site on a slow line is not a dead site; what a dead one was asked is asked again. The driver's clock is ours."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from polyclinic.engines.flare import pulse
-from polyclinic.engines.flare.pulse import Pulse
+from polyclinic.engines.registry import federated
+from polyclinic.federation.driver import SILENT, SLOWEST, Driver, Sending
+from polyclinic.federation.envelope import Identity
+from polyclinic.federation.messages import Here, Mail, encode_answer
+from polyclinic.federation.order import Order
+from polyclinic.study import Study
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
-    """A site that said hello once and then nothing."""
-    monkeypatch.setattr(pulse, "SILENT", 0.3)
-    monkeypatch.setattr(pulse, "EVERY", 0.05)
-    said = iter([{"state": "ready", "life": "a"}])
-    made = Pulse(("north",), lambda site, seconds: next(said, None), lambda *_: None)
-    until = time.monotonic() + 5
-    while made.state("north") != "ready" and time.monotonic() < until:
-        time.sleep(0.01)
-    yield made
-    made.stop()
+def driver(tmp_path: Path) -> Driver:
+    """Two sites, of which one said hello once, at 0, and then nothing."""
+    identity = Identity.generate("coordinator")
+    keys = {n: Identity.generate(n).public.hex() for n in ("north", "south")}
+    study = Study.parse({"study": {"name": "x"}, "method": {"name": "trip", "rank": 2, "aggregation": "plain"}})
+    order = Order("x", study.to_json(), {}, {**keys, "coordinator": identity.public.hex()}, 2, 60.0)
+    made = Driver(order, federated(study), identity, tmp_path)
+    for sent in made.due(0.0):
+        made.heard(sent, encode_answer(Here("ready", "a")) if sent.site == "north" else None, 0.0)
+    return made
 
 
-def test_a_silent_site_is_lost_after_seconds(silent: Pulse) -> None:
-    time.sleep(0.5)
-    assert silent.state("north") == "lost"
+def _send(driver: Driver, now: float, size: int = 0) -> Sending:
+    driver.lines["north"].largest = size
+    driver.lines["north"].queue.append(Mail(0, 0))
+    (sent,) = [s for s in driver.due(now) if not s.look]
+    return sent
 
 
-def test_a_message_on_its_way_excuses_silence(silent: Pulse) -> None:
-    with silent.carrying("north", int(pulse.SLOWEST)):  # two seconds more, for the question and an answer of its size
-        time.sleep(0.5)
-        assert silent.state("north") == "ready"
-    assert silent.state("north") == "lost"
+def test_a_silent_site_is_lost_after_seconds_and_one_that_never_spoke_is_absent(driver: Driver) -> None:
+    assert (driver.state("north"), driver.state("south")) == ("ready", "absent")
+    driver.due(SILENT + 0.1)
+    assert (driver.state("north"), driver.state("south")) == ("lost", "absent")
+
+
+def test_a_message_on_its_way_excuses_silence(driver: Driver) -> None:
+    sent = _send(driver, 1.0, int(SLOWEST))  # two seconds more, for the question and an answer of its size
+    driver.due(SILENT + 1.9)
+    assert driver.state("north") == "ready"
+    assert sent.seconds >= 2.0
+    driver.due(SILENT + 2.1)
+    assert driver.state("north") == "lost"
+
+
+def test_what_a_process_was_asked_before_it_died_is_asked_again_of_the_next_one(driver: Driver) -> None:
+    sent = _send(driver, 1.0)
+    driver.heard(driver.lines["north"].looking, encode_answer(Here("ready", "b")), 1.5)
+    (again,) = [s for s in driver.due(1.6) if not s.look]
+    assert again.data == sent.data  # under the same id: a process that lives has its answer ready
+    driver.heard(sent, encode_answer(Here("ready", "a")), 1.7)  # too late: nobody waits for it
+    assert driver.lines["north"].here.life == "b"

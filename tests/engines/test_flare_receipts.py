@@ -12,8 +12,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.cli.coordinator import _publish
-from polyclinic.engines.flare.result import write_outcome
-from polyclinic.engines.flare.starts import choose
+from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.learned.receipts import receipts
 from polyclinic.privacy.head import Head, heads_of
 from polyclinic.privacy.ledger import Ledger
@@ -38,8 +37,7 @@ def done(tmp_path_factory: pytest.TempPathFactory):
     lead = world.lead(order)
     run = world.coordinator.run(order.id)
     write_outcome(run, lead.run())
-    _, models = choose(world.coordinator, [order])
-    _publish(run, order, models[0])
+    _publish(run, order, read_model(run, order))
     return world, run
 
 

@@ -71,7 +71,7 @@ def test_results_and_stopped_studies_go_after_their_time(world):
     order = world.order(world.study("first", TRIP))
     world.open(order)
     site = world.sites["north"]
-    world.desks["north"]._load.result(60)
+    world.desks["north"].loaded.result(60)
     home = site.study(order.digest)
     assert patients_left(home), "a study that was admitted and stopped"
     assert sweep(site, time.time() + seconds("13d")) == 0

@@ -16,8 +16,7 @@ from polyclinic.cli.coordinator import _publish
 from polyclinic.cli.site_init import TEMPLATE
 from polyclinic.engines.flare import membership
 from polyclinic.engines.flare.folders import read_events, read_json
-from polyclinic.engines.flare.result import write_outcome
-from polyclinic.engines.flare.starts import choose
+from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.errors import PolyclinicError
 from polyclinic.report.html import write_report
 from polyclinic.run import RunFolder
@@ -56,8 +55,7 @@ def test_the_study_goes_on_without_it_and_says_who_was_missing(world: World, add
     assert any("fewer than 20 patients" in str(r) for r in membership.refusals(world.sites["west"]))  # its owner knows
     run = world.coordinator.run(order.id)
     write_outcome(run, outcome)
-    _, models = choose(world.coordinator, [order])
-    _publish(run, order, models[0], sorted(lead.refused))
+    _publish(run, order, read_model(run, order), sorted(lead.refused))
     about = read_json(run / "study.json")
     assert about["without"] == ["west"] and about["sites"] == ["east", "north", "south"]
     assert "west was asked and took no part." in write_report(RunFolder(run)).read_text()

@@ -1,4 +1,4 @@
-"""Several starts between hosts: the same models and the same choice as in one process; everything refused before it is sent."""
+"""Several starts between hosts are one order: the models and the choice of one process; one chain, one card."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_flare_halves import World
 
-from polyclinic.engines.flare.result import write_outcome
-from polyclinic.engines.flare.starts import choose, sign_starts, starts_of
+from polyclinic.engines.flare.coordination import sign_study
+from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.engines.registry import federated
-from polyclinic.errors import ConfigError
+from polyclinic.errors import ConfigError, PeerLost
+from polyclinic.federation.fold import Fold
+from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
+
+METHOD = 'name = "{}"\nrank = 3\nrounds = 2\nn_starts = 3\naggregation = "{}"\n{}'
 
 
 @pytest.fixture(scope="module")
@@ -26,32 +30,47 @@ def world(tmp_path_factory):
     return World(tmp_path_factory.mktemp("starts"))
 
 
-def test_best_of_several_starts_is_the_one_of_one_process(world):
-    method = 'name = "trip"\nrank = 3\nrounds = 2\nn_starts = 3\nwarmup = 0\naggregation = "plain"'
-    path = world.study("starts", method)
+def _sites(world, study):
+    return [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "adder", "more"),
+    [("trip", "plain", 'start = "random"\nwarmup = 0'), ("sumals", "masked", ""), ("localtf", "plain", "")],
+)
+def test_best_of_several_starts_is_the_one_of_one_process(world, name, adder, more):
+    path = world.study(f"starts-{name}", METHOD.format(name, adder, more))
     study = Study.read(path)
-    orders = sign_starts(world.coordinator, study)
-    assert [o.study["study"]["seed"] for o in orders] == [study.seed + k for k in range(3)]
-    for order in orders:
-        world.open(order)
-        write_outcome(world.coordinator.run(order.id), world.lead(order).run())
-    best, models = choose(world.coordinator, orders)
-    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    order = world.order(path)
+    world.open(order)
+    lead = world.lead(order)
+    lead.stopped = lambda: lead.number >= 4  # in the middle of a start
+    with pytest.raises(PeerLost, match="stopped"):
+        lead.run()
+    world.open(order)
+    write_outcome(world.coordinator.run(order.id), world.lead(order).run())
+    there = read_model(world.coordinator.run(order.id), order)
+    models, best = there.models_, there.model_
+    sites = _sites(world, study)
     alone = federated(study).fit(sites)
-    assert models[best].objective_ == alone.objective_
-    assert all(np.array_equal(a, b) for a, b in zip(models[best].factors_, alone.factors_))
+    assert best.objective_ == alone.objective_ == min(m.objective_ for m in models)
+    assert all(np.array_equal(a, b) for a, b in zip(best.factors_, alone.factors_))
     assert len({m.objective_ for m in models}) == 3  # a choice was made
-    assert 0.0 < models[best].stability_ <= 1.0
-    assert [o.id for o in starts_of(world.coordinator, orders[1])] == [o.id for o in orders]
+    assert 0.0 < best.stability_ <= 1.0
+    for k, m in enumerate(models):  # each start is the bits of the one that runs alone
+        one = federated(study).with_params(seed=study.seed + k, n_starts=1)
+        one.publish(Fold(one, sites).run())
+        assert all(np.array_equal(a, b) for a, b in zip(m.factors_, one.factors_))
+        assert [h["round"] for h in m.history_] == [h["round"] for h in one.history_]
+        assert m.history_[-1]["objective"] == one.history_[-1]["objective"]
+    book = ledger_of(world.sites["north"].node)  # every sum of every start is one line, in one order
+    lines = [c for c in book.charges() if c.study == study.name]
+    assert len(lines) == best.happened_.releases
 
 
-def test_one_start_is_one_order_and_a_private_study_has_one(world):
-    assert (
-        len(sign_starts(world.coordinator, Study.read(world.study("one", 'name="trip"\nrank=3\naggregation="plain"'))))
-        == 1
-    )
+def test_a_private_study_has_one_start_and_is_refused_before_it_is_signed(world):
     method = 'name = "dpem"\nrank = 3\nn_starts = 2\naggregation = "masked"'
     before = len(list((world.coordinator.path / "runs").iterdir()))
     with pytest.raises(ConfigError, match="n_starts"):
-        sign_starts(world.coordinator, Study.read(world.study("dp", method, tail="[privacy]\nepsilon = 1.0\n")))
+        sign_study(world.coordinator, Study.read(world.study("dp", method, tail="[privacy]\nepsilon = 1.0\n")))
     assert len(list((world.coordinator.path / "runs").iterdir())) == before

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "attacks"))
 
 @pytest.fixture(autouse=True)
 def fast_pulse(monkeypatch):
-    from polyclinic.engines.flare import lead, pulse
+    from polyclinic.federation import driver
 
-    monkeypatch.setattr(pulse, "EVERY", 0.1)
-    monkeypatch.setattr(lead, "GRACE", 3.0)
+    monkeypatch.setattr(driver, "EVERY", 0.1)
+    monkeypatch.setattr(driver, "GRACE", 3.0)

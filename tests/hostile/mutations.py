@@ -144,7 +144,7 @@ def _agreed(rng: Rng, ask: Ask) -> None:
 def _verb(rng: Rng, ask: Ask) -> None:
     ask["what"] = _pick(
         rng,
-        ["close", "settle", "begin", "deadline", "mail", "align", "step", "look", "", "__class__", "hello", 5, None],
+        ["close", "mail", "take", "look", "catch", "", "__class__", "here", "done", 5, None],
     )
 
 
@@ -155,7 +155,7 @@ def _field(rng: Rng, ask: Ask) -> None:
         deep: Any = 1
         for _ in range(int(rng.integers(1, 11))):
             deep = [deep]
-        ask[_pick(rng, ["step", "public", "extra", "commit", "round"])] = _pick(
+        ask[_pick(rng, ["step", "public", "extra", "late", "round"])] = _pick(
             rng, [deep, {"sensitivity": 1e-9}, np.zeros((1, 3000)), "x" * 1000, [1] * 500]
         )
 
@@ -193,12 +193,11 @@ CLASSES: dict[str, Callable[[Rng, Ask], None]] = {
 }
 
 
-def mutated(rng: Rng, ask: Ask, serial: int) -> tuple[str, Ask]:
-    """One mutation of an ask, under a new id."""
+def mutated(rng: Rng, ask: Ask) -> tuple[str, Ask]:
+    """One mutation of an ask."""
     name = _pick(rng, sorted(CLASSES))
     if ask.get("what") == "mail" and rng.random() < 0.5:
         name = "letters"
     made = copy.copy(ask)
     CLASSES[name](rng, made)
-    made["id"] = f"evil-{serial}"
     return name, made

@@ -288,13 +288,13 @@ def submit(
     json_: Json = False,
 ) -> None:
     """Sign a study for all approved sites and run it; the sites check it against their policies first."""
+    from polyclinic.engines.flare.coordination import sign_study
     from polyclinic.engines.flare.coordinator import need_running
-    from polyclinic.engines.flare.starts import sign_starts
     from polyclinic.study import Study
 
     home = _home(folder)
     need_running(home)
-    _run(home, sign_starts(home, Study.read(study)), json_)
+    _run(home, sign_study(home, Study.read(study)), json_)
 
 
 @app.command()
@@ -305,50 +305,40 @@ def resume(
 ) -> None:
     """Go on with a study that was interrupted, to the same model."""
     from polyclinic.engines.flare.coordinator import need_running, order_of
-    from polyclinic.engines.flare.starts import starts_of
 
     home = _home(folder)
-    orders = starts_of(home, order_of(home, study))
+    order = order_of(home, study)
     need_running(home)
-    _run(home, orders, json_)
+    _run(home, order, json_)
 
 
-def _run(home: Any, orders: list[Any], json_: bool) -> None:
+def _run(home: Any, order: Any, json_: bool) -> None:
     from polyclinic.cli.console import follow as bar
     from polyclinic.engines.flare.coordinator import state_of
     from polyclinic.engines.flare.legs import follow
-    from polyclinic.engines.flare.starts import choose
+    from polyclinic.engines.flare.result import read_model
     from polyclinic.federation.fold import Progress
 
-    value: dict[str, Any] = {}
-    order = orders[0]
-    for k, order in enumerate(orders, start=1):
-        value = state_of(home, order)
-        if value["state"] == "finished":
-            continue
-        title = order.id if len(orders) == 1 else f"start {k} of {len(orders)}: {order.id}"
-        with bar(title, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
+    value = state_of(home, order)
+    if value["state"] != "finished":
+        with bar(order.id, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
 
-            def tell(event: dict[str, Any], show: Any = show) -> None:
+            def tell(event: dict[str, Any]) -> None:
                 if event.get("kind") == "round":
                     show(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
                 elif not json_ and event.get("kind") in ("waiting", "site"):
                     _news(event)
 
             value = follow(home, order, tell)
-        if value["state"] != "finished":
-            break
-    else:
-        best, models = choose(home, orders)
-        order, value = orders[best], state_of(home, orders[best])
-        _publish(home.run(order.id), order, models[best], sorted(value.get("refused") or ()))
-        if len(orders) > 1:
-            goals = [getattr(m, "objective_", None) for m in models]
-            value |= {"starts": [{"study": o.id, "objective": g} for o, g in zip(orders, goals)]}
+    if value["state"] == "finished":
+        model = read_model(home.run(order.id), order)
+        _publish(home.run(order.id), order, model, sorted(value.get("refused") or ()))
+        if len(starts := getattr(model, "models_", ())) > 1:
+            value |= {"starts": [{"start": k, "objective": m.objective_} for k, m in enumerate(starts, start=1)]}
     run = home.run(order.id)
     out = {**value, "study": order.id, "run": str(run), "refused": value.get("refused", {})}
     lines = [f"study {order.id}: {value['state']}; {run}"]
-    lines += [f"  start {s['study']}: objective {s['objective']}" for s in value.get("starts", [])]
+    lines += [f"  start {s['start']}: objective {s['objective']}" for s in value.get("starts", [])]
     lines += [f"  without {n}: {'; '.join(r)}" for n, r in out["refused"].items()]
     if value["state"] != "finished":
         lines += [
@@ -384,9 +374,12 @@ def _publish(run: Path, order: Any, model: Any, without: Sequence[str] = ()) -> 
     from dataclasses import replace
 
     from polyclinic.evaluation.summary import privacy_figures
+    from polyclinic.federation.order import LOSSES
     from polyclinic.run import Run, RunFolder
     from polyclinic.simulation import write_findings
 
+    if order.lost != "wait":
+        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, LOSSES[order.lost]))
     if order.staleness is not None:
         text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
         model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from polyclinic.dossier.sources import Sources
 from polyclinic.dossier.value import Line, Part
-from polyclinic.engines.flare.order import COORDINATOR
+from polyclinic.federation.order import COORDINATOR
 from polyclinic.privacy.card import ADJACENCY
 from polyclinic.privacy.review import list_ahead
 

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from polyclinic.engines import registry
-from polyclinic.engines.flare.order import COORDINATOR, Order, read_order
 from polyclinic.errors import ConfigError, PolyclinicError
+from polyclinic.federation.order import COORDINATOR, Order, read_order
 from polyclinic.federation.sums import facts_of
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card

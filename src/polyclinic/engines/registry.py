@@ -10,7 +10,7 @@ from typing import Any, Final
 from polyclinic.errors import ConfigError
 from polyclinic.study import Study
 
-__all__ = ["BUILT_IN", "federated", "find", "make", "read_study"]
+__all__ = ["BUILT_IN", "federated", "find", "make", "ordered", "read_study"]
 
 BUILT_IN: Final = {
     "trip": "polyclinic.phenotypes.trip:TRIP",
@@ -82,6 +82,17 @@ def make(study: Study) -> Any:
 
 def federated(study: Study) -> Any:
     """The protocol between sites behind the method that a study names; one that needs pooled data is refused."""
+    return _floored(study, _protocol(study))
+
+
+def ordered(study: Study) -> Any:
+    """The same as ONE run, with several starts inside: what an order runs between hospitals."""
+    from polyclinic.federation.starts import started
+
+    return _floored(study, started(_protocol(study)))
+
+
+def _protocol(study: Study) -> Any:
     from polyclinic.federation.protocol import Method
 
     name = study.chosen().name
@@ -89,7 +100,7 @@ def federated(study: Study) -> Any:
     cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
     if not issubclass(cls, Method):
         raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
-    return _floored(study, _made(study, cls))
+    return _made(study, cls)
 
 
 def _floored(study: Study, method: Any) -> Any:

@@ -158,10 +158,15 @@ class Opened:
             raise MessageRefused(f"not an opened sum ({type(e).__name__})") from None
         return cls(tree["number"], tree["attempt"], entered, total, tree["state"], tree["public"], words, sites)
 
-    def check(self, step: Step, sites: Sequence[str], least: int, nodes: int = 1) -> None:
-        """Refuse a total that the step cannot have: shapes, bounds, and who is in it."""
+    def check(self, step: Step, sites: Sequence[str], least: int, nodes: int = 1, *, adds: bool = True) -> None:
+        """Refuse a total that the step cannot have: shapes, bounds, noise, and who is in it.
+
+        ``adds``: the total is a sum; then its noise follows from the step, and so does its weight where each one's is 1.
+        """
         faults = []
         t, n = self.total, len(self.entered)
+        if self.attempt != max((a for _, a in self.entered.values()), default=-1):
+            faults.append("its attempt is not that of the contributions in it")
         if not set(self.entered) <= set(sites) or not least <= n <= len(sites) or t.members != n * nodes:
             faults.append(f"{n} sites entered, {t.members} are counted, at least {least} are needed")
         if {k: a.shape for k, a in t.arrays.items()} != {k: tuple(s) for k, s in step.shapes.items()}:
@@ -169,7 +174,12 @@ class Opened:
         largest = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
         if not all(np.isfinite(a).all() and float(np.abs(a).max(initial=0.0)) <= largest for a in t.arrays.values()):
             faults.append("it holds numbers that the sites together cannot have sent")
-        if not 0 <= t.weight <= 1.01 * t.members * step.weight_bound or not 0 <= t.noise_sd < np.inf:
+        noise = step.noise_sd * np.sqrt(t.members)
+        possible = 0 <= t.weight <= 1.01 * t.members * step.weight_bound and 0 <= t.noise_sd <= noise * (1 + 1e-9)
+        if adds and self.words is None:
+            possible = possible and t.noise_sd >= noise * (1 - 1e-9)
+            possible = possible and (step.sensitivity is None or t.weight == t.members)
+        if not possible:
             faults.append("its weight or its noise is not possible")
         if (self.public is not None) != (step.how == "gather"):
             faults.append("a public state comes with a step that gathers, and only then")

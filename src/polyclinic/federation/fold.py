@@ -42,6 +42,7 @@ from polyclinic.privacy.grid import on_grid
 from polyclinic.privacy.head import Head
 from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.studybook import StudyBook
+from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
 
@@ -55,6 +56,7 @@ __all__ = [
     "deliver",
     "roster_for",
     "run",
+    "setting_from",
     "setting_of",
 ]
 
@@ -136,6 +138,12 @@ def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
     if faults:
         raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
     return Setting(shape, axes, tuple(s.name for s in sites), columns, together=True)
+
+
+def setting_from(tree: Mapping[str, Any]) -> Setting:
+    """The setting as it travels."""
+    axes = tuple(Axis.from_json(a) for a in tree["axes"])
+    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]))
 
 
 def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:

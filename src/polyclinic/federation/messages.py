@@ -1,49 +1,78 @@
-"""What a coordinator may ask of a site: eight types, one decoder.
+"""What a coordinator asks of a site, and what a site answers: two unions, one decoder.
 
-A field that is missing, unknown or of another type is refused before anything is looked up, computed or written; so is a verb
-that is not one of these. A number, a step or a public state is never taken from an ask: a site derives them, and an ask that
-names another number is told where the site stands.
+A field that is missing, unknown or of another type is refused before anything is looked up, computed or written; so is a kind
+that is not one of these. A step or a public state is never taken from an ask: a site derives them, and an ask that names
+another number is told where the site stands. A refusal is one of seven words; no number, text or policy value leaves in it.
 
-    hello      a sign of life; with ``full`` also what is public about the site
-    begin      peers: who takes part
-    step       one attempt at a sum: who is there, the totals since, the votes for the sums before
-    mail       letters of the sum that is open
-    settle     peers: is the sum known?
-    deadline   peers: who has not written is late
+    look       a sign of life; with ``full`` also what is public about the site
+    take       one attempt at a sum: who is there, the totals since, the votes for the sums before. Number -1: agree on codes
+    mail       letters of the sum that is open; without any: is there news?
     close      the last totals; the site keeps what stays there
-    align      before the first sum: agree on codes
+
+    here       how the site stands; the answer to every ask while it is not ready
+    letters    what the sum that is open needs next, and the site's vote for the sums before
+    behind     it has folded fewer sums than it was asked about, or knows nothing of that attempt
+    differs    its last bits are not the coordinator's: another processor
+    done       the study has ended here
+    busy       working; ask the same again
+    refused    one word
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from polyclinic.errors import MessageRefused
+from polyclinic.federation import wire
 from polyclinic.federation.certificate import Opened
+from polyclinic.federation.envelope import Identity, digest
+from polyclinic.federation.refusals import Why
 
-__all__ = ["Align", "Ask", "Begin", "Close", "Deadline", "Hello", "Mail", "Settle", "Take", "read_ask"]
+__all__ = [
+    "ALIGN",
+    "Answer",
+    "Ask",
+    "Behind",
+    "Busy",
+    "Close",
+    "Differs",
+    "Done",
+    "Here",
+    "Key",
+    "Letters",
+    "Look",
+    "Mail",
+    "Refused",
+    "Take",
+    "encode_answer",
+    "open_ask",
+    "read_answer",
+    "seal_ask",
+    "tree_of",
+]
 
-NAMES: Final = 100_000  # nodes of a study at most: 100 sites with 1,000 each
-LETTERS: Final = 100_000
+ALIGN: Final = -1  # the number of the exchange before the first sum, in which the sites agree on codes
+MANY: Final = 100_000  # nodes of a study at most: 100 sites with 1,000 each; letters in one message
 MOST: Final = 2**62
+Key = tuple[int, int]  # number of a sum, attempt
+Stage = Literal["loading", "waiting", "ready", "refused"]
+Standing = Literal["open", "known", "burnt", "ended"]
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
-class Hello:
+class Look:
     """A sign of life; ``books``: what is known of everybody's book (``privacy.watch``)."""
 
     full: bool = False
     books: bytes = b""
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Who takes part, by node; said once."""
-
-    begin: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,41 +82,23 @@ class Take:
     number: int
     attempt: int
     sites: tuple[str, ...]
-    begin: tuple[str, ...] = ()
+    begin: tuple[str, ...] = ()  # who takes part, by node; the same ever after
     opened: tuple[Opened, ...] = ()
     votes: Mapping[str, bytes] = field(default_factory=dict)
     agreed: Mapping[str, Any] = field(default_factory=dict)
-    commit: tuple[int, int] | None = None
     round: int = 0  # for the coordinator's own count of bytes
     books: bytes = b""
 
 
 @dataclass(frozen=True)
 class Mail:
-    """Letters of the sum that is open."""
+    """Letters of the sum that is open; ``late``: who has not written to you by now is late."""
 
     number: int
     attempt: int
-    letters: tuple[bytes, ...]
+    letters: tuple[bytes, ...] = ()
+    late: bool = False
     round: int = 0
-
-
-@dataclass(frozen=True)
-class Settle:
-    """Peers: whether the sum is known."""
-
-    number: int
-    attempt: int
-    sites: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """Peers: who has not written is late."""
-
-    number: int
-    attempt: int
-    sites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,54 +109,105 @@ class Close:
     opened: tuple[Opened, ...] = ()
     votes: Mapping[str, bytes] = field(default_factory=dict)
     agreed: Mapping[str, Any] = field(default_factory=dict)
-    commit: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
-class Align:
-    """One phase of agreeing on codes."""
+class Here:
+    """How a site stands."""
 
-    phase: str
-    attempt: int
-    sites: tuple[str, ...] = ()
+    stage: Stage
+    life: str = ""  # tells this process from the one before: asks that it took are lost with it
+    number: int = 0  # sums folded
+    prepared: Key | None = None  # the sum that it contributed to last, not folded yet
+    chain: bytes = b""  # peers: the chain after that sum, once it is known here and on disk
+    why: Why | None = None
+    setting: Mapping[str, Any] | None = None
+    noise: str = ""
+    books: bytes = b""
+
+
+@dataclass(frozen=True)
+class Letters:
+    """Letters to the coordinator, and how the exchange stands here."""
+
     letters: tuple[bytes, ...] = ()
-    axes: tuple[Mapping[str, Any], ...] = ()
+    vote: bytes = b""
+    standing: Standing = "open"
+    chain: bytes = b""  # peers: as in :class:`Here`
+    round: int = 0
+    books: bytes = b""
 
 
-Ask = Hello | Begin | Take | Mail | Settle | Deadline | Close | Align
-VERBS: Final[dict[str, type[Any]]] = {
-    "hello": Hello,
-    "begin": Begin,
-    "step": Take,
-    "mail": Mail,
-    "settle": Settle,
-    "deadline": Deadline,
-    "close": Close,
-    "align": Align,
-}
+@dataclass(frozen=True)
+class Behind:
+    """Sums folded here: fewer than asked about, or this attempt is not known here (any more)."""
+
+    number: int
 
 
-def read_ask(tree: Mapping[str, Any]) -> tuple[str, Ask]:
-    """Its id and the ask itself.
+@dataclass(frozen=True)
+class Differs:
+    """The public state after sum ``number`` is not bit for bit the coordinator's."""
 
-    >>> read_ask({"what": "mail", "id": "7", "number": 3, "attempt": 0, "letters": [b"x"]})
-    ('7', Mail(number=3, attempt=0, letters=(b'x',), round=0))
-    >>> read_ask({"what": "mail", "id": "7", "number": "3", "attempt": 0, "letters": [], "path": "/etc"})
+    number: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end: the vote for the last chain; the model where the coordinator saw no total."""
+
+    vote: bytes
+    result: Mapping[str, Any] | None = None
+    book: bytes = b""  # what the site signed of its book about this study
+    heads: Mapping[str, Any] = field(default_factory=dict)  # signed ends of the site's books, by node: receipts
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Working."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """This ask is refused; the site itself may be asked again."""
+
+    why: Why
+
+
+Ask = Look | Take | Mail | Close
+Answer = Here | Letters | Behind | Differs | Done | Busy | Refused
+ASKS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Ask)}
+ANSWERS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Answer)}
+
+
+def tree_of(message: Any) -> dict[str, Any]:
+    """A message as it travels."""
+    values = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    if "opened" in values:
+        values["opened"] = [o.pack() for o in values["opened"]]
+    return {"what": type(message).__name__.lower(), **values}
+
+
+def _read(kinds: Mapping[str, type[M]], tree: Any) -> M:
+    """The message of a tree.
+
+    >>> _read(ASKS, {"what": "mail", "number": 3, "attempt": 0, "letters": [b"x"]})
+    Mail(number=3, attempt=0, letters=(b'x',), late=False, round=0)
+    >>> _read(ASKS, {"what": "mail", "number": "3", "attempt": 0, "path": "/etc"})
     Traceback (most recent call last):
-    polyclinic.errors.MessageRefused: [PC610] an ask that cannot be read
+    polyclinic.errors.MessageRefused: [PC610] a message that cannot be read
       - unknown: path
       - number: not a whole number
     """
-    what = tree.get("what")
-    kind = VERBS.get(what) if isinstance(what, str) else None
-    id = tree.get("id", "")
-    if kind is None or not isinstance(id, str) or len(id) > 100:
-        raise MessageRefused("an ask of an unknown kind, or without a name of its own")
-    fields = {f.name: f for f in dataclasses.fields(kind)}
+    what = tree.get("what") if isinstance(tree, dict) else None
+    kind = kinds.get(what) if isinstance(what, str) else None
+    if kind is None:
+        raise MessageRefused("a message of an unknown kind")
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     needed = {
         n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     }
-    given = {k: v for k, v in tree.items() if k not in ("what", "id")}
+    given = {k: v for k, v in tree.items() if k != "what"}
     faults = [f"unknown: {k[:40]}" for k in given if k not in fields]
     faults += [f"missing: {k}" for k in sorted(needed - set(given))]
     values: dict[str, Any] = {}
@@ -155,8 +217,48 @@ def read_ask(tree: Mapping[str, Any]) -> tuple[str, Ask]:
         except ValueError as e:
             faults.append(f"{name}: {e}")
     if faults:
-        raise MessageRefused("an ask that cannot be read", faults=faults)
-    return id, kind(**values)
+        raise MessageRefused("a message that cannot be read", faults=faults)
+    return kind(**values)
+
+
+# ---- bytes: an ask is signed by the coordinator for one site; a site's letters and votes carry their own signatures
+
+
+def _signed(order: str, to: str, body: bytes) -> bytes:
+    return digest(["polyclinic/ask/2", order, to, hashlib.sha256(body).digest()])
+
+
+def seal_ask(identity: Identity, order: str, to: str, id: str, tree: Mapping[str, Any]) -> bytes:
+    """Bytes of an ask: 64 of signature, then the wire format. ``order``: the digest of the order that it belongs to."""
+    body = wire.encode({**tree, "id": id})
+    return identity.sign(_signed(order, to, body)) + body
+
+
+def open_ask(data: bytes, coordinator: str, order: str, me: str) -> tuple[str, Ask]:
+    """The ask and its id, if the coordinator (its key, hexadecimal) signed it for this site and order."""
+    if len(data) > wire.LIMIT + 64:
+        raise MessageRefused(f"an ask of {len(data):,} bytes exceeds the limit of {wire.LIMIT:,}")
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(coordinator))
+        key.verify(data[:64], _signed(order, me, data[64:]))
+    except (InvalidSignature, ValueError):
+        raise MessageRefused("an ask that the coordinator did not sign for this site and study") from None
+    tree = wire.decode(data[64:])
+    id = tree.pop("id", None) if isinstance(tree, dict) else None
+    if not isinstance(id, str) or len(id) > 100:
+        raise MessageRefused("an ask without a name of its own")
+    return id, _read(ASKS, tree)
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Bytes of an answer."""
+    return wire.encode(tree_of(answer))
+
+
+def read_answer(data: bytes) -> Answer:
+    """Inverse of :func:`encode_answer`; everything else is refused."""
+    answer: Answer = _read(ANSWERS, wire.decode(data))
+    return answer
 
 
 # ---- one reader for each field
@@ -174,60 +276,73 @@ def _count(value: Any) -> int:
     return int(value)
 
 
-def _list(value: Any, kind: type[Any], most: int) -> tuple[Any, ...]:
+def _list(value: Any, kind: type[Any], most: int = MANY) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple) or len(value) > most or any(type(v) is not kind for v in value):
         raise ValueError(f"not a list of {kind.__name__}")
     return tuple(value)
 
 
-def _truth(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("neither true nor false")
-    return value
+def _one(kind: type[Any], most: int = 100, *, none: bool = False) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if none and value is None:
+            return None
+        if type(value) is not kind or (kind in (str, bytes) and len(value) > most):
+            raise ValueError(f"not a {kind.__name__}, or too long")
+        return value
+
+    return read
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str or len(value) > 100:
-        raise ValueError("not a short text")
-    return value
+def _word(kind: Any, *, none: bool = False) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not (none and value is None) and (type(value) is not str or value not in get_args(kind)):
+            raise ValueError("not one of the known words")
+        return value
 
-
-def _bytes(value: Any) -> bytes:
-    if type(value) is not bytes:
-        raise ValueError("not bytes")
-    return value
+    return read
 
 
 def _totals(value: Any) -> tuple[Opened, ...]:
-    return tuple(Opened.read(v) for v in _list(value, dict, NAMES))
+    return tuple(Opened.read(v) for v in _list(value, dict))
 
 
 def _map(value: Any, kind: type[Any]) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > NAMES or any(type(v) is not kind for v in value.values()):
+    if not isinstance(value, dict) or len(value) > MANY or any(type(v) is not kind for v in value.values()):
         raise ValueError(f"not a map of {kind.__name__}")
     return dict(value)
 
 
-def _pair(value: Any) -> tuple[int, int] | None:
-    if value is None or value == []:
+def _pair(value: Any) -> Key | None:
+    if value is None:
         return None
-    number, attempt = _list(value, int, 2)
-    return number, attempt
+    if len(pair := _list(value, int, 2)) != 2:
+        raise ValueError("not a pair")
+    return pair[0], pair[1]
 
 
 READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "full": _truth,
-    "books": _bytes,
+    "full": _one(bool),
+    "late": _one(bool),
     "number": _whole,
     "attempt": _count,
     "round": _whole,
-    "sites": lambda v: _list(v, str, NAMES),
-    "begin": lambda v: _list(v, str, NAMES),
+    "sites": lambda v: _list(v, str),
+    "begin": lambda v: _list(v, str),
     "opened": _totals,
     "votes": lambda v: _map(v, bytes),
     "agreed": lambda v: _map(v, dict),
-    "commit": _pair,
-    "letters": lambda v: _list(v, bytes, LETTERS),
-    "axes": lambda v: _list(v, dict, 16),
-    "phase": _text,
+    "letters": lambda v: _list(v, bytes),
+    "stage": _word(Stage),
+    "standing": _word(Standing),
+    "why": _word(Why, none=True),
+    "life": _one(str),
+    "noise": _one(str, 1000),
+    "prepared": _pair,
+    "chain": _one(bytes),
+    "vote": _one(bytes),
+    "book": _one(bytes, wire.LIMIT),
+    "books": _one(bytes, wire.LIMIT),
+    "setting": _one(dict, none=True),
+    "result": _one(dict, none=True),
+    "heads": lambda v: _map(v, dict),
 }

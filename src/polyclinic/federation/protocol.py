@@ -99,6 +99,10 @@ class Method(ABC, Generic[P, Pub, Pri]):
         """Figures of merit of the round just finished, for history and progress (objective, residuals, ...)."""
         return {}
 
+    def settled(self, public: Pub) -> bool:
+        """Whether another start would be of no use, after one that ended like this."""
+        return False
+
     # ---- at a site
 
     @abstractmethod

@@ -7,7 +7,7 @@ answer to a question that nobody paid for. So an owner's rule, a budget that is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from polyclinic.errors import ConfigError, MessageRefused, ProtocolMismatch
 
@@ -42,7 +42,6 @@ def why_of(error: BaseException) -> Why:
     return "declined"
 
 
-def told(answer: Mapping[str, Any]) -> list[str]:
-    """What a site said, in words that the coordinator knows; a text of the site's own is not shown."""
-    found = answer.get("why")
-    return [SENTENCES[found]] if isinstance(found, str) and found in SENTENCES else []
+def told(why: Why | None) -> list[str]:
+    """What a site said, in words that the coordinator knows; a text of the site's own never comes."""
+    return [] if why is None else [SENTENCES[why]]

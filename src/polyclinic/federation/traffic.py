@@ -46,6 +46,15 @@ class Traffic:
         """Of what a site sent, ``size`` bytes were arrays of a model step."""
         self.payloads[site] += size
 
+    def add(self, other: Traffic) -> None:
+        """Count what another party counted."""
+        for (site, round_), size in other.up.items():
+            self.sent(site, round_, size)
+        for (site, round_), size in other.down.items():
+            self.received(site, round_, size)
+        for site, size in other.payloads.items():
+            self.payload(site, size)
+
     @property
     def bytes_up(self) -> int:
         """All bytes that left sites."""
@@ -101,7 +110,7 @@ class Traffic:
         for s, r, v in state["down"]:
             t.received(s, r, v)
         for s, v in state["payloads"].items():
-            t.payloads[s] += v
+            t.payload(s, v)
         return t
 
     def __repr__(self) -> str:

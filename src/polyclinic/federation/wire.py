@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgpack
@@ -20,6 +21,7 @@ import numpy as np
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation.protocol import Message
 from polyclinic.federation.weigh import weigh
+from polyclinic.tensors.files import atomic
 
 __all__ = [
     "LIMIT",
@@ -29,7 +31,9 @@ __all__ = [
     "decode_message",
     "encode",
     "encode_message",
+    "load",
     "pack",
+    "save",
     "size",
     "size_message",
     "unpack",
@@ -38,6 +42,7 @@ __all__ = [
 MAGIC: Final = b"PCW1"
 VERSION: Final = 1
 LIMIT: Final = 64 * 2**20  # bytes of one message
+KEPT: Final = 2**40  # ... and of a file of our own, which is none
 WEIGHT: Final = (
     3  # bytes of memory that the values of a header may take, for each byte of the message; arrays take one more
 )
@@ -128,6 +133,18 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
     if at != len(data):
         raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")
     return _fill(header["t"], arrays, 0)
+
+
+def save(path: Path, value: Any) -> None:
+    """Keep a tree of values in a file that only its owner reads: whole and on disk, or not there."""
+    with atomic(path) as temporary:
+        temporary.write_bytes(encode(value, limit=KEPT))
+        temporary.chmod(0o600)
+
+
+def load(path: Path) -> Any:
+    """Inverse of :func:`save`."""
+    return decode(path.read_bytes(), limit=KEPT)
 
 
 def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:

@@ -177,6 +177,10 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
             return 0.0
         return WANDERING if begun.kind == "random" else ARRIVED
 
+    def settled(self, public: Any) -> bool:
+        """From the Gram all starts were tried within it."""
+        return bool(public.start.kind != "random")
+
     def _runs(self, sites: Sequence[Site]) -> int:
         """One, where the starts are tried on the Gram or a model is given; else as many as asked for."""
         p = self.params

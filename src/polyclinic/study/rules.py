@@ -57,6 +57,10 @@ class Identity(Section):
         ge=0,
         description="Asynchronous (dpfact, localtf; plain): rounds a contribution may be old; needs a quorum.",
     )
+    lost: Literal["wait", "group", "show"] = Field(
+        "wait",
+        description="Exact secure sums between hosts that lose a site: wait; go on if three or more left; or without it, which shows its part.",
+    )
     key: str = Field("", max_length=200, description="Of the patients' halves; public, fixed before data are read.")
     replicate: int | None = Field(
         None, ge=0, le=20, description="Halvings on which phenotypes must come back; default 1 with [evaluate], else 0."

@@ -3,10 +3,8 @@
 Nothing here imports ``nvflare`` before it is needed, so the package works without the extra.
 
     enrolment   who takes part: the authority, keys born at the site, fingerprints; with invitation, reception, provisioning
-    order       a study signed by the coordinator, with its roster and fingerprints
-    desk        a hospital's half: answers the coordinator, talks to neighbours; kept: its own checkpoint
-    lead        the coordinator's half: deadlines, quorum, attempts, checkpoints; star and ring: with a coordinator's sum, without
-    pulse, thin who is there, and which arrays are there already and need not be sent again
+    worker      a hospital's half of a study (``federation.member``) in one thread
+    carry       the coordinator's half (``federation.driver``): its asks out, the answers back
     kit         FLARE's own files, written so that a site refuses code
     controller, executor, launcher      the only classes that FLARE sees
     aligning    codes without a public list are agreed on before the first sum

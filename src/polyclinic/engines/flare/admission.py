@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,12 +12,13 @@ import numpy as np
 from polyclinic import __version__
 from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
-from polyclinic.engines.flare.order import COORDINATOR, Order, read_order
 from polyclinic.engines.flare.retention import seconds
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.halves import names_of
-from polyclinic.federation.protocol import Method, Sum
+from polyclinic.federation.member import Seat
+from polyclinic.federation.order import COORDINATOR, LOSSES, Order, read_order
+from polyclinic.federation.protocol import Method
 from polyclinic.federation.sums import by_name
 from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy
@@ -30,20 +31,9 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.ingest import ingest
 from polyclinic.tensors.site import Site
 
-__all__ = ["Admission", "admit", "asked", "consent", "describe", "doubts", "hosted", "setting_tree"]
+__all__ = ["admit", "asked", "consent", "describe", "doubts", "hosted", "setting_tree"]
 
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
-
-
-@dataclass(frozen=True)
-class Admission:
-    """Everything a site needs for a study it has agreed to."""
-
-    method: Method[Any, Any, Any]
-    sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
-    adder: Sum
-    doors: dict[str, Door]
-    setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
 
 
 def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
@@ -67,6 +57,10 @@ def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
         faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
     elif order.alignment == "union" and folder.node.keys.get("alignment") != "union":
         faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
+    if order.lost == "show" and folder.node.keys.get("allow_shown") is not True:
+        faults.append(
+            "it goes on without a site that is lost, which shows its part; `[keys] allow_shown = true` allows that"
+        )
     word = consent(order, folder)
     if word is False:
         faults.append("the owner rejected this study")
@@ -97,7 +91,7 @@ def asked(folder: SiteFolder) -> list[Order]:
     return found
 
 
-def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> Admission:
+def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> Seat:
     """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
     home = private(folder.study(order.digest))
     write_json(home / "order.json", {"order": order.encode()})
@@ -144,7 +138,14 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
     adder = by_name(order.aggregation, identities=identities, **floor)
-    return Admission(method, hosted(site, tuple(doors)), adder, doors, _setting(order, method, site))
+    return Seat(
+        method,
+        hosted(site, tuple(doors)),
+        adder,
+        doors,
+        _setting(order, method, site),
+        policy_of(folder.node).min_sites,
+    )
 
 
 def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
@@ -158,7 +159,7 @@ def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
 
 
 def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], dict[str, Door]]:
-    method: Method[Any, Any, Any] = registry.federated(study)
+    method: Method[Any, Any, Any] = registry.ordered(study)
     limit = int(folder.node.keys.get("max_rounds", ROUNDS))
     if (method.params.rounds or 0) > limit:
         raise PolicyRefusal(
@@ -236,6 +237,7 @@ def describe(order: Order) -> dict[str, Any]:
         "privacy": privacy if privacy else "none: no bound on what the released sums reveal about a patient",
         "data": {k: order.study[k] for k in ("tensor", "features", "labels") if order.study.get(k)},
         "quorum": order.least,
+        **({} if order.lost == "wait" else {"lost": LOSSES[order.lost]}),
         "roster": {n: order.keys[n] for n in order.sites},
         "coordinator": order.keys[COORDINATOR],
     }

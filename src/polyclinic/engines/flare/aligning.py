@@ -1,256 +1,130 @@
-"""Agreeing on codes before the first sum, between hosts: both halves of it.
+"""Agreeing on codes before the first sum, between hosts: both halves of it, as mailboxes that the two ends of a study drive.
 
 A study whose modes have no public list says how: ``[tensor] alignment = "ring"`` (nobody learns a code, see
-``polyclinic.alignment.ring``) or ``"union"`` (every site shows its list of codes to all; the owner must allow it).
+``polyclinic.alignment.ring``) or ``"union"`` (every site shows its list of codes to all; the owner must allow it)::
 
-    start    coordinator -> sites   who takes part; ring: lists travel from site to site, sealed
-    tags     coordinator -> sites   ring: the finished tags; union: the list itself
-    places   coordinator -> site    ring: where each of its own codes stands; union: the common list
+    codes     site -> coordinator     union: its list of codes, in the clear
+    common    coordinator -> site     union: the union of all
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Literal, cast
 
 from polyclinic.alignment.ring import MOST, RingCoordinator, RingSite, place, step_of
 from polyclinic.alignment.union import to_axes, union
-from polyclinic.engines.flare.admission import Admission, hosted, setting_tree
-from polyclinic.engines.flare.folders import SiteFolder, append_event, read_json, write_json
-from polyclinic.engines.flare.order import COORDINATOR, Order
-from polyclinic.errors import MessageRefused, PeerLost
-from polyclinic.federation import wire
-from polyclinic.federation.envelope import Envelope
-from polyclinic.federation.protocol import Message, Roster
-from polyclinic.privacy.owner import policy_of
+from polyclinic.engines.flare.admission import hosted, setting_tree
+from polyclinic.federation.envelope import Envelope, Identity, Party
+from polyclinic.federation.member import Seat
+from polyclinic.federation.order import COORDINATOR, Order
+from polyclinic.federation.protocol import Exchange, Message, Roster, Total
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site
 
-if TYPE_CHECKING:
-    from polyclinic.engines.flare.lead import Lead
+__all__ = ["Modes", "SiteAligner", "office"]
 
-__all__ = ["SiteAlignment", "agree_on_codes"]
-
-ATTEMPTS: Final = 5
-EARLY: Final = 1024  # letters of neighbours kept before this site was asked to start
+Handlers = Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]
 
 
-def _roster(order: Order, sites: Sequence[str], attempt: int) -> Roster:
-    names = tuple(sorted(sites))
-    keys = {n: bytes.fromhex(order.keys[n]) for n in (*names, COORDINATOR)}
-    return Roster(names, COORDINATOR, threshold=len(names), attempt=attempt, keys=keys)
+class Modes:
+    """One mailbox for the exchanges of several modes."""
+
+    def __init__(self, parts: Mapping[str, Exchange]) -> None:
+        self.parts = parts
+
+    def start(self) -> list[Message]:
+        return [m for part in self.parts.values() for m in part.start()]
+
+    def receive(self, message: Message) -> list[Message]:
+        return self.parts[message.step.removeprefix("align ")].receive(message)
+
+    def deadline(self) -> list[Message]:
+        return [m for part in self.parts.values() for m in part.deadline()]
+
+    def result(self) -> Total | Literal["pending", "done", "burnt"]:
+        found = {part.result() for part in self.parts.values()}
+        return "burnt" if "burnt" in found else "pending" if "pending" in found else "done"
 
 
-class SiteAlignment:
-    """A hospital's half. What it has agreed on is kept in the study's folder, so that a restart changes nothing."""
+class _Union(Party):
+    """One end of the union of a mode: a site that shows its axis, or (without one) the coordinator."""
 
-    def __init__(self, order: Order, folder: SiteFolder, send: Callable[[list[Message]], Any]) -> None:
-        self.order, self.folder, self._send = order, folder, send
-        self.me = folder.node.name
-        self._rings: dict[str, RingSite] = {}  # by mode
-        self._tags: dict[str, Message] = {}
-        self._early: deque[Message] = deque(maxlen=EARLY)
-        self._lock = threading.RLock()
-        self._moved = threading.Condition(self._lock)
-        self._attempt = -1
-        self._own: Admission | None = None  # the site on its own codes
+    def __init__(self, envelope: Envelope, axis: Axis | None = None) -> None:
+        super().__init__(envelope)
+        self.axis, self.lists = axis, dict[str, Axis]()
 
-    @property
-    def _file(self) -> Path:
-        return self.folder.study(self.order.digest) / "codes.json"  # the owner's: which code stands where
+    def start(self) -> list[Message]:
+        return [] if self.axis is None else [self.envelope.seal(COORDINATOR, "codes", {"axis": self.axis.to_json()})]
 
-    def mine(self, m: Message) -> bool:
-        """Whether a letter belongs to the alignment."""
-        return m.step.startswith("align ")
+    def handlers(self) -> Handlers:
+        return {"codes": self._codes} if self.me == COORDINATOR else {"common": self._common}
 
-    def put(self, m: Message) -> None:
-        """A letter of a neighbour; one that comes before this site has started is kept."""
-        with self._moved:
-            if m.attempt != self._attempt:
-                self._early.append(m)
-                return
-            out = self._receive(m)
-            self._moved.notify_all()
-        self._send(out)
+    def _codes(self, sender: str, body: dict[str, Any]) -> list[Message]:
+        self.lists[sender] = Axis.from_json(body["axis"])
+        if len(self.lists) < len(self.roster.sites):
+            return []
+        self._result = "done"
+        common = union([self.lists[s] for s in self.roster.sites]).to_json()
+        return [self.envelope.seal(s, "common", {"axis": common}) for s in self.roster.sites]
 
-    def _receive(self, m: Message) -> list[Message]:
-        ring = self._rings.get(m.step.removeprefix("align "))
-        out = [] if ring is None else ring.receive(m)
-        for x in out:
-            if x.to == COORDINATOR:
-                self._tags[x.step.removeprefix("align ")] = x
-        return [x for x in out if x.to != COORDINATOR]
+    def _common(self, sender: str, body: dict[str, Any]) -> list[Message]:
+        self.axis, self._result = Axis.from_json(body["axis"]), "done"
+        return []
 
-    def answer(self, ask: Mapping[str, Any], protocol: str) -> tuple[dict[str, Any], Admission | None]:
-        """One ask of the coordinator; after the last the site stands on the common codes."""
-        phase, made = ask["phase"], self._own
-        if made is None:
-            raise MessageRefused(f"site {self.me!r} has nothing to align in study {self.order.id!r}")
-        site = next(iter(made.sites.values()))
-        modes = [a.name for a in site.counts().axes[1:] if a.vocabulary == "data"]
-        if phase == "start":
-            return self._start(ask, site, modes), None
-        if int(ask["attempt"]) != self._attempt:
-            return {"state": "lost"}, None
-        if phase == "tags":
-            return self._wait(site, modes, protocol), None
-        if phase == "places":
-            return self._finish(ask, made, site, modes, protocol)
-        raise MessageRefused(f"unknown phase {phase!r} of the alignment")
+    def deadline(self) -> list[Message]:
+        self._result = "burnt" if self._result == "pending" else self._result
+        return []
 
-    def _start(self, ask: Mapping[str, Any], site: Site, modes: list[str]) -> dict[str, Any]:
-        sites = tuple(str(s) for s in ask["sites"])
-        least = max(2, self.order.quorum, policy_of(self.folder.node).min_sites)
-        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < least:
-            raise MessageRefused(f"an alignment of {len(sites)} sites, of which the order knows not all, or too few")
-        most = int(self.folder.node.keys.get("max_codes", MOST))
-        with self._moved:
-            self._attempt, self._tags, self._rings = int(ask["attempt"]), {}, {}
-            out: list[Message] = []
-            if self.order.alignment == "ring":
-                roster = _roster(self.order, sites, self._attempt)
-                for mode in modes:
-                    codes = _axis(site, mode).labels or ()
-                    envelope = Envelope(self.me, roster, step_of(mode), self.folder.identity())
-                    self._rings[mode] = RingSite(envelope, mode, codes, most=most)
-                    out += self._rings[mode].start()
-            early, self._early = [m for m in self._early if m.attempt == self._attempt], deque(maxlen=EARLY)
-            for m in early:
-                out += self._receive(m)
-        self._send(out)
-        counts = {m: len(_axis(site, m).labels or ()) for m in modes}
-        append_event(self.folder.events, event="aligning", study=self.order.id, how=self.order.alignment, codes=counts)
-        return {"state": "done"}
 
-    def _wait(self, site: Site, modes: list[str], protocol: str) -> dict[str, Any]:
-        """Ring: wait until every list has come home. Union: the lists, which the owner allowed to show."""
-        if self.order.alignment == "union":
-            return {"state": "done", "axes": [_axis(site, m).to_json() for m in modes]}
-        end = time.monotonic() + self.order.deadline
-        with self._moved:
-            while len(self._tags) < len(modes):
-                left = end - time.monotonic()
-                if left <= 0:
-                    return {"state": "lost"}
-                self._moved.wait(left)
-            return {"state": "done", "mail": [wire.encode_message(self._tags[m], protocol) for m in modes]}
+def office(order: Order, roster: Roster, identity: Identity) -> Modes:
+    """The coordinator's side; on the ring it sees no code."""
+    kind = RingCoordinator if order.alignment == "ring" else _Union
+    return Modes({m: kind(Envelope(COORDINATOR, roster, step_of(m), identity)) for m in order.unlisted})
 
-    def _finish(
-        self, ask: Mapping[str, Any], made: Admission, site: Site, modes: list[str], protocol: str
-    ) -> tuple[dict[str, Any], Admission]:
-        agreed: dict[str, Any] = {}
-        if self.order.alignment == "union":
-            agreed = {m: Axis.from_json(a).to_json() for m, a in zip(modes, ask["axes"], strict=True)}
-        else:
-            with self._lock:
-                for raw in ask["letters"]:
-                    self._receive(wire.decode_message(bytes(raw), protocol))
-                waiting = [m for m in modes if self._rings[m].result() != "done"]
-                if waiting:
-                    raise MessageRefused(f"no places of {', '.join(waiting)} came")
-                agreed = {m: {"size": self._rings[m].size, "places": self._rings[m].places} for m in modes}
-                self._rings, self._tags = {}, {}
-        value = {"how": self.order.alignment, "attempt": self._attempt, "agreed": agreed}
-        after = self._apply(value, made)
-        write_json(self._file, value)
-        append_event(self.folder.events, event="aligned", study=self.order.id)
-        return {"state": "done"}, after
 
-    def kept(self, made: Admission) -> Admission:
-        """The site on the codes that it agreed on before, if it did; otherwise as it is, with its own codes."""
-        self._own = made
-        return self._apply(read_json(self._file), made) if self._file.exists() else made
+class SiteAligner:
+    """A hospital's half; ``most``: the longest list that it sends or helps on (the owner's ``max_codes``)."""
 
-    def _apply(self, value: Mapping[str, Any], made: Admission) -> Admission:
-        site = next(iter(made.sites.values()))
+    def __init__(self, order: Order, identity: Identity, most: int = MOST) -> None:
+        self.order, self.identity, self.most = order, identity, most
+
+    def side(self, seat: Seat, roster: Roster) -> Modes:
+        """The site's mailbox, on its own codes."""
+        made: dict[str, Exchange] = {}
+        for axis in next(iter(seat.sites.values())).counts().axes[1:]:
+            if axis.name in self.order.unlisted:
+                envelope = Envelope(self.identity.name, roster, step_of(axis.name), self.identity)
+                ring = self.order.alignment == "ring"
+                codes = axis.labels or ()
+                made[axis.name] = (
+                    RingSite(envelope, axis.name, codes, most=self.most) if ring else _Union(envelope, axis)
+                )
+        return Modes(made)
+
+    def agreed(self, side: Exchange, attempt: int) -> dict[str, Any]:
+        """Which code stands where: the owner's; or the common lists."""
+        found: dict[str, Any] = {}
+        for mode, part in cast(Modes, side).parts.items():
+            if isinstance(part, RingSite):
+                found[mode] = {"size": part.size, "places": part.places}
+            elif isinstance(part, _Union) and part.axis is not None:
+                found[mode] = part.axis.to_json()
+        return {"how": self.order.alignment, "attempt": attempt, "agreed": found}
+
+    def apply(self, agreed: Mapping[str, Any], seat: Seat) -> Seat:
+        """The site on the common codes; two agreements of the same size look alike, so the setting says which one this is."""
+        site, found = next(iter(seat.sites.values())), agreed["agreed"]
         tensor = site.counts()
-        if value["how"] == "union":
-            axes = [Axis.from_json(value["agreed"][a.name]) if a.name in value["agreed"] else None for a in tensor.axes]
-            site = to_axes(site, axes[1:])
+        if agreed["how"] == "union":
+            site = to_axes(site, [Axis.from_json(found[a.name]) if a.name in found else None for a in tensor.axes[1:]])
         else:
             for n, a in enumerate(tensor.axes):
-                if a.name in value["agreed"]:
-                    one = value["agreed"][a.name]
-                    tensor = place(tensor, n, {str(k): int(v) for k, v in one["places"].items()}, int(one["size"]))
+                if a.name in found:
+                    places = {str(k): int(v) for k, v in found[a.name]["places"].items()}
+                    tensor = place(tensor, n, places, int(found[a.name]["size"]))
             site = replace(site, tensor=tensor)
-        public = [_nameless(a) if value["how"] == "ring" else a for a in site.counts().axes[1:]]
-        # two agreements of the same size look alike, so the setting says which one this is
-        setting = {**setting_tree(site, public), "alignment": int(value["attempt"])}
-        return replace(made, sites=hosted(site, tuple(made.sites)), setting=setting)
-
-
-def _axis(site: Site, mode: str) -> Axis:
-    return next(a for a in site.counts().axes[1:] if a.name == mode)
-
-
-def _nameless(axis: Axis) -> Axis:
-    """What the coordinator may see of an axis of the ring: places. The names are the site's own codes."""
-    return replace(axis, names=None) if axis.vocabulary == "data" else axis
-
-
-def agree_on_codes(lead: Lead) -> None:
-    """The coordinator's half: bring all sites that are ready onto common codes, unless they are; it sees no code on the ring."""
-    sites = lead._ready()
-    marks = {(lead.pulse.last(s).get("setting") or {}).get("alignment") for s in sites}
-    if (lead.folder / "state.ckpt").exists() or (len(marks) == 1 and None not in marks):
-        return  # a sum was taken on these codes: nobody changes them any more
-    order = lead.order
-    if len(sites) < 2:
-        raise PeerLost(f"study {order.id!r}: {len(sites)} site is ready; agreeing on codes needs two")
-    failed: list[str] = []
-    for n in range(ATTEMPTS):
-        attempt = time.time_ns() // 1_000_000 + n  # never used before, also after a restart
-        failed = _attempt(lead, sites, {"what": "align", "attempt": attempt})
-        if not failed:
-            append_event(lead.events, event="aligned", how=order.alignment, sites=list(sites))
-            lead.pulse.look(sites)
-            return
-        append_event(lead.events, event="alignment failed", attempt=n, sites=failed)
-        lead._check_stop()
-    raise PeerLost(
-        f"study {order.id!r}: the sites could not agree on codes in {ATTEMPTS} attempts",
-        faults=[f"{s!r} did not answer in time" for s in failed],
-        hint="wait for them and resume: polyclinic coordinator resume",
-    )
-
-
-def _attempt(lead: Lead, sites: tuple[str, ...], common: dict[str, Any]) -> list[str]:
-    """One attempt with all sites; returns those that failed."""
-    answers: Mapping[str, Mapping[str, Any]] = {}
-    for ask in ({"phase": "start", "sites": list(sites)}, {"phase": "tags"}):
-        answers = lead._all(sites, {**common, **ask})
-        failed = [s for s, a in answers.items() if a["state"] != "done"]
-        if failed:
-            return failed
-    ring = lead.order.alignment == "ring"
-    letters = _ring(lead, answers, common["attempt"]) if ring else _union(answers)
-    done = {s: lead._all((s,), {**common, "phase": "places", **letters[s]})[s] for s in sites}
-    return [s for s, a in done.items() if a["state"] != "done"]
-
-
-def _ring(lead: Lead, answers: Mapping[str, Mapping[str, Any]], attempt: int) -> dict[str, dict[str, Any]]:
-    roster, protocol = _roster(lead.order, tuple(answers), attempt), lead._protocol
-    desks: dict[str, RingCoordinator] = {}
-    out: dict[str, list[bytes]] = {s: [] for s in answers}
-    for s in sorted(answers):
-        for raw in answers[s]["mail"]:
-            m = wire.decode_message(bytes(raw), protocol)
-            if m.sender != s:
-                raise MessageRefused(f"{s!r} sent a letter under the name of {m.sender!r}")
-            mode = m.step.removeprefix("align ")
-            if mode not in desks:
-                desks[mode] = RingCoordinator(Envelope(COORDINATOR, roster, step_of(mode), lead.identity))
-            for x in desks[mode].receive(m):
-                out[x.to].append(wire.encode_message(x, protocol))
-    return {s: {"letters": letters} for s, letters in out.items()}
-
-
-def _union(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    lists = [[Axis.from_json(a) for a in answers[s]["axes"]] for s in sorted(answers)]
-    common = [union(axes).to_json() for axes in zip(*lists, strict=True)]
-    return {s: {"axes": common} for s in answers}
+        hidden = agreed["how"] == "ring"  # the names are the site's own codes: others see places
+        axes = [replace(a, names=None) if hidden and a.vocabulary == "data" else a for a in site.counts().axes[1:]]
+        setting = {**setting_tree(site, axes), "alignment": int(agreed["attempt"])}
+        return replace(seat, sites=hosted(site, tuple(seat.sites)), setting=setting)

@@ -1,4 +1,4 @@
-"""The class that FLARE runs at the coordinator: hands bytes between FLARE and the lead of a study."""
+"""The class that FLARE runs at the coordinator: hands bytes between FLARE and the driver of a study."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.executor import ASK
 from polyclinic.engines.flare.folders import FULL, CoordinatorFolder, alone, append_event, write_json
-from polyclinic.engines.flare.leads import lead_for
-from polyclinic.engines.flare.order import read_order
 from polyclinic.engines.flare.result import write_outcome
 from polyclinic.errors import PolyclinicError
+from polyclinic.federation.order import read_order
 from polyclinic.tensors.blas import one_thread
 
 __all__ = ["COORDINATOR_FOLDER", "StudyController"]
@@ -81,10 +81,9 @@ class StudyController(Controller):  # type: ignore[misc]
                 spare.write_bytes(bytes(SPARE))
                 for stray in run.glob(".*.ckpt.*"):  # a file that was being written when the process was killed
                     stray.unlink(missing_ok=True)
-                lead = lead_for(order, folder.identity(), run, ask, stopped)
-                outcome = lead.run()
-                write_outcome(run, outcome)
-                write_json(run / "status.json", {**status, "state": "finished", "refused": lead.refused})
+                driver = driver_of(order, folder.identity(), run)
+                write_outcome(run, carry(driver, ask, stopped))
+                write_json(run / "status.json", {**status, "state": "finished", "refused": driver.refused})
                 # last: killed before this, the study ends once more, the same
                 (run / "state.ckpt").unlink(missing_ok=True)
         except PolyclinicError as e:

@@ -22,10 +22,10 @@ from polyclinic.engines.flare.enrolment import (
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, private, read_json, write_json, write_key
 from polyclinic.engines.flare.invitation import DAYS, Entry, entries, invite, put
 from polyclinic.engines.flare.kit import ADMIN, PROJECT, admin_kit, server_kit
-from polyclinic.engines.flare.order import Order, make_order
 from polyclinic.engines.flare.provisioning import approve_zip, describe_authority
 from polyclinic.errors import ConfigError
 from polyclinic.federation.envelope import Identity, digest
+from polyclinic.federation.order import Order, make_order
 from polyclinic.study import Study
 
 __all__ = ["approve", "approve_site", "found", "reject", "revoke_on_file", "roster", "sign_study", "waiting"]
@@ -200,7 +200,7 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
     sites = folder.approved()
     if not sites:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
-    method = registry.federated(study)
+    method = registry.ordered(study)
     by_name(method.params.aggregation)
     if getattr(study, method.needs) is None:
         what, example = NEEDS[method.needs]
@@ -209,8 +209,6 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
             faults=[f"[{method.needs}] is missing"],
             hint=f"[{method.needs}] {example}",
         )
-    if getattr(method.params, "n_starts", 1) > 1 and method.name != "mixture":
-        raise ConfigError(f"n_starts = {method.params.n_starts}: one order is one start", hint="starts.sign_starts")
     id = f"{re.sub(r'[^A-Za-z0-9]+', '-', study.name).strip('-').lower()[:40]}-{secrets.token_hex(4)}"
     order = make_order(study, id, {n: s["key"] for n, s in sites.items()}, folder.identity())
     run = private(folder.run(id))

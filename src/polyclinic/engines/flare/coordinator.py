@@ -19,7 +19,6 @@ from polyclinic.engines.flare.folders import (
 )
 from polyclinic.engines.flare.invitation import entries
 from polyclinic.engines.flare.kit import inside
-from polyclinic.engines.flare.order import Order, read_order
 from polyclinic.engines.flare.processes import (
     Recorded,
     alive,
@@ -33,6 +32,7 @@ from polyclinic.engines.flare.processes import (
 )
 from polyclinic.engines.flare.session import connected, quiet, session
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
+from polyclinic.federation.order import Order, read_order
 
 __all__ = ["need_running", "order_of", "prune", "readmit", "revoke", "start", "state_of", "status", "stop"]
 

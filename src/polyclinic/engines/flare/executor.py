@@ -1,4 +1,4 @@
-"""The class that FLARE runs at a site: hands bytes between FLARE and the site's desk. It is the only class a job may name."""
+"""The class that FLARE runs at a site: hands bytes between FLARE and the site's half of a study. It is the only class a job may name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from polyclinic.engines.flare.desk import Desk
 from polyclinic.engines.flare.folders import SiteFolder, append_event
-from polyclinic.engines.flare.order import read_order
+from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import PolyclinicError
-from polyclinic.federation import wire
+from polyclinic.federation.messages import Here, encode_answer
+from polyclinic.federation.order import read_order
 from polyclinic.federation.refusals import Why, why_of
 
 __all__ = ["ASK", "NODE", "PUT", "StudyExecutor"]
@@ -38,7 +38,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
     def __init__(self, order: str) -> None:
         super().__init__()
         self._order = order
-        self._desk: Desk | None = None
+        self._worker: Worker | None = None
         self._refusal: Why = "malformed"
         self._engine: Any = None
         self.register_event_handler(EventType.START_RUN, self._start)
@@ -48,7 +48,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
         folder = SiteFolder.of(Path(os.environ[NODE]))
         try:
             order = read_order(self._order, bytes.fromhex(folder.read_invite()["coordinator"]))
-            self._desk = Desk(order, folder, self._post)
+            self._worker = Worker(order, folder, self._post)
         except PolyclinicError as e:
             self._refusal = why_of(e)
             job = str(fl_ctx.get_job_id())
@@ -60,17 +60,17 @@ class StudyExecutor(Executor):  # type: ignore[misc]
 
     def _on_ask(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         reply = make_reply(ReturnCode.OK)
-        if self._desk is None:
-            reply["blob"] = wire.encode({"state": "refused", "why": self._refusal})
+        if self._worker is None:
+            reply["blob"] = encode_answer(Here("refused", why=self._refusal))
         else:
             blob = request.get("blob")
-            reply["blob"] = self._desk.answer(blob if isinstance(blob, bytes) else b"")
+            reply["blob"] = self._worker.answer(blob if isinstance(blob, bytes) else b"")
         return reply
 
     def _on_put(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         blob = request.get("blob")
-        if self._desk is not None and isinstance(blob, bytes):
-            self._desk.put(blob)
+        if self._worker is not None and isinstance(blob, bytes):
+            self._worker.put(blob)
         return make_reply(ReturnCode.OK)
 
     def _post(self, to: str, data: bytes) -> None:

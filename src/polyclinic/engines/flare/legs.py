@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from polyclinic.engines.flare.coordinator import progress, seen
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
-from polyclinic.engines.flare.order import Order
 from polyclinic.engines.flare.processes import Recorded, alive, wait_for
 from polyclinic.engines.flare.session import connected, quiet, session, submit
 from polyclinic.errors import PeerLost
+from polyclinic.federation.order import Order
 
 __all__ = ["follow"]
 

@@ -26,12 +26,12 @@ from polyclinic.engines.flare.folders import (
 )
 from polyclinic.engines.flare.invitation import read_invite
 from polyclinic.engines.flare.kit import site_kit
-from polyclinic.engines.flare.order import read_order
 from polyclinic.engines.flare.processes import alive, recorded
 from polyclinic.engines.flare.provisioning import package, request_zip
 from polyclinic.engines.flare.reception import call
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
+from polyclinic.federation.order import read_order
 from polyclinic.privacy.lines import Accept, Refuse, Withdraw
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.owner import ledger_of, outbox_of, policy_of

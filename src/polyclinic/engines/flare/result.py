@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from base64 import b64decode
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from polyclinic.engines.flare.desk import setting_from
-from polyclinic.engines.flare.folders import read_json, write_json
-from polyclinic.engines.flare.order import Order
+from polyclinic.engines import registry
+from polyclinic.engines.flare.folders import private, read_json
 from polyclinic.federation import wire
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.fold import Outcome, setting_from
+from polyclinic.federation.order import Order
 from polyclinic.federation.protocol import Method, Release
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.head import heads_of
 from polyclinic.privacy.studybook import StudyBook
-from polyclinic.tensors.files import atomic
 
-__all__ = ["read_books", "read_outcome", "write_books", "write_outcome"]
-
-LIMIT: Final = 2**40
+__all__ = ["read_books", "read_model", "read_outcome", "write_outcome"]
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> Path:
@@ -42,15 +38,13 @@ def write_outcome(folder: Path, outcome: Outcome) -> Path:
         "heads": {n: asdict(h) for n, h in outcome.heads.items()},
     }
     path = folder / "outcome.ckpt"
-    with atomic(path) as temporary:
-        temporary.write_bytes(wire.encode(value, limit=LIMIT))
-        temporary.chmod(0o600)
+    wire.save(path, value)
     return path
 
 
 def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
     """The outcome of a finished study; private states and memberships stayed at the sites, so there are none."""
-    value = wire.decode((folder / "outcome.ckpt").read_bytes(), limit=LIMIT)
+    value = wire.load(folder / "outcome.ckpt")
     return Outcome(
         wire.unpack(method.Public, value["public"]),
         {},
@@ -66,13 +60,6 @@ def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
     )
 
 
-def write_books(folder: Path, order: Order, books: Mapping[str, bytes]) -> None:
-    """Keep what the sites signed of their books, with the keys to check it by."""
-    keys = {s: order.keys[s] for s in order.sites}
-    packed = {s: b64encode(b).decode() for s, b in sorted(books.items())}
-    write_json(folder / "books.json", {"order": order.digest, "keys": keys, "books": packed})
-
-
 def read_books(folder: Path) -> tuple[StudyBook, ...]:
     """The signed books of a run that hold."""
     if not (folder / "books.json").exists():
@@ -80,3 +67,10 @@ def read_books(folder: Path) -> tuple[StudyBook, ...]:
     value = read_json(folder / "books.json")
     keys = {s: bytes.fromhex(k) for s, k in value["keys"].items()}
     return StudyBook.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))
+
+
+def read_model(folder: Path, order: Order) -> Any:
+    """The method of a finished study with its results, the model itself among them."""
+    method = registry.ordered(order.parsed(private(folder / "files")))
+    method.publish(read_outcome(folder, method))
+    return method

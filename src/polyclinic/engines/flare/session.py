@@ -14,8 +14,8 @@ from typing import Any
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import CoordinatorFolder
 from polyclinic.engines.flare.kit import ADMIN, job_folder
-from polyclinic.engines.flare.order import Order
 from polyclinic.errors import PeerLost
+from polyclinic.federation.order import Order
 
 __all__ = ["connected", "quiet", "session", "submit"]
 

@@ -31,7 +31,7 @@ from polyclinic.study import Study
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
 
-__all__ = ["COORDINATOR", "Order", "host", "make_order", "read_order"]
+__all__ = ["COORDINATOR", "LOSSES", "Order", "host", "make_order", "read_order"]
 
 COORDINATOR: Final = "coordinator"
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
@@ -44,6 +44,12 @@ FILE: Final = re.compile(r"[0-9a-f]{64}\.csv")  # SHA-256 of the text
 FILES, EACH, TEXTS = 32, 8 * 2**20, 16 * 2**20  # files of an order, bytes of one, bytes of all
 SITES: Final = 500
 LONGEST: Final = 7 * 86_400.0  # seconds that a sum may wait
+LOSSES: Final = {  # what becomes of exact secure sums when a site is lost, as owners and cards read it
+    "wait": "exact sums wait for a site that is lost",
+    "group": "exact sums go on where at least three sites left together",
+    "show": "exact sums go on without a site that is lost: whoever sees the totals can compute the contribution of that site",
+}
+TOGETHER: Final = 3  # sites that leave a frozen set at once: one colluder, and two others among whom one is hidden
 LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
 
 
@@ -60,6 +66,7 @@ class Order:
     edges: tuple[tuple[str, str], ...] = ()
     staleness: int | None = None
     per_site: int = 1  # nodes that each site hosts
+    lost: str = "wait"  # when a site of an exact secure sum is lost: "wait", "group" or "show", see :meth:`may_count`
     polyclinic: str = __version__
     signature: str = field(default="", compare=False)
 
@@ -74,11 +81,21 @@ class Order:
         return str(self.study["method"].get("aggregation", "plain"))
 
     @property
+    def peers(self) -> bool:
+        """Whether letters go from site to site, and every site adds for itself."""
+        return self.aggregation in ("subspace", "cycle")
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Modes without a public list of codes."""
+        rule = self.study.get("tensor") or {}
+        return tuple(m for m in rule.get("modes", ()) if m not in rule.get("vocabulary", {}))
+
+    @property
     def alignment(self) -> str | None:
         """How the sites agree on codes before the first sum; None where every mode has a public list."""
-        rule = self.study.get("tensor") or {}
-        open_ = [m for m in rule.get("modes", ()) if m not in rule.get("vocabulary", {})]
-        return str(rule["alignment"]) if open_ and rule.get("alignment") in ALIGNMENTS else None
+        how = (self.study.get("tensor") or {}).get("alignment")
+        return str(how) if self.unlisted and how in ALIGNMENTS else None
 
     def body(self) -> dict[str, Any]:
         """What is signed."""
@@ -111,6 +128,7 @@ class Order:
             f"deadline {self.deadline!r}": math.isfinite(self.deadline) and 0 < self.deadline <= LONGEST,
             f"{self.per_site!r} nodes a site": 1 <= self.per_site <= 1000,
             f"staleness {self.staleness!r}": self.staleness is None or 0 <= self.staleness <= 1000,
+            f"lost = {self.lost!r}": self.lost in LOSSES,
         }
         found = [what for what, good in checks.items() if not good]
         found += [
@@ -132,10 +150,9 @@ class Order:
     def roster(self, sites: Iterable[str], attempt: int, *, paid: bool = True) -> Roster:
         """The pinned roster of one attempt; ``sites`` may leave out who refused. A hosted node has its host's key.
 
-        A secure sum without noise (``paid`` false) needs everybody: with one site fewer than the sum before, that site's
-        contribution is the difference of the two, nearly; so it waits for a site that is lost.
+        A secure sum without noise (``paid`` false) needs everybody of the attempt, unless the order says ``lost = "show"``.
         """
-        star = self.aggregation not in ("subspace", "cycle")
+        star, all_ = not self.peers, self.secure and not paid and self.lost != "show"
         nodes = self.nodes(sites)
         here = set(nodes)
         edges = frozenset((a, b) for a, b in self.edges if a in here and b in here)
@@ -144,10 +161,21 @@ class Order:
             nodes,
             COORDINATOR if star else None,
             edges,
-            threshold=self.least if star and (paid or not self.secure) else len(nodes),
+            threshold=self.least if star and not all_ else len(nodes),
             attempt=attempt,
             keys={n: bytes.fromhex(self.keys[host(n)]) for n in names},
         )
+
+    def may_count(self, sites: Iterable[str], before: Iterable[str]) -> bool:
+        """Whether an exact secure sum may be taken over these sites after one over those ``before`` it.
+
+        Near convergence a contribution hardly changes: that of one site that left is the difference of two sums, to three
+        digits. ``"wait"``: nobody may leave. ``"group"``: so many at once that each is hidden among two others, also from
+        one that pools with the coordinator; for good. ``"show"``: anybody, and the owners are told.
+        """
+        now, then = set(sites), set(before)
+        together = self.lost == "group" and len(then - now) >= TOGETHER
+        return self.lost == "show" or (now <= then and (now == then or together))
 
     @property
     def secure(self) -> bool:
@@ -249,6 +277,12 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
             f"every sum needs {quorum} sites, and the roster has {len(names)}",
             hint="lower [study] quorum, or approve more sites; secure sums need at least 3",
         )
+    lost = study.study.lost
+    if lost != "wait" and adder != "masked":
+        raise ConfigError(
+            f"study {study.name!r}: lost = {lost!r} is for aggregation = 'masked'",
+            hint="plain and robust sums go on with the quorum; subspace and cycle need every site",
+        )
     staleness = study.study.staleness
     if staleness is not None and (adder != "plain" or study.chosen().name.lower() not in ASYNCHRONOUS):
         raise ConfigError(
@@ -265,6 +299,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
         edges,
         staleness,
         per_site,
+        lost,
     )
     if faults := order.faults():
         raise ConfigError(f"study {study.name!r} cannot be ordered", faults=faults)

@@ -6,14 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.engines.flare.folders import private
 from polyclinic.federation import wire
 from polyclinic.federation.certificate import Opened
-from polyclinic.tensors.files import atomic
 
 __all__ = ["Totals"]
 
-LIMIT: Final = 2**40
 AT_ONCE: Final = 32 * 2**20  # bytes of totals in one message, about; the rest in the next
 
 
@@ -28,44 +25,34 @@ class Totals:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._last: tuple[int, dict[str, Any]] | None = None  # the one that everybody asks for
+        self._last: Opened | None = None  # the one that everybody asks for
         self.states = False  # whether a site's bits ever differed: then public states are kept, too
 
-    def put(self, opened: Opened, public: Any) -> None:
+    def put(self, opened: Opened, public: Any = None) -> None:
         """Keep one; on disk before the next sum begins."""
-        tree = opened.pack()
-        private(self.folder)
-        self._write(self.folder / f"{opened.number}.ckpt", tree)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        wire.save(self.folder / f"{opened.number}.ckpt", opened.pack())
         if self.states:
-            self._write(self.folder / f"{opened.number}.state.ckpt", wire.pack(public))
-        self._last = (opened.number, tree)
+            wire.save(self.folder / f"{opened.number}.state.ckpt", wire.pack(public))
+        self._last = opened
 
-    def _write(self, path: Path, tree: Any) -> None:
-        with atomic(path) as temporary:
-            temporary.write_bytes(wire.encode(tree, limit=LIMIT))
-            temporary.chmod(0o600)
-
-    def since(self, number: int, end: int) -> list[dict[str, Any]]:
+    def since(self, number: int, end: int) -> tuple[Opened, ...]:
         """Sums ``number`` to ``end - 1``, as many as one message carries."""
-        found: list[dict[str, Any]] = []
+        found: list[Opened] = []
         size = 0
         for k in range(max(0, number), end):
-            if self._last is not None and self._last[0] == k:
-                tree = self._last[1]
-                more = sum(a.nbytes for a in (*tree["arrays"].values(), tree["words"]) if a is not None)
-            else:
-                data = (self.folder / f"{k}.ckpt").read_bytes()
-                tree, more = wire.decode(data, limit=LIMIT), len(data)
-            if found and size + more > AT_ONCE:
+            last = self._last
+            one = last if last is not None and last.number == k else Opened.read(wire.load(self.folder / f"{k}.ckpt"))
+            size += sum(a.nbytes for a in (*one.total.arrays.values(), one.words) if a is not None)
+            if found and size > AT_ONCE:
                 break
-            found.append(tree)
-            size += more
-        return found
+            found.append(one)
+        return tuple(found)
 
     def state(self, number: int) -> Any | None:
         """The public state after a sum, where it was kept."""
         path = self.folder / f"{number}.state.ckpt"
-        return wire.decode(path.read_bytes(), limit=LIMIT) if path.exists() else None
+        return wire.load(path) if path.exists() else None
 
     def prune(self, number: int) -> None:
         """Forget sums before ``number``: every site has folded them."""
