@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hostile_world import World
 
-from polyclinic.federation import driver
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.errors import PeerLost
+from polyclinic.federation import driver
 from polyclinic.privacy.owner import ledger_of, witness_of
 
 METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'

@@ -8,9 +8,9 @@ import json
 import pytest
 from tests.attacks.hostile_world import World, hospitals
 
-from polyclinic.engines.flare.worker import Worker
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.result import read_outcome, write_outcome
+from polyclinic.engines.flare.worker import Worker
 from polyclinic.engines.registry import federated
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Study
