@@ -15,6 +15,7 @@ from polyclinic.engines.flare.folders import SiteFolder, append_event, private, 
 from polyclinic.engines.flare.retention import seconds
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
+from polyclinic.federation.floor import Floor
 from polyclinic.federation.halves import names_of
 from polyclinic.federation.member import Seat
 from polyclinic.federation.order import COORDINATOR, LOSSES, Order, read_order
@@ -132,7 +133,8 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     device.use_device(folder.node.site.device)
     site = ingest(folder.node, study, private(home / "data"), events=False).site
     agree(site.patients)
-    if isinstance(method, Whole) and method.exact_findings:  # one set of people, however many nodes it is split among
+    whole = method.method if isinstance(method, Floor) else method
+    if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
