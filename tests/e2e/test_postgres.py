@@ -20,6 +20,7 @@ from polyclinic.events.engine import session
 from polyclinic.events.protocol import opt_out
 from polyclinic.events.pushdown import pushed_down
 from polyclinic.events.source import open_source
+from polyclinic.events.table import _early
 from polyclinic.study import Node, Study
 from polyclinic.tensors.ingest import Ingested, ingest
 
@@ -248,3 +249,130 @@ def test_rows_that_a_protocol_leaves_out_stay_in_the_database_and_are_counted_th
     assert manifests[0]["steps"] == manifests[1]["steps"]
     # What travelled is what the protocol keeps, and rows with a reason of their own to be dropped.
     assert manifests[1]["attrition"][-2]["rows"] <= travelled[1] < travelled[0] / 2
+
+
+RELATIVE = [
+    {
+        "cohort": {"first": {"visits": ["outpatient"]}, "age": [2, 80]},
+        "time": {"before": 2000, "after": 3000},
+    },
+    {"time": {"start": date(2011, 1, 1), "before": 100, "after": 900}, "visits": {"types": ["outpatient"]}},
+    {"cohort": {"definition": 5, "age": [0, 90]}, "time": {"before": 1000, "after": 365}},
+]
+
+
+@pytest.mark.parametrize("protocol", RELATIVE, ids=["first visit", "period and types", "COHORT table"])
+def test_an_index_date_is_sent_to_the_database_and_the_rows_around_it_travel(
+    cdm: dict[str, dict[str, Any]], postgres: str, tmp_path: Path, protocol: dict[str, Any]
+) -> None:
+    rows = "SELECT 5, person_id, min(visit_start_date), max(visit_end_date) FROM {} WHERE person_id % 2 = 0 GROUP BY person_id"
+    names = "(cohort_definition_id INTEGER, subject_id BIGINT, cohort_start_date DATE, cohort_end_date DATE)"
+    with psycopg.connect(postgres) as link, duckdb.connect(cdm["duckdb"]["database"]) as con:
+        for db, place in ((link, "cdm."), (con, "")):
+            db.execute(f"DROP TABLE IF EXISTS {place}cohort")
+            db.execute(f"CREATE TABLE {place}cohort {names}")
+            db.execute(f"INSERT INTO {place}cohort {rows.format(f'{place}visit_occurrence')}")
+        link.commit()
+    (tmp_path / "optout.csv").write_text("patient\n1\n2\n")
+    asked = Study.parse(
+        {"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"], "window": "patient"}, **protocol}
+    )
+    manifests, travelled = [], []
+    for kind in ("duckdb", "postgresql"):
+        node = Node.parse(
+            {
+                "site": {"name": "a"},
+                "source": {"kind": "omop", **cdm[kind]},
+                "exclude": {"patients": "optout.csv"},
+            },
+            folder=tmp_path,
+        )
+        manifests.append(ingest(node, asked, tmp_path / kind).manifest)
+        with session(tmp_path / f"{kind}-open") as (con, _):
+            opt_out(con, node)
+            opened = open_source(con, node, None, pushed_down(con, node, asked, _early(con, node, asked)))
+            travelled.append(sum((con.execute(q).fetchone() or (0,))[0] for q in opened.rows.values()))
+            for table in ("person", "visit_occurrence", "observation_period"):
+                mine = con.execute(f"SELECT count(*) FROM {table} WHERE person_id IN (1, 2)").fetchone()
+                assert (mine == (0,)) is (kind == "postgresql")
+    for key in ("attrition", "steps", "labels"):
+        assert manifests[0][key] == manifests[1][key]
+    assert manifests[0]["outputs"]["tensor.npz"] == manifests[1]["outputs"]["tensor.npz"]
+    read = [s for s in manifests[1]["steps"] if s["step"].startswith("read ")]
+    dirty = sum(sum(s["dropped"].values()) for s in read)
+    assert manifests[1]["attrition"][-2]["rows"] <= travelled[1] <= manifests[1]["attrition"][-2]["rows"] + dirty
+    assert travelled[1] < travelled[0]
+
+
+def test_mimic_in_a_database_leaves_out_who_opted_out_and_other_years(
+    data_path: Find, postgres: str, tmp_path: Path
+) -> None:
+    folder = data_path("mimic3_demo")
+    tables = [
+        "patients",
+        "admissions",
+        "icustays",
+        "diagnoses_icd",
+        "procedures_icd",
+        "prescriptions",
+        "d_icd_diagnoses",
+        "d_icd_procedures",
+    ]
+    with duckdb.connect() as con, psycopg.connect(postgres) as link:
+        link.execute("DROP SCHEMA IF EXISTS mimic CASCADE")
+        link.execute("CREATE SCHEMA mimic")
+        for name in tables:
+            con.execute(f"CREATE TABLE {name} AS SELECT * FROM read_csv('{folder / name.upper()}.csv.gz')")
+            if name.endswith("_icd"):  # codes are texts: 0389 keeps its zero
+                con.execute(
+                    f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM read_csv('{folder / name.upper()}.csv.gz', "
+                    "types = {'icd9_code': 'VARCHAR'})"
+                )
+            if name.startswith("d_icd"):
+                con.execute(
+                    f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM read_csv('{folder / name.upper()}.csv.gz', all_varchar = true)"
+                )
+            con.execute(f"COPY {name} TO '{tmp_path}/{name}.csv' (HEADER)")
+            typed = ", ".join(
+                f'"{c[0]}" {c[1].replace("DOUBLE", "NUMERIC")}' for c in con.execute(f"DESCRIBE {name}").fetchall()
+            )
+            link.execute(f"CREATE TABLE mimic.{name} ({typed})")
+            with link.cursor().copy(f"COPY mimic.{name} FROM STDIN (FORMAT csv, HEADER)") as copy:
+                copy.write((tmp_path / f"{name}.csv").read_bytes())
+        someone = [
+            r[0] for r in con.execute("SELECT DISTINCT subject_id FROM admissions ORDER BY 1 LIMIT 3").fetchall()
+        ]
+        link.commit()
+    (tmp_path / "optout.csv").write_text("patient\n" + "".join(f"{p}\n" for p in someone))
+    asked = Study.parse(
+        {
+            "study": {"name": "s"},
+            "tensor": {"modes": ["drug", "diagnosis"], "count": "product"},
+            "time": {"start": date(2130, 1, 1), "end": date(2170, 12, 31)},
+            "labels": {"outcome": "mortality"},
+        }
+    )
+    (tmp_path / "few").mkdir()
+    for name in tables:
+        shutil.copy(tmp_path / f"{name}.csv", tmp_path / "few" / f"{name}.csv")
+    manifests, travelled = [], []
+    for place in ({"folder": "few"}, {"url": postgres, "schema": "mimic"}):
+        node = Node.parse(
+            {"site": {"name": "a"}, "source": {"kind": "mimic3", **place}, "exclude": {"patients": "optout.csv"}},
+            folder=tmp_path,
+        )
+        manifests.append(ingest(node, asked, tmp_path / f"out-{len(manifests)}").manifest)
+        with session(tmp_path / f"open-{len(manifests)}") as (con, _):
+            opt_out(con, node)
+            opened = open_source(con, node, None, pushed_down(con, node, asked))
+            travelled.append(sum((con.execute(q).fetchone() or (0,))[0] for q in opened.rows.values()))
+            if "url" in place:
+                listed = ", ".join(map(str, someone))
+                for table in ("admissions", "patients", "diagnoses_icd", "prescriptions"):
+                    assert con.execute(f"SELECT count(*) FROM {table} WHERE subject_id IN ({listed})").fetchone() == (
+                        0,
+                    )
+    for key in ("attrition", "steps", "labels"):
+        assert manifests[0][key] == manifests[1][key], key
+    assert manifests[0]["outputs"]["tensor.npz"] == manifests[1]["outputs"]["tensor.npz"]
+    assert manifests[1]["attrition"][-2]["rows"] <= travelled[1] < travelled[0]

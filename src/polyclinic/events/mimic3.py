@@ -5,22 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.events.engine import Connection
+from polyclinic.events.pushdown import Keys, Push
 from polyclinic.events.source import Opened, Tabular
 from polyclinic.events.tables import Table
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
 
+ADMITTED = ("admissions", "admittime")
+
+
+def _keys(code: str, *times: str, via: tuple[str, str] | None = None) -> Keys:
+    return Keys("subject_id", "hadm_id", times, code, code, via)
+
+
 MIMIC3 = Tabular(
     "mimic3",
     tables=(
-        Table("admissions", "subject_id hadm_id admittime dischtime hospital_expire_flag", "deathtime admission_type"),
-        Table("patients", "subject_id", "dob", optional=True),
+        Table(
+            "admissions",
+            "subject_id hadm_id admittime dischtime hospital_expire_flag",
+            "deathtime admission_type",
+            patient="subject_id",
+        ),
+        Table("patients", "subject_id", "dob", optional=True, patient="subject_id"),
         Table("icustays", "hadm_id first_careunit intime"),
-        Table("diagnoses_icd", "subject_id hadm_id icd9_code"),
-        Table("procedures_icd", "subject_id hadm_id icd9_code"),
-        Table("prescriptions", "subject_id hadm_id startdate drug", optional=True),
-        Table("labevents", "subject_id hadm_id itemid charttime valuenum flag", optional=True),
+        Table("diagnoses_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
+        Table("procedures_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
+        Table("prescriptions", "subject_id hadm_id startdate drug", optional=True, keys=_keys("drug", "startdate")),
+        Table(
+            "labevents",
+            "subject_id hadm_id itemid charttime valuenum flag",
+            optional=True,
+            keys=_keys("itemid", "charttime"),
+        ),
         Table("d_icd_diagnoses", "icd9_code long_title", optional=True),
         Table("d_icd_procedures", "icd9_code long_title", optional=True),
         Table("d_labitems", "itemid label", optional=True),
@@ -38,7 +56,7 @@ BIRTHS = (
 )
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
     """Open the tables."""
-    opened = MIMIC3.open(con, node, outcome)
+    opened = MIMIC3.open(con, node, outcome, push)
     return replace(opened, births=BIRTHS if "patients" in opened.inputs else None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
-from polyclinic.events.engine import Connection, reading
+from polyclinic.events.engine import Connection, reading, statement
 from polyclinic.events.pushdown import Keys, Push
-from polyclinic.events.source import Opened, Tabular
+from polyclinic.events.source import Opened, Tabular, forgiving
 from polyclinic.events.tables import Table
 from polyclinic.study import Node
 
@@ -21,11 +22,12 @@ def _keys(what: str, *times: str) -> Keys:
 OMOP = Tabular(
     "omop",
     tables=(
-        Table("person", "person_id", "care_site_id year_of_birth"),
+        Table("person", "person_id", "care_site_id year_of_birth", patient="person_id"),
         Table(
             "visit_occurrence",
             "visit_occurrence_id person_id visit_start_date visit_end_date",
             "visit_start_datetime visit_end_datetime care_site_id visit_concept_id",
+            patient="person_id",
         ),
         Table(
             "condition_occurrence",
@@ -55,13 +57,20 @@ OMOP = Tabular(
             optional=True,
             keys=_keys("measurement", "measurement_datetime", "measurement_date"),
         ),
-        Table("death", "person_id death_date", optional=True),
+        Table("death", "person_id death_date", optional=True, patient="person_id"),
         Table(
             "observation_period",
             "person_id observation_period_start_date observation_period_end_date",
             optional=True,
+            patient="person_id",
         ),
-        Table("cohort", "cohort_definition_id subject_id cohort_start_date", "cohort_end_date", optional=True),
+        Table(
+            "cohort",
+            "cohort_definition_id subject_id cohort_start_date",
+            "cohort_end_date",
+            optional=True,
+            patient="subject_id",
+        ),
         Table("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
         Table("concept", "concept_id concept_name vocabulary_id concept_code"),
         Table("cdm_source", "cdm_version", optional=True),
@@ -92,11 +101,20 @@ def open_source(con: Connection, node: Node, outcome: str | None, push: Push | N
     inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
     if node.source.codes == "source":
         opened = replace(opened, events=OMOP.events_sql(con, node, "omop_source"))
+    about = told(opened.inputs)
     return replace(
-        opened,
-        inputs=inputs,
+        opened, inputs=inputs, births=about.births, deaths=DEATHS, observed=about.observed, cohort=about.cohort
+    )
+
+
+def told(there: Container[str]) -> Opened:
+    """What the small tables (their names) tell of patients, before any table of events is opened."""
+    return Opened(
+        events="",
+        rows={},
+        visits=forgiving(statement("omop_visits")),
+        typed=True,
         births=BIRTHS,
-        deaths=DEATHS,
-        observed=OBSERVED if "observation_period" in opened.inputs else None,
-        cohort=COHORT if "cohort" in opened.inputs else None,
+        observed=OBSERVED if "observation_period" in there else None,
+        cohort=COHORT if "cohort" in there else None,
     )

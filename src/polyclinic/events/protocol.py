@@ -15,12 +15,12 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.accounting import STEPS, Attrition, Step
 from polyclinic.events.cohort_sql import owners_query
 from polyclinic.events.engine import Connection, literal, reading
-from polyclinic.events.pushdown import TYPES, why
+from polyclinic.events.pushdown import TYPES, Members, why
 from polyclinic.events.source import Opened
 from polyclinic.events.tables import hash_of
 from polyclinic.study import Node, Study
 
-__all__ = ["opt_out", "restrict", "restricts"]
+__all__ = ["early_members", "opt_out", "restrict", "restricts"]
 
 ICD: Final = "('icd9cm', 'icd9proc', 'icd10', 'icd10cm', 'icd10pcs')"
 # Of a source without visits (event files): a visit is as long as its events.
@@ -184,13 +184,33 @@ def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
     return query
 
 
-def _members(con: Connection, node: Node, study: Study | None, opened: Opened) -> None:
-    """Table ``member``: every patient with the index date, and the step (nth) and reason (why) of who is left out."""
+def early_members(con: Connection, node: Node, study: Study, opened: Opened) -> Members | None:
+    """Who takes part and from when, before any event is there: where visits or the COHORT table decide. None: not told.
+
+    A patient who is two rows of ``person`` is told apart only later, so nothing is decided for a table with such.
+    """
+    with reading("the protocol of the study"):
+        twice = con.execute("SELECT count(person_id) - count(DISTINCT person_id) FROM person").fetchone()
+        if twice is None or twice[0]:
+            return None
+        everybody = "SELECT DISTINCT CAST(person_id AS VARCHAR) AS patient_id FROM person WHERE person_id IS NOT NULL"
+        _members(con, node, study, opened, everybody)
+        rows = con.execute(
+            "SELECT patient_id, CAST(index_date AS VARCHAR), CAST(seen_from AS VARCHAR), CAST(seen_to AS VARCHAR) "
+            "FROM member WHERE fate IS NULL AND isfinite(index_date) ORDER BY 1"
+        ).fetchall()
+    return Members(tuple(rows))
+
+
+def _members(con: Connection, node: Node, study: Study | None, opened: Opened, people: str | None = None) -> None:
+    """Table ``member``: every patient (of ``people``; those with events) with the index date, and the step (nth) and reason
+    (why) of who is left out."""
     relative = study is not None and (study.cohort is not None or bool(study.time and study.time.relative))
     if study is not None and relative:
         con.execute(
             "CREATE OR REPLACE TEMP TABLE entered AS SELECT patient_id, min(day) AS index_date FROM "
-            f"({_entries(con, node, study, opened)}) WHERE {_between('day', study)} GROUP BY 1"
+            f"({_entries(con, node, study, opened)}) WHERE day BETWEEN DATE '1800-01-01' AND DATE '2300-12-31' "
+            f"AND {_between('day', study)} GROUP BY 1"
         )
     else:
         con.execute("CREATE OR REPLACE TEMP TABLE entered (patient_id VARCHAR, index_date DATE)")
@@ -227,9 +247,10 @@ def _members(con: Connection, node: Node, study: Study | None, opened: Opened) -
             "THEN {'nth': 3, 'why': 'observed too shortly before the index date'}"
         )
     more = " UNION SELECT patient_id FROM pushed WHERE NOT empty" if opened.pushed else ""
+    people = people or f"SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL{more}"
     con.execute(
         "CREATE OR REPLACE TEMP TABLE member AS SELECT p.patient_id, e.index_date, s.starts AS seen_from, s.ends AS seen_to, "
-        f"CASE {' '.join(cases)} END AS fate FROM (SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL{more}) p "
+        f"CASE {' '.join(cases)} END AS fate FROM ({people}) p "
         "LEFT JOIN optout o USING (patient_id) LEFT JOIN entered e USING (patient_id) LEFT JOIN "
         f"(SELECT CAST(patient_id AS VARCHAR) AS patient_id, any_value(TRY_CAST(year AS INTEGER)) AS year FROM ({born}) "
         "GROUP BY 1) b USING (patient_id) LEFT JOIN (SELECT n.patient_id, min(n.starts) AS starts, max(n.ends) AS ends "
@@ -264,11 +285,7 @@ def _mark(con: Connection, study: Study | None, opened: Opened) -> None:
         cases.append("WHEN k.visit_id IS NULL THEN {'nth': 6, 'why': 'not of a visit of these types'}")
     if t is not None and (t.before is not None or t.after is not None or t.bins):
         since = f"({day} - m.index_date)"
-        low = max([-t.before] if t.before is not None else [], default=None)
-        high = min([t.after] if t.after is not None else [], default=None)
-        if t.bins:
-            low = t.bins[0] if low is None else max(low, t.bins[0])
-            high = t.bins[-1] if high is None else min(high, t.bins[-1])
+        low, high = t.window
         ends = [f"{since} >= {low}"] if low is not None else []
         ends += [f"{since} <= {high}"] if high is not None else []
         cases.append(

@@ -17,6 +17,7 @@ from polyclinic.study import Node
 __all__ = ["COLUMNS", "SYSTEMS", "Opened", "Tabular", "forgiving", "open_source", "sql_of"]
 
 COLUMNS: Final = ("patient_id", "visit_id", "time", "kind", "code", "system", "value", "description", "site")
+PUSHED: Final = ("omop", "mimic3", "mimic4")  # kinds whose databases can be asked to leave rows out
 ICD: Final = ("icd9cm", "icd9proc", "icd10", "icd10cm", "icd10pcs")
 SYSTEMS: Final = frozenset(
     (*ICD, "cpt", "hcpcs", "snomed", "loinc", "rxnorm", "ndc", "atc", "omop", "phecode", "local")
@@ -223,7 +224,7 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
     opener: Callable[..., Opened] | None = getattr(module, "open_source", None)
     if opener is None:
         raise ConfigError(f"source {node.source.kind!r} has no events", hint="it is for a study with [features]")
-    return opener(con, node, outcome, push) if node.source.kind == "omop" else opener(con, node, outcome)
+    return opener(con, node, outcome, push) if node.source.kind in PUSHED else opener(con, node, outcome)
 
 
 def sql_of(kind: str) -> str:

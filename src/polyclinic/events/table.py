@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -10,8 +10,8 @@ from typing import Final
 from polyclinic.errors import DataError
 from polyclinic.events.accounting import Attrition, Step
 from polyclinic.events.engine import Connection, literal, reading
-from polyclinic.events.protocol import opt_out, restrict, restricts
-from polyclinic.events.pushdown import pushed_down
+from polyclinic.events.protocol import early_members, opt_out, restrict, restricts
+from polyclinic.events.pushdown import Members, pushed_down
 from polyclinic.events.source import COLUMNS, SYSTEMS, Opened, open_source
 from polyclinic.study import Node, Study
 
@@ -89,7 +89,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     A study's protocol ([cohort], [time], [visits]) and the owner's [exclude] take out what is not asked for, or not allowed.
     """
     digests = opt_out(con, node)
-    push = pushed_down(con, node, study)
+    push = pushed_down(con, node, study, _early(con, node, study))
     opened = open_source(con, node, study.labels.outcome if study and study.labels else None, push)
     limited = restricts(node, study)
     if node.exclude is not None:  # labels and visits of who opted out are not looked at either
@@ -116,7 +116,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         # What the database left out passed this step, unless it had no code.
         gone = dict.fromkeys(opened.rows, 0)
         if opened.pushed:
-            nothing = "no code" if node.source.codes == "source" else NO_CONCEPT
+            nothing = NO_CONCEPT if push is not None and push.standard else "no code"
             for origin, empty, n in con.execute("SELECT origin, empty, sum(n) FROM pushed GROUP BY ALL").fetchall():
                 there[origin] += int(n)
                 gone[origin] += 0 if empty else int(n)
@@ -160,6 +160,15 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         if limited or not opened.cheap:
             con.execute("DROP TABLE canonical")
     return EventTable(path, (*steps, *more), {**opened.inputs, **digests}, rows, notes, attrition), opened
+
+
+def _early(con: Connection, node: Node, study: Study | None) -> Callable[[Container[str]], Members | None] | None:
+    """How a database of OMOP tables is told who takes part, once its small tables are here."""
+    if study is None or node.source.kind != "omop" or node.source.url is None:
+        return None
+    from polyclinic.events.omop import told
+
+    return lambda there: early_members(con, node, study, told(there))
 
 
 def _lives(con: Connection, opened: Opened) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.events.engine import Connection, identifier, literal, reading
-from polyclinic.events.pushdown import Keys, Push, Server
+from polyclinic.events.pushdown import WHOLE, Keys, Push, Server
 from polyclinic.study import Node, secret
 
 __all__ = ["Table", "describe", "hash_of", "open_file", "open_tables"]
@@ -39,6 +39,8 @@ class Table:
         Whether the whole table may be absent (then it is empty).
     keys
         Of a table of events: the columns a protocol asks about, where a database may leave rows out by them.
+    patient
+        Of another table about people: whose row it is; those of who opted out stay in the database.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Table:
     may: str = ""
     optional: bool = False
     keys: Keys | None = None
+    patient: str | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -328,8 +331,14 @@ def _from_postgres(
                 {n: catalogue[k] for n, k in there.items()},
                 {(n, c): types[k, c] for n, k in there.items() for c in catalogue[k]},
             )
-            for t in tables:
+            pushable = all(
+                server.types.get((t.name, t.keys.patient)) in WHOLE for t in tables if t.keys and t.name in there
+            )
+            last: bool | None = None
+            for t in sorted(tables, key=lambda t: t.keys is not None):  # events last: the others tell who takes part
                 key = names[t.name].lower()
+                if push is not None and t.keys is not None and last is None:
+                    last, push = True, push.decided(there) if pushable and not out.faults else push
                 if _listed(con, t, key, catalogue, f"schema {schema}", out):
                     wanted = [c for c in t.columns if c in catalogue[key]]
                     columns = ", ".join(
@@ -342,8 +351,12 @@ def _from_postgres(
                         con.register("gone", cursor.fetch_arrow())
                         con.execute(f"INSERT INTO pushed SELECT {literal(t.name)}, patient_id, nth, empty, n FROM gone")
                         con.unregister("gone")
-                    staying = f" WHERE {fate} IS NULL" if fate is not None else ""
-                    cursor.execute(f"SELECT {columns} FROM {server.names[t.name]} t{staying}")
+                    place, only = f"{server.names[t.name]} t", f"{fate} IS NULL" if fate is not None else ""
+                    if push is not None and t.keys is not None and fate is not None:
+                        place = server.rows(t.name, t.keys, push)
+                    elif push is not None and t.patient is not None and pushable:
+                        only = server.without(t.name, t.patient, push)
+                    cursor.execute(f"SELECT {columns} FROM {place}{f' WHERE {only}' if only else ''}")
                     _stage(con, t, cursor, wanted)
     except dbapi.Error as e:
         text = " ".join(str(e).split())[:300]

@@ -63,6 +63,16 @@ class TimeRule(Section):
         return self
 
     @property
+    def window(self) -> tuple[int | None, int | None]:
+        """First and last day since the index date that count: of the look-back, and within the bins."""
+        low = None if self.before is None else -self.before
+        high = self.after
+        if self.bins:
+            low = self.bins[0] if low is None else max(low, self.bins[0])
+            high = self.bins[-1] if high is None else min(high, self.bins[-1])
+        return low, high
+
+    @property
     def relative(self) -> bool:
         """Whether it needs an index date."""
         return self.before is not None or self.after is not None or bool(self.bins)
