@@ -12,10 +12,11 @@ from hostile_world import World, files
 
 from polyclinic.engines.flare import membership
 from polyclinic.engines.flare.admission import doubts
-from polyclinic.engines.flare.folders import private, write_json
+from polyclinic.engines.flare.folders import SiteFolder, private, write_json
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation.order import read_order
+from polyclinic.privacy.owner import ledger_of
 
 DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "plain"'
 PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
@@ -137,8 +138,28 @@ def test_consent_is_of_one_order(tmp_path):
     world.workers["east"] = Worker(evil, east, lambda *a: None)
     world.workers["east"].loaded.result(60)
     assert world.ask(evil, "east", what="look")["stage"] == "refused"
-    # the accepted order with one number changed, and a consent copied into its folder: still not the one that was read
+    # the accepted order with one number changed: still not the one that was read, whatever lies in its folder
     softer = world.forged(good, study={**good.study, "privacy": {**good.study["privacy"], "epsilon": 50.0}})
     write_json(private(east.study(softer.digest)) / "order.json", {"order": softer.encode()})
-    (east.study(softer.digest) / "accepted.json").write_bytes((east.study(good.digest) / "accepted.json").read_bytes())
+    write_json(east.study(softer.digest) / "accepted.json", {"accepted": True, "order": softer.digest})
     assert doubts(softer, east)[1]
+
+
+def test_an_owners_limits_refuse_before_anything_leaves(tmp_path):
+    """Numbers of one release, and the disk of a study."""
+    world = World(tmp_path)
+    east = world.sites["east"]
+    text = east.node_path.read_text()
+    for key, word in (("max_numbers = 0", "numbers"), ("max_disk_mb = 0.001", "of disk")):
+        east.node_path.write_text(text.replace("[keys]\n", f"[keys]\n{key}\n"))
+        world.sites["east"] = SiteFolder.of(east.node_path)
+        order = world.order(
+            f"limit-{key[:8].replace('_', '-')}", 'name = "trip"\nrank = 3\nrounds = 1\naggregation = "plain"'
+        )
+        world.open(order)
+        sites = list(order.sites)
+        answer = world.ask(order, "east", what="take", number=0, attempt=0, sites=sites, begin=sites)
+        assert (answer["what"], answer["stage"], answer["why"]) == ("here", "refused", "declined")
+        assert word in str(world.workers["east"].study.reasons)
+        assert not [c for c in ledger_of(east.node).charges() if c.study == order.study["study"]["name"]]
+        assert not list(east.study(order.digest).glob("releases/*.npz"))

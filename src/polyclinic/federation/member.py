@@ -76,6 +76,7 @@ class Seat:
     doors: dict[str, Door]
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
     min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
+    max_numbers: int = 2**22  # of one release
 
 
 class Aligner(Protocol):
@@ -412,6 +413,10 @@ class SiteStudy:
         step = fold.step()
         if step is None:
             return Letters(vote=self._vote(fold), standing="ended")
+        if step.size > seat.max_numbers:
+            raise PolicyRefusal(
+                f"step {step.name!r} asks for {step.size:,} numbers; this site allows {seat.max_numbers:,}"
+            )
         if order.secure and not step.noise_sd and not order.may_count(sites, self.mark.counted):
             raise MessageRefused(
                 f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: whoever is "

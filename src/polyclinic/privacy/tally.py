@@ -87,6 +87,7 @@ class Tally:
         self.open: dict[str, Reserved] = {}
         self.closed: set[str] = set()
         self.withdrawn: set[str] = set()  # by their owner; an acceptance takes that back
+        self.accepted: set[str] = set()  # by their owner; a refusal or withdrawal takes that back
         self.releases: dict[str, dict[str, list[list[Any]]]] = {}  # run -> release -> [attempt, digest of its bytes]
         self.identities: set[str] = set()
         self.policy = ""  # digest of the rules that were written last
@@ -109,8 +110,10 @@ class Tally:
                 self.open.pop(body.order, None)
                 if body.by != POLICY:  # a rule may be changed, and the order be asked again
                     self.withdrawn.add(body.order)
+                    self.accepted.discard(body.order)
             case Accept():
                 self.withdrawn.discard(body.order)
+                self.accepted.add(body.order)
             case Gap():
                 for e in body.events:
                     self.cohorts.setdefault(body.cohort, Account()).add(e)
@@ -231,6 +234,7 @@ class Tally:
             "open": {k: vars(r) for k, r in self.open.items()},
             "closed": sorted(self.closed),
             "withdrawn": sorted(self.withdrawn),
+            "accepted": sorted(self.accepted),
             "releases": self.releases,
             "identities": sorted(self.identities),
             "policy": self.policy,
@@ -252,6 +256,7 @@ class Tally:
         made.all = account(state["all"])
         made.open = {k: Reserved(**v) for k, v in state["open"].items()}
         made.closed, made.withdrawn = set(state["closed"]), set(state["withdrawn"])
+        made.accepted = set(state["accepted"])  # a snapshot of before has none, and the book is read anew
         made.releases = dict(state["releases"])
         made.identities, made.approved = set(state["identities"]), set(state["approved"])
         made.policy = str(state["policy"])

@@ -12,7 +12,7 @@ import numpy as np
 from polyclinic import __version__
 from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
-from polyclinic.engines.flare.retention import seconds
+from polyclinic.engines.flare.retention import drop_data, seconds
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.floor import Floor
@@ -34,6 +34,7 @@ from polyclinic.tensors.site import Site
 
 __all__ = ["admit", "asked", "consent", "describe", "doubts", "hosted", "setting_tree"]
 
+NUMBERS: Final = 2**22  # of one release; [keys] max_numbers lowers or raises it
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
 
@@ -74,10 +75,9 @@ def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
 
 
 def consent(order: Order, folder: SiteFolder) -> bool | None:
-    """The owner's word about exactly this order; None if there is none. A word about any other order counts for nothing."""
-    file = folder.study(order.digest) / "accepted.json"
-    said = read_json(file) if file.exists() else {}
-    return bool(said["accepted"]) if said.get("order") == order.digest else None
+    """The owner's word about exactly this order, a line of the book; None if there is none. A word about another counts for nothing."""
+    tally = ledger_of(folder.node).tally
+    return True if order.digest in tally.accepted else False if order.digest in tally.withdrawn else None
 
 
 def asked(folder: SiteFolder) -> list[Order]:
@@ -133,6 +133,10 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     device.use_device(folder.node.site.device)
     site = ingest(folder.node, study, private(home / "data"), events=False).site
     agree(site.patients)
+    limit = folder.node.keys.get("max_disk_mb")
+    if limit is not None and (used := sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) / 1e6) > limit:
+        drop_data(home)
+        raise PolicyRefusal(f"study {order.id!r} takes {used:.1f} MB of disk", faults=[f"this site allows {limit} MB"])
     whole = method.method if isinstance(method, Floor) else method
     if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
@@ -147,6 +151,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
         doors,
         _setting(order, method, site),
         policy_of(folder.node).min_sites,
+        int(folder.node.keys.get("max_numbers", NUMBERS)),
     )
 
 

@@ -244,5 +244,4 @@ def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner", s
         book.write(Accept(order.digest, by, shown))
     else:
         book.write(Withdraw(order.digest, by) if before else Refuse(order.digest, by, shown=shown))
-    write_json(folder.study(order.digest) / "accepted.json", {"accepted": accept, "order": order.digest})
     append_event(folder.events, event="accepted" if accept else "rejected", study=order.id, order=order.digest)
