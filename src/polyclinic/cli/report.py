@@ -35,6 +35,12 @@ def command(
     cohort: Annotated[
         str | None, typer.Option("--cohort", help="Local only: OMOP cohort rows of this site's patients.")
     ] = None,
+    concept_sets: Annotated[
+        bool,
+        typer.Option(
+            "--concept-sets", help="Also shown codes as concept sets for ATLAS: concept_sets/ (OMOP concepts)."
+        ),
+    ] = False,
     tensor: Annotated[
         Path | None,
         typer.Option("--tensor", help="With --cohort: the site's tensor.npz, where the run does not name patients."),
@@ -78,6 +84,10 @@ def command(
         from polyclinic.report.ohdsi import write_ohdsi
 
         made["ohdsi"] = [str(p) for p in write_ohdsi(run, ohdsi)]
+    if concept_sets:
+        from polyclinic.report.concept_sets import write_concept_sets
+
+        made["concepts"] = [str(p) for p in write_concept_sets(run)]
     if sheet:
         from polyclinic.report.cards import cards
         from polyclinic.report.contents import RunContents
@@ -95,7 +105,7 @@ def command(
         say_json(made)
         return
     console.print(f"report:    {path}", soft_wrap=True)
-    for name in ("exports", "ohdsi", "sheets", "cohort"):
+    for name in ("exports", "ohdsi", "concepts", "sheets", "cohort"):
         if name in made:
             console.print(f"{name + ':':<10} {len(made[name])} files in {Path(made[name][0]).parent}", soft_wrap=True)
     if "agreement" in made:

@@ -52,6 +52,15 @@ class Code:
     weight: float
     share: float
 
+    @property
+    def brief(self) -> str:
+        """Its name; of a path, the end and the part before it.
+
+        >>> Code("x", "endocrine|glucose metabolism|DKA", 1.0, 1.0).brief
+        'glucose metabolism, DKA'
+        """
+        return ", ".join(part.strip() for part in self.name.split("|")[-2:] if part.strip()) or self.name
+
 
 @dataclass(frozen=True)
 class AtSite:
