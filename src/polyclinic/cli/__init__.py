@@ -16,6 +16,7 @@ VERBS: Final = {  # verb -> what it does; its module is imported only when the v
     "simulate": "Run a study over several sites in this process.",
     "coordinator": "Run a federation: init, start, status, submit, resume, stop.",
     "site": "Run a hospital's node: init, join, start, status, review, stop.",
+    "courier": "Studies through folders that somebody carries; no socket is opened.",
     "evaluate": "What follows the fit, of a stored model: prevalence, outcome, survival.",
     "report": "Write the report of a run folder as one HTML file.",
     "model": "Look into a model file: show, diff, verify.",

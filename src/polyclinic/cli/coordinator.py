@@ -17,6 +17,12 @@ app.command("doctor")(doctor.coordinator)
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Wait = Annotated[
+    str | None,
+    typer.Option(
+        "--wait", help="Look on for so many seconds, or 'no'; the study goes on by itself. Default: to its end."
+    ),
+]
 Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
 
 
@@ -285,38 +291,55 @@ def _seen(name: str, seconds: float | None) -> str:
 def submit(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study file.")],
+    wait: Wait = None,
     json_: Json = False,
 ) -> None:
-    """Sign a study for all approved sites and run it; the sites check it against their policies first."""
+    """Sign a study for all approved sites and run it; exit code 4 if sites declined (their names are said, their reasons are theirs)."""
     from polyclinic.engines.flare.coordination import sign_study
     from polyclinic.engines.flare.coordinator import need_running
     from polyclinic.study import Study
 
-    home = _home(folder)
+    home, patience = _home(folder), _seconds(wait)
     need_running(home)
-    _run(home, sign_study(home, Study.read(study)), json_)
+    _run(home, sign_study(home, Study.read(study)), json_, patience)
 
 
 @app.command()
 def resume(
     folder: Folder,
     study: Annotated[str, typer.Argument(help="Number of the study, or the start of it.")],
+    wait: Wait = None,
     json_: Json = False,
 ) -> None:
     """Go on with a study that was interrupted, to the same model."""
     from polyclinic.engines.flare.coordinator import need_running, order_of
 
-    home = _home(folder)
+    home, patience = _home(folder), _seconds(wait)
     order = order_of(home, study)
     need_running(home)
-    _run(home, order, json_)
+    _run(home, order, json_, patience)
 
 
-def _run(home: Any, order: Any, json_: bool) -> None:
+def _seconds(wait: str | None) -> float | None:
+    """``--wait``: None for ever, 0 for no."""
+    from polyclinic.errors import ConfigError
+
+    if wait is None or wait == "no":
+        return None if wait is None else 0.0
+    try:
+        seconds = float(wait)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise ConfigError(f"--wait {wait!r} is neither a number of seconds nor 'no'")
+    return seconds
+
+
+def _run(home: Any, order: Any, json_: bool, wait: float | None = None) -> None:
+    """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
     from polyclinic.cli.console import follow as bar
     from polyclinic.engines.flare.coordinator import state_of
     from polyclinic.engines.flare.legs import follow
-    from polyclinic.engines.flare.result import read_model
     from polyclinic.federation.fold import Progress
 
     value = state_of(home, order)
@@ -329,17 +352,37 @@ def _run(home: Any, order: Any, json_: bool) -> None:
                 elif not json_ and event.get("kind") in ("waiting", "site"):
                     _news(event)
 
-            value = follow(home, order, tell)
+            if wait is None:
+                value = follow(home, order, tell)
+            else:
+                from polyclinic.cli.onlooker import look_on
+
+                value = look_on(home, order, wait, tell)
+                if value["state"] not in ("finished", "stopped", "failed"):
+                    text = f"study {order.id}: {value['state']}; polyclinic coordinator status {home.path} says how far it is"
+                    _say({**value, "study": order.id, "run": str(home.run(order.id))}, json_, text)
+                    return
+    finish_run(home, order, value, json_)
+
+
+def finish_run(home: Any, order: Any, value: dict[str, Any], json_: bool, engine: str = "flare") -> None:
+    """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
+    from polyclinic.engines.flare.result import read_model
+
+    run = home.run(order.id)
+    away = _without(run, value)
+    declined = sorted(n for n, words in away.items() if any(w.startswith("declined") for w in words))
     if value["state"] == "finished":
-        model = read_model(home.run(order.id), order)
-        _publish(home.run(order.id), order, model, sorted(value.get("refused") or ()))
+        model = read_model(run, order)
+        _publish(run, order, model, sorted(value.get("refused") or ()), engine)
         if len(starts := getattr(model, "models_", ())) > 1:
             value |= {"starts": [{"start": k, "objective": m.objective_} for k, m in enumerate(starts, start=1)]}
-    run = home.run(order.id)
-    out = {**value, "study": order.id, "run": str(run), "refused": value.get("refused", {})}
+    code = 4 if declined else 0 if value["state"] == "finished" else int(value.get("exit", 5))
+    out = {**value, "study": order.id, "run": str(run), "refused": away, "declined": declined, "exit": code}
     lines = [f"study {order.id}: {value['state']}; {run}"]
     lines += [f"  start {s['start']}: objective {s['objective']}" for s in value.get("starts", [])]
-    lines += [f"  without {n}: {'; '.join(r)}" for n, r in out["refused"].items()]
+    lines += [f"  declined: {', '.join(declined)} (why is in their own logs)"] if declined else []
+    lines += [f"  without {n}: {'; '.join(r)}" for n, r in away.items() if n not in declined]
     if value["state"] != "finished":
         lines += [
             f"  {value.get('what', '')}",
@@ -347,8 +390,20 @@ def _run(home: Any, order: Any, json_: bool) -> None:
             f"  {value.get('hint', '')}",
         ]
     _say(out, json_, "\n".join(lines))
-    if value["state"] != "finished":
-        raise typer.Exit(int(value.get("exit", 5)))
+    if code:
+        raise typer.Exit(code)
+
+
+def _without(run: Path, value: dict[str, Any]) -> dict[str, list[str]]:
+    """Sites that refused, with their word; also of a study that did not come to an end."""
+    from polyclinic.engines.flare.folders import read_events
+
+    if value.get("refused"):
+        return {str(n): list(r) for n, r in value["refused"].items()}
+    events = read_events(run / "events.jsonl")
+    begun = max((i for i, e in enumerate(events) if e["event"] == "leg"), default=0)
+    last = {str(e["site"]): e for e in events[begun:] if "site" in e and e["event"] != "message refused"}
+    return {n: [str(r) for r in e.get("reasons") or ()] for n, e in sorted(last.items()) if e["event"] == "refused"}
 
 
 def _news(event: dict[str, Any]) -> None:
@@ -366,7 +421,7 @@ def _news(event: dict[str, Any]) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
 
-def _publish(run: Path, order: Any, model: Any, without: Sequence[str] = ()) -> None:
+def _publish(run: Path, order: Any, model: Any, without: Sequence[str] = (), engine: str = "flare") -> None:
     """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here.
 
     ``without``: sites that were asked and took no part.
@@ -405,7 +460,7 @@ def _publish(run: Path, order: Any, model: Any, without: Sequence[str] = ()) -> 
         {
             **figures,
             **found,
-            "engine": "flare",
+            "engine": engine,
             "method": model.name,
             "sites": took_part,
             "rounds": traffic.rounds,

@@ -202,11 +202,13 @@ def review(
     by: Annotated[str, typer.Option(help="Who decides; written in the book.")] = "owner",
     json_: Json = False,
 ) -> None:
-    """Read what is asked of this site, and decide; exit code 4 if a study was refused here."""
+    """Read what is asked of this site, and decide; exit code 4 while a study stands refused here (until a later one goes well)."""
     from polyclinic.engines.flare import need_flare
 
     need_flare()
-    from polyclinic.engines.flare.membership import decide, pending, refusals, studies
+    from polyclinic.engines.flare.folders import read_events
+    from polyclinic.engines.flare.membership import decide, pending, studies
+    from polyclinic.engines.flare.site import in_fault
 
     folder = _folder(node)
     for name, yes in ((accept, True), (reject, False)):
@@ -234,7 +236,7 @@ def review(
         lines.append(f"decide: polyclinic site review --accept {asked[0]} (or --reject)")
     shown = {"studies": found, "releases": [str(w) for w in waiting]}
     _say(shown, json_, "\n".join(lines) or "nothing was asked of this site yet")
-    if refusals(folder):
+    if "refused" in in_fault(read_events(folder.events)).values():  # now: an old refusal does not stick
         raise typer.Exit(4)
 
 
