@@ -211,6 +211,37 @@ def test_ranks_are_compared_in_one_run_and_none_is_chosen(tmp_path: Path) -> Non
     assert len(e.value.faults) == 3
 
 
+def test_a_baseline_that_predicts_better_is_said_and_a_tiny_gain_is_called_so() -> None:
+    from polyclinic.report.findings import sections
+
+    rows = [
+        ["covariates and phenotypes", 0.64, 0.63, 0.65, None, None, None],
+        ["covariates alone", 0.54, 0.53, 0.55, 0.1, 0.09, 0.11],
+    ]
+    rows.append(["numbers of events and of different entries", 0.76, 0.75, 0.77, -0.12, -0.13, -0.11])
+    columns = ["model", "auc", "low", "high", "gain", "gain_low", "gain_high"]
+    outcome = {
+        "name": "x",
+        "note": "",
+        "adds": [0.1, 0.09, 0.11],
+        "auc": [0.64, 0.63, 0.65],
+        "patients": 9,
+        "events": 5,
+        "unknown": 0,
+    }
+    outcome |= {"adjusted_for": [], "cross_fitted": True, "baselines": {"columns": columns, "rows": rows}}
+    outcome |= {"effects": {"columns": ["phenotype"], "rows": []}, "calibration": []}
+    hidden = {
+        "columns": ["model", "nats", "low", "high", "events", "patients"],
+        "rows": [["rank 2", 0.006, 0.003, 0.01, 9, 9]],
+    }
+    found = {"patients": 9, "outcome": outcome, "completion": hidden, "predicts_unseen_codes": True, "missing": {}}
+    made = {s.id: " ".join(s.words) for s in sections(found)}
+    assert "Better without phenotypes: numbers of events and of different entries (0.760)" in made["outcome"]
+    assert '"size"' in made["outcome"] and "covariates alone (" not in made["outcome"]
+    assert "yes, hardly: the right code is 0.6 % more probable" in made["completion"]
+
+
 def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
     import csv
 

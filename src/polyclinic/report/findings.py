@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from polyclinic.tensors.table import Table
 
 __all__ = ["SECTIONS", "Section", "by_flags", "first_words", "sections", "verdicts"]
 
+HARDLY: Final = 0.02  # nats an event: two per cent
 SECTIONS: Final = {
     "replicate": "What comes back",
     "carriers": "Who has the phenotypes",
@@ -229,6 +231,16 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
         )
     if found.get("forecast"):
         return _outcome_paid(found, names)
+    better = [r for r in _rows(o["baselines"]) if r["gain_high"] is not None and r["gain_high"] < 0]
+    if better:
+        told = ", ".join(f"{r['model']} ({r['auc']:.3f})" for r in better)
+        size = any("numbers of events" in r["model"] for r in better)
+        hint = (
+            ' How long a record is may be all they tell: [evaluate] adjust = ["size", ...] holds it fixed.'
+            if size
+            else ""
+        )
+        words.append(f"Better without phenotypes: {told}.{hint}")
     words.append(
         f"{o['patients']:,} patients, {o['events']:,} with the outcome, {o['unknown']:,} left out because outcome or a covariate is unknown. "
         f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}; a hospital's own level never leaves it."
@@ -341,8 +353,12 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
         [r["model"], r["nats"], _span(r["low"], r["high"], 3), r["events"], r["patients"]]
         for r in _rows(found["completion"])
     ]
+    gain = rows[0][1]
+    hardly = (
+        f", hardly: the right code is {100 * (math.exp(gain) - 1):.1f} % more probable" if yes and gain < HARDLY else ""
+    )
     words = [
-        f"Predicts codes the patient has not shown: {'yes' if yes else 'no'}.",
+        f"Predicts codes the patient has not shown: {'yes' if yes else 'no'}{hardly}.",
         (
             "Half of each patient's codes were hidden, not single cells, and probabilities are over codes that the patient had not shown; "
             f"the gain is over how common a code is ({number(rows[0][1])} nats an event)."
