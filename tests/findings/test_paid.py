@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,7 +89,7 @@ def _states(act: Paid, seed: int) -> list[PaidPublic]:
 
 
 @given(records(), st.integers(0, 10**6), st.sampled_from([1, 3, 8]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_record_makes_a_row_longer_than_one(site: pc.Site, seed: int, carried: int) -> None:
     act = paid(max_carried=carried)
     for public in _states(act, seed):
@@ -243,6 +245,38 @@ def test_entry_level_privacy_is_refused_with_the_way_out() -> None:
     )
     with pytest.raises(ConfigError, match="protect patients"):
         make(study)
+
+
+def test_what_privacy_cannot_do_is_said(fitted: tuple[Any, list[pc.Site]]) -> None:
+    model, sites = fitted
+    with pytest.raises(ConfigError, match="protect patients"):
+        pc.evaluate(model, sites, privacy=pc.Privacy(1.0, level="entry"))
+    with pytest.raises(ConfigError, match="levels must be public"):
+        pc.evaluate(model, sites, privacy=pc.Privacy(1.0), adjust=["age", "insurance"])
+    found = pc.evaluate(model, sites, privacy=pc.Privacy(1.0), what="carriers", planning_size=5)
+    assert "not bought: carriers" in repr(found)
+
+
+def test_a_stored_model_is_evaluated_under_a_guarantee_of_its_own(tmp_path: Path, capsys: Any) -> None:
+    from polyclinic.cli import main
+
+    head = '[study]\nname = "p"\n[data]\ndataset = "icu_network"\npatients = 4000\n[method]\nname = "sumals"\nrank = 3\nrounds = 3\n'
+    (tmp_path / "fit.toml").write_text(head + 'aggregation = "masked"\n')
+    tail = 'aggregation = "masked"\n[privacy]\nepsilon = 2.0\n[evaluate]\nwhat = ["carriers", "outcome"]\nplanning_size = 4000\n'
+    (tmp_path / "paid.toml").write_text(head + tail)
+    run_folder, paid_study = str(tmp_path / "run"), str(tmp_path / "paid.toml")
+    for words in (
+        ["simulate", str(tmp_path / "fit.toml"), "--out", run_folder],
+        ["evaluate", run_folder, paid_study, "--plan", "--json"],
+        ["evaluate", run_folder, paid_study, "--json"],
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(words)
+        assert done.value.code in (0, None), capsys.readouterr().err
+    said = capsys.readouterr().out
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert '"error_95"' in said and found["not_bought"] == {}
+    assert found["privacy"]["epsilon"] == pytest.approx(2.0, abs=1e-6)
 
 
 @pytest.mark.protocol

@@ -133,6 +133,13 @@ def plan_for(
         "survival": "people with time and event",
     }
     faults += [f"{a}: no site has {needs[a]}" for a in asked if not can.get(a, True)]
+    if more.get("privacy") is not None:
+        public = (*(v.name for v in STANDARD), "site", "size")
+        faults += [
+            f"{a!r}: with privacy levels must be public; take them from [people] columns of a study"
+            for a in adjust or ()
+            if a not in public
+        ]
     if faults:
         raise ConfigError("this cannot be evaluated", faults=faults)
     names = [v.name for v in variables]

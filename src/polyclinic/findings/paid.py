@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import ndtri
 
+from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total, seeds
 from polyclinic.federation.sums import facts_of
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
@@ -107,6 +108,11 @@ class Paid(Act):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         p = self.params
+        if p.privacy is None or p.privacy.level != "patient":
+            said = "no privacy" if p.privacy is None else f"level {p.privacy.level!r}"
+            raise ConfigError(
+                f"findings protect patients, and this asks for {said}", hint='pc.Privacy(epsilon) with level="patient"'
+            )
         self.covariates: Covariates = p.covariates if p.covariates is not None else Covariates(site=False)
         self.variables: tuple[Variable, ...] = p.variables
         steps = math.ceil(p.until / p.width)

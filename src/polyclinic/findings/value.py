@@ -153,6 +153,8 @@ class Findings:
             parts.append(f"AUC {a.value:.3f} ({a.low:.3f} to {a.high:.3f})")
         if self.predicts_unseen_codes is not None:
             parts.append(f"predicts unseen codes: {'yes' if self.predicts_unseen_codes else 'no'}")
+        if self.not_bought:
+            parts.append(f"not bought: {', '.join(self.not_bought)}")
         return f"<Findings: {'; '.join(parts)}>"
 
 
