@@ -64,7 +64,7 @@ from polyclinic.privacy.witness import Witness
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.files import atomic
 
-__all__ = ["Driver", "Sending"]
+__all__ = ["Driver", "Sending", "drive"]
 
 TICK: Final = 0.05  # seconds after which a site that is busy is asked again
 EVERY: Final = 1.0  # seconds between signs of life
@@ -837,3 +837,12 @@ class Driver:
         noise, heads = "; ".join(sorted(self._noise)), dict(sorted(self.heads.items()))
         known = (c.history, c.traffic, c.setting, tuple(c.releases), seconds, noise)
         return Outcome(c.public, {}, {}, *known, heads=heads, books=self._signed)
+
+
+def drive(driver: Driver, ask: Callable[[str, bytes], bytes | None], now: float = 0.0) -> Outcome:
+    """Run a study whose sites are in this process: asks are function calls, one after another, and time goes by ticks."""
+    while driver.outcome is None:
+        for sent in driver.due(now):
+            driver.heard(sent, ask(sent.site, sent.data), now)
+        now += TICK
+    return driver.outcome

@@ -150,6 +150,7 @@ class SiteStudy:
         self.fold: Folding | None = None  # this site's own; a Conductor where there is no coordinator's
         self.seat: Seat | None = None
         self.parties: dict[str, SiteParty] = {}  # by node
+        self._last: tuple[Done, Here] | None = None  # the study has ended here
         self._own: Seat | None = None  # before codes were agreed on
         self._states: dict[str, Any] = {}  # private states if the prepared sum enters
         self._open: Open | None = None
@@ -162,6 +163,16 @@ class SiteStudy:
         self.dropped = 0
 
     # ---- how the study stands here
+
+    def over(self) -> bool:
+        """Whether the study had ended here before this process began: then its data go, and its last answer is all there is."""
+        closed = self.record.closed
+        if closed is not None:
+            self.stage, self._last = "ready", closed
+            if self.watch is not None:
+                self.watch.ledger.close(self.order.digest, "finished")  # the line first, then the data
+            self.ended()
+        return closed is not None
 
     def sit(self, seat: Seat) -> None:
         """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
@@ -213,6 +224,8 @@ class SiteStudy:
 
     def here(self, *, full: bool = False) -> Here:
         """How the site stands; may be read at any time, also while it works."""
+        if self._last is not None:
+            return replace(self._last[1], life=self._life)
         mark, fold = self.mark, self.fold
         chain = b"" if mark.after is None else bytes(mark.after["chain"])
         out = Here(self.stage, self._life, 0 if fold is None else fold.number, mark.prepared, chain, self.why)
@@ -278,7 +291,7 @@ class SiteStudy:
     def _act(self, ask: Ask) -> Answer:
         match ask:
             case Take():
-                if self.record.closed is not None:  # nothing is released any more
+                if self._last is not None:  # nothing is released any more
                     return Refused("closed")
                 return self._align(ask) if ask.number == ALIGN else self._take(ask)
             case Mail():
@@ -624,8 +637,7 @@ class SiteStudy:
 
     def _close(self, ask: Close) -> Answer:
         """Keep what stays here (memberships), hand over the model where this site has it, forget the rest."""
-        done = self.record.closed  # there if it is asked again after a crash
-        if done is None:
+        if self._last is None:
             if (more := self._follow(ask)) is not None:
                 return more
             fold = self.fold
@@ -639,12 +651,14 @@ class SiteStudy:
             done = Done(self._vote(fold), fold.state() if self.order.peers else None, book)
             closed = {n: p.close(fold.public) for n, p in self.parties.items()}
             kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
-            self.record.end(kept, done)
+            here = self.here(full=True)
+            self.record.end(kept, done, here)
+            self._last = (done, here)
             self.log(event="finished", study=self.order.id)
         for party in self.parties.values():
             party.door.close("finished")  # the line first, then the data
         self.ended()
-        return replace(done, heads={n: asdict(p.door.ledger.head) for n, p in self.parties.items()})
+        return replace(self._last[0], heads={n: asdict(p.door.ledger.head) for n, p in self.parties.items()})
 
     def _save(self) -> None:
         self.mark.fold = None if self.fold is None else self.fold.state()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.federation import wire
-from polyclinic.federation.messages import Done, Key, encode_answer, read_answer
+from polyclinic.federation.messages import Done, Here, Key, encode_answer, read_answer
 from polyclinic.federation.sums.promise import Promise
 from polyclinic.tensors.files import atomic
 
@@ -114,18 +114,19 @@ class Record:
             temporary.chmod(0o600)
 
     @property
-    def closed(self) -> Done | None:
-        """The last answer, should it be asked for again."""
-        found = read_answer(self._end.read_bytes()) if self._end.exists() else None
-        assert found is None or isinstance(found, Done)
-        return found
+    def closed(self) -> tuple[Done, Here] | None:
+        """The last answer, should it be asked for again, and how the site stood then; None while the study runs."""
+        if not self._end.exists():
+            return None
+        done, here = (read_answer(raw) for raw in wire.load(self._end))
+        assert isinstance(done, Done)
+        assert isinstance(here, Here)
+        return done, here
 
-    def end(self, kept: Mapping[str, Any], answer: Done) -> None:
+    def end(self, kept: Mapping[str, Any], done: Done, here: Here) -> None:
         """The study has ended: what stays here (memberships), and the last answer."""
         with atomic(self.home / "outcome.npz") as temporary:
             with open(temporary, "wb") as f:
                 np.savez(f, **kept)
             temporary.chmod(0o600)
-        with atomic(self._end) as temporary:
-            temporary.write_bytes(encode_answer(answer))
-            temporary.chmod(0o600)
+        wire.save(self._end, [encode_answer(done), encode_answer(here)])

@@ -70,7 +70,8 @@ class Worker:
         """The study is looked at, admitted, and its data read; all of it in the background."""
         try:
             with one_thread():
-                self.study.sit(admit(self.order, self.folder, self.study.wait))
+                if not self.study.over():
+                    self.study.sit(admit(self.order, self.folder, self.study.wait))
         except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
             self.study.refuse(e)
 

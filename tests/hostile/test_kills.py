@@ -1,0 +1,68 @@
+"""Any party killed at any instant at which it makes something durable: the same bits, and every paid sum paid once."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hostile_world import World, hospitals
+from plain_world import Halves
+
+from polyclinic.engines.flare import coordination
+from polyclinic.engines.registry import federated
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Fold
+from polyclinic.privacy.owner import ledger_of
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import ingest
+
+TRIP = 'name = "trip"\nrank = 3\nrounds = 4\naggregation = "{}"'
+DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 3\nrounds = 3\naggregation = "{}"'
+PAID = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("kills"))
+
+
+def attempt(world: World, method: str, seed: int, tail: str = "") -> int:
+    """One study with kills; returns how many there were."""
+    name = f"kill-{seed}-{zlib.crc32((method + tail).encode())}"
+    path = hospitals.study(world.root / "studies", name, method, head="deadline = 60\n", tail=tail)
+    order = coordination.sign_study(world.coordinator, Study.read(path))
+    halves = Halves(world, order, chance=0.04, seed=seed)
+    outcome = halves.run()
+    study = Study.read(path)
+    for name, site in world.sites.items():
+        charges = [c for c in ledger_of(site.node).charges() if c.study == study.name]
+        assert ledger_of(site.node).verify() == ()
+        if order.aggregation != "subspace":  # there the masks' leak is paid for in every attempt
+            assert len(charges) == len(outcome.releases), name
+        assert not list(site.study(order.digest).glob("releases/*.npz"))
+    if not tail:
+        sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+        reference = Fold(federated(study), sites).run().public
+        assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
+    else:
+        assert all(np.isfinite(f).all() for f in outcome.public.factors)
+    return halves.kills
+
+
+CASES = [("plain", TRIP, ""), ("masked", TRIP, ""), ("subspace", TRIP.replace("rounds = 4", "rounds = 1"), "")]
+CASES += [("masked", DPEM, PAID), ("plain", DPEM, PAID)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("adder", "method", "tail"), [CASES[1], CASES[4]], ids=["trip masked", "dpem plain"])
+def test_kills_at_any_instant_end_in_the_same_bits_and_one_charge_a_sum(world, adder, method, tail):
+    assert attempt(world, method.format(adder), 0, tail) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("adder", "method", "tail"), CASES, ids=[f"{m[8:12]} {a}" for a, m, _ in CASES])
+def test_forty_runs_with_kills(tmp_path, adder, method, tail):
+    world = World(tmp_path)
+    assert sum(attempt(world, method.format(adder), seed, tail) for seed in range(100, 140)) >= 200
