@@ -20,11 +20,13 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.findings.evaluate import evaluate as evaluate
     from polyclinic.findings.evaluate import forecast as forecast
     from polyclinic.findings.replicate import replicate as replicate
+    from polyclinic.learned.classes import Classes as Classes
     from polyclinic.learned.groups import Groups as Groups
     from polyclinic.learned.moments import Moments as Moments
     from polyclinic.learned.phenotypes import Phenotypes as Phenotypes
     from polyclinic.learned.similarity import Similarity as Similarity
     from polyclinic.mixtures.em import GaussianMixture as GaussianMixture
+    from polyclinic.mixtures.latentclass import LatentClass as LatentClass
     from polyclinic.phenotypes.als import CPALS as CPALS
     from polyclinic.phenotypes.dpem import DPEM as DPEM
     from polyclinic.phenotypes.dpfact import DPFact as DPFact
@@ -62,12 +64,14 @@ _WHERE = {
     "Axis": "polyclinic.tensors.axis",
     "CPALS": "polyclinic.phenotypes.als",
     "CPSGD": "polyclinic.phenotypes.sgd",
+    "Classes": "polyclinic.learned.classes",
     "DPEM": "polyclinic.phenotypes.dpem",
     "DPFact": "polyclinic.phenotypes.dpfact",
     "DistributedSGD": "polyclinic.phenotypes.localtf",
     "FederatedPCA": "polyclinic.federation.moments",
     "GaussianMixture": "polyclinic.mixtures.em",
     "Groups": "polyclinic.learned.groups",
+    "LatentClass": "polyclinic.mixtures.latentclass",
     "LocalModel": "polyclinic.phenotypes.local",
     "LocalTF": "polyclinic.phenotypes.localtf",
     "Moments": "polyclinic.learned.moments",

@@ -32,6 +32,14 @@ METHODS = {
     "dpem": lambda: pc.DPEM(rank=4, rounds=3),
     "dpem-private": lambda: pc.DPEM(rank=4, rounds=3, privacy=pc.Privacy(2.0, 1e-6)),
     "mixture": lambda: pc.GaussianMixture(n_components=3, rounds=4),
+    "latentclass": lambda: pc.LatentClass(n_components=3, rounds=4),
+    "latentclass-private": lambda: pc.LatentClass(
+        n_components=3,
+        rounds=3,
+        kinds={f"feature {j}": "continuous" for j in range(3)},
+        bounds={f"feature {j}": (-6.0, 6.0) for j in range(3)},
+        privacy=pc.Privacy(2.0, 1e-6),
+    ),
 }
 
 

@@ -23,6 +23,7 @@ BUILT_IN: Final = {
     "cpsgd": "polyclinic.phenotypes.sgd:CPSGD",
     "localmodel": "polyclinic.phenotypes.local:LocalModel",
     "gaussianmixture": "polyclinic.mixtures.em:GaussianMixture",
+    "latentclass": "polyclinic.mixtures.latentclass:LatentClass",
     "unpsl": "polyclinic.similarity.unpsl:UnPSL",
 }
 

@@ -25,6 +25,8 @@ __all__ = [
     "FederatedPCATyped",
     "GaussianMixtureKeywords",
     "GaussianMixtureTyped",
+    "LatentClassKeywords",
+    "LatentClassTyped",
     "LocalModelKeywords",
     "LocalModelTyped",
     "LocalTFKeywords",
@@ -366,6 +368,54 @@ class GaussianMixtureTyped:
     if TYPE_CHECKING:
 
         def __init__(self, **params: Unpack[GaussianMixtureKeywords]) -> None: ...
+
+
+class LatentClassKeywords(TypedDict, total=False):
+    """What ``LatentClass(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    n_components: int
+    kinds: dict[str, Any]
+    bounds: dict[str, tuple[float, float]]
+    shares: Literal["together", "site"]
+    smoothing: float
+    reg_covar: float
+    weights_init: tuple[float, ...] | None
+    profiles_init: tuple[tuple[float, ...], ...] | None
+    max_patients: int
+    min_patients: int
+    paid_rounds: int
+
+
+class LatentClassTyped:
+    """What ``LatentClass`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    n_components: int
+    kinds: dict[str, Any]
+    bounds: dict[str, tuple[float, float]]
+    shares: Literal["together", "site"]
+    smoothing: float
+    reg_covar: float
+    weights_init: tuple[float, ...] | None
+    profiles_init: tuple[tuple[float, ...], ...] | None
+    max_patients: int
+    min_patients: int
+    paid_rounds: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[LatentClassKeywords]) -> None: ...
 
 
 class LocalModelKeywords(TypedDict, total=False):

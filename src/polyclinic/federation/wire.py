@@ -270,10 +270,16 @@ def unpack(kind: type[T], tree: Any) -> T:
     fields = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if not isinstance(tree, dict) or set(tree) != fields:
         raise MessageRefused(f"a stored {kind.__name__} has the wrong fields")
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in tree.items():
         inner = next((h for h in (hints[name], *get_args(hints[name])) if dataclasses.is_dataclass(h)), None)
-        values[name] = unpack(inner, value) if inner is not None and isinstance(value, dict) else _tuples(value)  # type: ignore[arg-type]
+        listed = isinstance(value, list) and all(isinstance(v, dict) for v in value)
+        if inner is not None and isinstance(value, dict):
+            values[name] = unpack(inner, value)  # type: ignore[arg-type]
+        elif inner is not None and listed:
+            values[name] = tuple(unpack(inner, v) for v in value)  # type: ignore[arg-type]
+        else:
+            values[name] = _tuples(value)
     return kind(**values)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
+from polyclinic.learned.classes import Classes
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.moments import Moments
 from polyclinic.learned.origin import Origin
@@ -34,12 +35,12 @@ from polyclinic.tensors.files import atomic
 
 __all__ = ["FORMAT", "VERSION", "Learned", "load", "pack", "save", "unpack"]
 
-Learned: TypeAlias = Phenotypes | Groups | Similarity | Moments
+Learned: TypeAlias = Phenotypes | Groups | Similarity | Moments | Classes
 FORMAT: Final = "polyclinic.model"
 VERSION: Final = 1
 LIMIT: Final = 2**31  # bytes of a file
 DTYPES: Final = {"<f8": 8, "<i8": 8, "|b1": 1}
-KINDS: Final[dict[str, type[Learned]]] = {c.kind: c for c in (Phenotypes, Groups, Similarity, Moments)}
+KINDS: Final[dict[str, type[Learned]]] = {c.kind: c for c in (Phenotypes, Groups, Similarity, Moments, Classes)}
 READ: Final = ("format", "version", "kind", "arrays")  # keys that this file reads, beside those of origin and kind
 AGAIN: Final = "ask whoever sent it to send it again; compare the SHA-256 of both files"
 
@@ -105,7 +106,7 @@ def _value(header: Any, members: Mapping[str, bytes], where: str) -> Learned:
         arrays = {n: _array(members[f"arrays/{n}.npy"], n) for n in listed}
         cls = KINDS[header["kind"]]
         mine = {"phenotypes": ("axes", "placing", "stability"), "groups": ("covariance_type", "columns"),
-                "similarity": ("columns", "map"), "moments": ("columns",)}[cls.kind]  # fmt: skip
+                "similarity": ("columns", "map"), "moments": ("columns",), "classes": ("columns",)}[cls.kind]  # fmt: skip
         origin = Origin.from_json(header, (*READ, *mine))
         return cls.restored(origin, header, arrays)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -133,7 +134,7 @@ def load(path: str | Path) -> Learned:
     source = Path(path)
     if not source.is_file():
         raise ConfigError(
-            f"{source}: not there", hint="models are files: *.phenotypes, *.groups, *.similarity, *.moments"
+            f"{source}: not there", hint="models are files: *.phenotypes, *.groups, *.classes, *.similarity, *.moments"
         )
     if source.stat().st_size > LIMIT:
         raise DataError(f"{source}: {source.stat().st_size:,} bytes, a model has at most {LIMIT:,}")

@@ -18,7 +18,7 @@ from polyclinic.tensors.table import Table
 __all__ = ["Array", "Kind", "Unseen", "Value", "frozen"]
 
 Array = NDArray[np.float64]
-Kind = Literal["phenotypes", "groups", "similarity", "moments"]
+Kind = Literal["phenotypes", "groups", "similarity", "moments", "classes"]
 Unseen = Literal["error", "drop"]
 
 
@@ -98,7 +98,7 @@ class Value:
         return sha256(self.to_bytes()).hexdigest()
 
     def save(self, path: str | Path) -> Path:
-        """Write the model to one file, ``*.phenotypes``, ``*.groups``, ``*.similarity`` or ``*.moments``."""
+        """Write the model to one file, ``*.phenotypes``, ``*.groups``, ``*.classes``, ``*.similarity`` or ``*.moments``."""
         from polyclinic.learned.file import save
 
         return save(self, path)

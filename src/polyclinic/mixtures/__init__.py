@@ -3,5 +3,6 @@
 from polyclinic.learned.mixture import Mixture
 from polyclinic.mixtures.choice import Choice, choose_components
 from polyclinic.mixtures.em import GaussianMixture
+from polyclinic.mixtures.latentclass import LatentClass
 
-__all__ = ["Choice", "GaussianMixture", "Mixture", "choose_components"]
+__all__ = ["Choice", "GaussianMixture", "LatentClass", "Mixture", "choose_components"]
