@@ -20,7 +20,7 @@ from polyclinic.tensors.site import Site
 __all__ = ["FittedClasses"]
 
 
-class FittedClasses(Estimator):
+class FittedClasses(Estimator[Any, Any, Any]):
     """Attributes and methods after ``fit``.
 
     Attributes
