@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.phenotypes.local import LocalModel as LocalModel
     from polyclinic.phenotypes.localtf import DistributedSGD as DistributedSGD
     from polyclinic.phenotypes.localtf import LocalTF as LocalTF
+    from polyclinic.phenotypes.parafac2 import PARAFAC2 as PARAFAC2
     from polyclinic.phenotypes.rank import suggest_rank as suggest_rank
     from polyclinic.phenotypes.sgd import CPSGD as CPSGD
     from polyclinic.phenotypes.sumals import SumALS as SumALS
@@ -76,6 +77,7 @@ _WHERE = {
     "LocalTF": "polyclinic.phenotypes.localtf",
     "Moments": "polyclinic.learned.moments",
     "Node": "polyclinic.study",
+    "PARAFAC2": "polyclinic.phenotypes.parafac2",
     "People": "polyclinic.tensors.people",
     "Phenotypes": "polyclinic.learned.phenotypes",
     "Privacy": "polyclinic.privacy.budget",

@@ -32,6 +32,7 @@ METHODS = {
     "dpem": lambda: pc.DPEM(rank=4, rounds=3),
     "dpem-private": lambda: pc.DPEM(rank=4, rounds=3, privacy=pc.Privacy(2.0, 1e-6)),
     "mixture": lambda: pc.GaussianMixture(n_components=3, rounds=4),
+    "parafac2": lambda: pc.PARAFAC2(rank=3, rounds=4, warmup=1, order="procedure"),
     "latentclass": lambda: pc.LatentClass(n_components=3, rounds=4),
     "latentclass-private": lambda: pc.LatentClass(
         n_components=3,

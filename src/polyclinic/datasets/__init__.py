@@ -2,6 +2,7 @@
 
 from polyclinic.datasets.aminoacid import load_aminoacid
 from polyclinic.datasets.claims import load_diabetes130, load_mimic3_demo, load_synpuf
+from polyclinic.datasets.courses import planted_courses
 from polyclinic.datasets.dpfact import dpfact_synthetic
 from polyclinic.datasets.icu import icu_network
 from polyclinic.datasets.open_data import open_data
@@ -29,6 +30,7 @@ __all__ = [
     "load_synpuf",
     "open_data",
     "planted_counts",
+    "planted_courses",
     "planted_four_mode",
     "skewed_counts",
     "split",

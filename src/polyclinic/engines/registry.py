@@ -23,6 +23,7 @@ BUILT_IN: Final = {
     "cpsgd": "polyclinic.phenotypes.sgd:CPSGD",
     "localmodel": "polyclinic.phenotypes.local:LocalModel",
     "gaussianmixture": "polyclinic.mixtures.em:GaussianMixture",
+    "parafac2": "polyclinic.phenotypes.parafac2:PARAFAC2",
     "latentclass": "polyclinic.mixtures.latentclass:LatentClass",
     "unpsl": "polyclinic.similarity.unpsl:UnPSL",
 }

@@ -31,6 +31,8 @@ __all__ = [
     "LocalModelTyped",
     "LocalTFKeywords",
     "LocalTFTyped",
+    "PARAFAC2Keywords",
+    "PARAFAC2Typed",
     "StandardizerKeywords",
     "StandardizerTyped",
     "SumALSKeywords",
@@ -500,6 +502,52 @@ class LocalTFTyped:
     if TYPE_CHECKING:
 
         def __init__(self, **params: Unpack[LocalTFKeywords]) -> None: ...
+
+
+class PARAFAC2Keywords(TypedDict, total=False):
+    """What ``PARAFAC2(...)`` takes."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    order: str | None
+    warmup: int
+    coupling: float
+    smooth: float
+
+
+class PARAFAC2Typed:
+    """What ``PARAFAC2`` was given."""
+
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    weighting: Literal["saturating", "none"]
+    saturation: float | None
+    order: str | None
+    warmup: int
+    coupling: float
+    smooth: float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **params: Unpack[PARAFAC2Keywords]) -> None: ...
 
 
 class StandardizerKeywords(TypedDict, total=False):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.learned.coverage import Coverage, on_codes
 from polyclinic.learned.origin import Origin
-from polyclinic.learned.placing import Events, LeastSquares, Likely, Placing
+from polyclinic.learned.placing import Courses, Events, LeastSquares, Likely, Placing
 from polyclinic.learned.value import Array, Kind, Unseen, Value, frozen
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.axis import Axis
@@ -329,6 +329,8 @@ class Phenotypes(Value):
         if isinstance(self.placing, Events):
             p = self.placing
             out |= {"place_stacked": p.stacked, "place_prior": p.prior, "place_scale": p.scale, "place_order": p.order}
+        if isinstance(self.placing, Courses):
+            out |= {"place_shape": self.placing.shape}
         return out
 
     def described(self) -> dict[str, Any]:
@@ -340,6 +342,9 @@ class Phenotypes(Value):
                 how = {"kind": "events", "steps": self.placing.steps}
             case Likely(loss):
                 how = {"kind": "likelihood", "loss": loss}
+            case Courses() as p:
+                how = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
+                how |= {"saturation": p.saturation}
         axes = [{**a.to_json(), "digest": a.digest()} for a in self.axes]
         return {"axes": axes, "placing": how, "stability": self.stability}
 
@@ -365,6 +370,10 @@ class Phenotypes(Value):
                 )
             case "likelihood":
                 placing = Likely(how["loss"])
+            case "courses":
+                placing = Courses(
+                    arrays["place_shape"], int(how["order"]), how["coupling"], how["smooth"], how["saturation"]
+                )
             case other:
                 raise DataError(f"unknown way to place patients {other!r}", hint="read it with a newer polyclinic")
         return cls(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.learned.courses import Courses
 from polyclinic.learned.value import Array, frozen
 from polyclinic.tensors import cp, device
 from polyclinic.tensors.count_kernels import Likelihood
@@ -17,7 +18,7 @@ from polyclinic.tensors.likelihood import ceiling, deviance, explained, placed
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["Events", "LeastSquares", "Likely", "Placing"]
+__all__ = ["Courses", "Events", "LeastSquares", "Likely", "Placing"]
 
 
 def _loose(arrays: Sequence[Array]) -> list[Array]:
@@ -145,4 +146,4 @@ class Likely:
         return explained(value, events, top, cells, self.loss)
 
 
-Placing: TypeAlias = LeastSquares | Events | Likely
+Placing: TypeAlias = LeastSquares | Events | Likely | Courses

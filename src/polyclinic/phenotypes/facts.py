@@ -6,7 +6,7 @@ from typing import Final
 
 from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
 
-__all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "SUMALS", "TRIP"]
+__all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "PARAFAC2", "SUMALS", "TRIP"]
 
 SETUP: Final = StepMeaning(
     "how large the counts are in all, and how many patients", "the size of a site, where it is shown alone"
@@ -92,6 +92,25 @@ SUMALS: Final = MethodFacts(
         "mode*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
         "likelihood": StepMeaning("for each code and phenotype, how many of your patients' events belong to it", RARE),
         "score": SCORE,
+    },
+)
+
+PARAFAC2: Final = MethodFacts(
+    paper="PARAFAC2 by sums (this program), after Kiers et al. 1999 and Cohen and Bro 2018",
+    attacks=(
+        Attack(
+            "sum",
+            "exact sums by code show a code that a single patient carries, as in alternating least squares by sums "
+            "(not tried on this method by itself)",
+        ),
+    ),
+    steps={
+        "setup": SETUP,
+        "courses": StepMeaning(f"{FACTORS} over their visits; and how courses of phenotypes overlap", RARE),
+        "mean-course": StepMeaning(
+            "the mean course of each phenotype over visits or times, and how much each phenotype carries",
+            "the course of a patient who alone has so many visits",
+        ),
     },
 )
 

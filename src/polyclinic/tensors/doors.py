@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.frame import Column, column_of, columns_of
+from polyclinic.tensors.frame import Column, Keys, column_of, columns_of
 from polyclinic.tensors.people import People
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.visits import visit_positions
 
 __all__ = ["Data", "as_sites", "from_frame", "from_numpy", "from_scipy", "warn_of_odd_counts", "which_door"]
 
@@ -34,6 +35,7 @@ def from_frame(
     outcome: str | None = None,
     covariates: Sequence[str] = (),
     names: Mapping[str, Mapping[str, str]] | None = None,
+    time: str | None = None,
 ) -> Sites:
     """Hospitals from a long table: one row says that a patient had these codes together.
 
@@ -58,6 +60,9 @@ def from_frame(
         Columns with age, sex, ... the same in all rows of a patient; ``pc.evaluate`` adjusts for them.
     names
         What codes mean, for people: mode -> code -> words. A code without words is called by itself.
+    time
+        Column with dates, times or numbers: the first mode is then ``"visit"``, a patient's visits in order of time (rows of
+        one ``visit``, else of one time), and a cell is how often a code occurs in a visit (``pc.PARAFAC2``).
 
     Examples
     --------
@@ -66,9 +71,9 @@ def from_frame(
     >>> sites[0].tensor.coords.tolist(), sites[0].labels.tolist()
     ([[0, 0, 0], [0, 1, 0], [1, 0, 1]], [0, 1])
     """
-    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome) if c is not None), *covariates]
+    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome, time) if c is not None), *covariates]
     _named(frame, wanted, modes)
-    if count is not None and visit is not None:
+    if count is not None and visit is not None and time is None:
         raise DataError(
             "count and visit are both given",
             hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
@@ -97,6 +102,12 @@ def from_frame(
     visits = None if visit is None else column_of(frame, visit).keys()
     if visits is not None and visits.missing.any():
         raise DataError(f"{visit}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit")
+    if time is not None:
+        place = visit_positions(who.index, column_of(frame, time), None if visits is None else visits.index)
+        longest = int(place.max(initial=0)) + 1
+        numbers = tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest))
+        axes = [Axis("visit", numbers, vocabulary="public"), *axes]
+        codes, visits = [Keys("visit", place, numbers), *codes], None
     made: list[Site] = []
     wrong: list[str] = []
     for k, name in enumerate(hospitals):
