@@ -36,6 +36,7 @@ Array = NDArray[np.float64]
 ORDERED = ("visit", "time")
 HEADROOM = 1e4
 STEPS = 2  # alternations of a patient within a round
+FADES = 1e-3  # of the usual presence of a phenotype at a visit
 REST = 2  # rounds in a row that gain less than `tol`
 
 
@@ -173,10 +174,16 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
         sums = {k: a * public.norm for k, a in total.arrays.items()}
         square, sse = float(sums["scores"][0]), max(float(sums["scores"][1]), 0.0)
         if public.stage == "course":
-            mean = sums["course"] / np.maximum(sums["present"], 1e-12 * public.norm)
-            mean = np.where(sums["present"] > 1e-9 * public.norm, mean, 0.0)
+            # where hardly anybody of a phenotype has a visit nothing is known of its course: it fades to 0
+            mean = sums["course"] / np.maximum(sums["present"] + FADES * sums["present"].mean(0), 1e-300)
             course = cp.unit_columns(mean, public.course)
-            return replace(public, stage="end", course=course, energy=sums["energy"], square=square, objective=sse / 2)
+            by = np.argsort(
+                -sums["energy"], kind="stable"
+            )  # patients are placed in the order in which the model is kept
+            return replace(
+                public, stage="end", course=course[:, by], codes=public.codes[:, by], shape=public.shape[:, by],
+                energy=sums["energy"][by], square=square, objective=sse / 2,
+            )  # fmt: skip
         if public.round <= p.warmup:
             slope = public.codes @ sums["gram"] - sums["codes"]
             codes = np.maximum(public.codes - slope / max(float(np.linalg.norm(sums["gram"], 2)), 1e-300), 0.0)

@@ -30,6 +30,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 PIECES: Final = 16
 LEAST: Final = 512  # patients a piece
+WEAK: Final = 1e-6  # of the largest, below which a direction of a patient's course is none
 FIRST: Final = 8  # alternations of a patient who begins with a flat course
 
 
@@ -178,15 +179,15 @@ def _sweep(
                     G[s, r] = a
             val, vec = np.linalg.eigh(G)
             for k in range(R):
-                if val[k] > 1e-10 * val[R - 1]:
-                    f = 1.0 / np.sqrt(val[k])
-                    for t in range(T):
-                        a = 0.0
-                        for r in range(R):
-                            a += M[t, r] * vec[r, k]
-                        a *= f
-                        for r in range(R):
-                            Q[t, r] += a * vec[r, k]
+                # M (M'M + eps)^(-1/2): directions that a patient's visits do not fill fade out and never jump
+                f = 1.0 / np.sqrt(max(val[k], 0.0) + WEAK * val[R - 1] + 1e-300)
+                for t in range(T):
+                    a = 0.0
+                    for r in range(R):
+                        a += M[t, r] * vec[r, k]
+                    a *= f
+                    for r in range(R):
+                        Q[t, r] += a * vec[r, k]
             for t in range(T):
                 for r in range(R):
                     a = 0.0
