@@ -26,6 +26,13 @@ def command(
     attacks: Annotated[
         bool, typer.Option("--attacks", help="Known attacks on every method's messages instead of canaries.")
     ] = False,
+    insider: Annotated[
+        int | None,
+        typer.Option(
+            "--insider", help="As a hospital among so many under masked sums, its own noise taken off.", min=3
+        ),
+    ] = None,
+    lost: Annotated[int, typer.Option("--lost", help="With --insider: sites that drop out of every sum.", min=0)] = 0,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
@@ -34,7 +41,7 @@ def command(
     if attacks:
         return _attacks(seed, json_)
     from polyclinic.engines.registry import find, make
-    from polyclinic.evaluation.audit import audit
+    from polyclinic.evaluation.audit import Insider, audit
     from polyclinic.privacy.budget import Privacy
     from polyclinic.privacy.mechanism import ExactNoise
 
@@ -45,7 +52,14 @@ def command(
     else:
         more = {} if rounds is None else {"rounds": rounds}
         made = find(method)(privacy=Privacy(epsilon, delta), **more)
-    result = audit(made, canaries=canaries, patients=patients, seed=seed, noise=ExactNoise() if exact else None)
+    result = audit(
+        made,
+        canaries=canaries,
+        patients=patients,
+        seed=seed,
+        noise=ExactNoise() if exact else None,
+        insider=None if insider is None else Insider(insider, lost),
+    )
     if out is not None:
         import json
 

@@ -22,9 +22,37 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["audit"]
+__all__ = ["Insider", "audit"]
 
 SITE = "audited"
+INSIDER = "insider"
+
+
+@dataclass(frozen=True)
+class Insider:
+    """A hospital of the federation that looks: it sees every opened total and takes its own part off.
+
+    Parameters
+    ----------
+    sites
+        Hospitals, the audited one and the insider among them.
+    lost
+        How many of the others are not counted in any sum; the threshold is all but these.
+    """
+
+    sites: int = 4
+    lost: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sites - self.lost < 3 or self.lost < 0:
+            raise ConfigError(
+                f"{self.sites} sites of which {self.lost} are lost: a secure sum wants three that are there",
+                hint="more sites, or fewer lost",
+            )
+
+    def silent(self, step: Step, site: str) -> bool:
+        """Whether a site does not answer."""
+        return site.startswith("other") and int(site.removeprefix("other")) < self.lost
 
 
 @dataclass(frozen=True)
@@ -59,6 +87,7 @@ def audit(
     seed: int = 0,
     noise: Noise | None = None,
     confidence: float = 0.95,
+    insider: Insider | None = None,
 ) -> Audit:
     """Attack a private method with made-up patients, and compare with its ledger.
 
@@ -84,6 +113,9 @@ def audit(
         Source of noise to audit; default: the door's own.
     confidence
         Of the one-run lower bound.
+    insider
+        None: whoever sees what leaves the audited site, under ``plain``. Else a hospital that takes part in masked sums, sees
+        every total and takes its own contribution, with its own noise, off.
 
     Returns
     -------
@@ -104,7 +136,10 @@ def audit(
     listener = _Listener(method)
     door = Door(SITE, noise=noise)
     door.admit("audit", method.name, privacy, 1, crowd.patients)
-    Fold(listener, [Site(SITE, tensor=crowd)], adder=by_name("plain"), doors={SITE: door}).run()  # type: ignore[arg-type]
+    if insider is None:
+        Fold(listener, [Site(SITE, tensor=crowd)], adder=by_name("plain"), doors={SITE: door}).run()  # type: ignore[arg-type]
+    else:
+        _inside(listener, Site(SITE, tensor=crowd), door, insider)
 
     events = door.ledger.events()
     epsilon, mu = door.ledger.epsilon(privacy.delta), gaussian_mu(events)
@@ -124,6 +159,39 @@ def audit(
         confidence=confidence,
         largest_norm=norm,
     )
+
+
+class _Remembers(Door):
+    """The insider's own door: it knows what it sent."""
+
+    def __init__(self, site: str, **more: Any) -> None:
+        super().__init__(site, **more)
+        self.sent: list[Contribution] = []
+
+    def release(self, step: Step, mine: Contribution, **more: Any) -> Contribution:
+        out = super().release(step, mine, **more)
+        self.sent.append(out)
+        return out
+
+
+def _inside(listener: _Listener, site: Site, door: Door, insider: Insider) -> None:
+    """Run among several hospitals; what the insider sent is taken off every total that it saw."""
+    few = site.counts().take(np.arange(1))  # the others' patients do not matter: they have no canary's code
+    names = [INSIDER, *(f"other{k}" for k in range(insider.sites - 2))]
+    own = _Remembers(INSIDER, noise=door.noise)
+    doors = {SITE: door, INSIDER: own, **{n: Door(n, noise=door.noise) for n in names[1:]}}
+    Fold(
+        listener,  # type: ignore[arg-type]
+        [site, *(Site(n, tensor=few) for n in names)],
+        adder=by_name("masked"),
+        doors=doors,
+        quorum=insider.sites - insider.lost,
+        silent=insider.silent if insider.lost else None,
+    ).run()
+    listener.seen = [
+        replace(s, total=replace(s.total, arrays={k: a - sent.arrays[k] for k, a in s.total.arrays.items()}))
+        for s, sent in zip(listener.seen, own.sent, strict=True)
+    ]
 
 
 def _scores(method: Any, seen: Sequence[_Seen], marks: SparseTensor) -> tuple[NDArray[np.float64], float]:

@@ -14,13 +14,33 @@ __all__ = ["Attack", "every_attack"]
 
 def every_attack(seed: int = 0) -> Iterator[Attack]:
     """All known attacks, each against the variant it breaks and the one that stops it (``polyclinic audit --attacks``)."""
-    from polyclinic.evaluation.attacks import polynomial, presence, trip
+    from polyclinic.evaluation.attacks import polynomial, presence, record, trip
 
     yield from polynomial.run(seed)
     yield from trip.run(seed)
     yield from presence.run(seed)
+    yield from record.run(seed)
+    yield from _insider(seed)
     yield from _mixture(seed)
     yield from _similarity(seed)
+
+
+def _insider(seed: int) -> Iterator[Attack]:
+    """A hospital takes its own noise off the totals that it sees: the rest must still be what was booked."""
+    from polyclinic.evaluation.audit import Insider, audit
+    from polyclinic.phenotypes.dpem import DPEM
+    from polyclinic.privacy.budget import Privacy
+
+    for sites, lost in ((4, 0), (5, 1)):
+        method = DPEM(rank=1, rounds=1, background=False, privacy=Privacy(2.0), aggregation="masked")
+        found = audit(method, canaries=3000, patients=50, seed=seed, insider=Insider(sites, lost))
+        yield Attack(
+            "a hospital subtracts its own noise",
+            f"DPEM, patient-level epsilon 2 at delta 1e-6, formal, masked, {sites} sites, {lost} lost",
+            not found.passed,
+            False,
+            f"mu {found.mu_hat:.3f} (se {found.mu_se:.3f}), ledger {found.mu:.3f}: {found.verdict}",
+        )
 
 
 def _mixture(seed: int) -> Iterator[Attack]:
