@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
 from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.ledger import Charge, Ledger
 from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.policy import Policy
@@ -276,3 +278,31 @@ def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_pa
 def test_review_without_an_outbox_is_refused_at_the_start():
     with pytest.raises(ConfigError, match="outbox"):
         Door("n", policy=Policy(review="each"))
+
+
+@pytest.mark.parametrize("how", ["deleted", "put back", "edited"])
+def test_a_stored_release_without_its_line_is_not_sent_again(tmp_path, how):
+    """A10: bytes in the store are only sent if the book has a line for these very bytes."""
+    path, store = tmp_path / "book" / "l.jsonl", tmp_path / "out"
+    step = Step(1, "sums", {"x": (5,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+
+    def door() -> Door:
+        return Door("n", ledger=Ledger(path, site="n"), store=store, run="order", resumed=True)
+
+    mine = Contribution({"x": np.ones(5)})
+    first = door()
+    first.ledger.charge(Charge("old", "dpem", 1, "x", 0, Gaussian(50.0)))
+    shutil.copytree(path.parent, tmp_path / "saved")
+    out = first.release(step, mine).arrays["x"]
+    assert np.array_equal(door().release(step, mine).arrays["x"], out), "with its line it is sent again, the same"
+    if how == "edited":
+        (file,) = store.glob("*.npz")
+        with np.load(file) as z:
+            held = dict(z)
+        np.savez(file, **{k: v + 1.0 if v.shape == (5,) else v for k, v in held.items()})
+    else:
+        shutil.rmtree(path.parent)
+        if how == "put back":
+            shutil.copytree(tmp_path / "saved", path.parent)
+    with pytest.raises(PolicyRefusal, match="no line for these bytes"):
+        door().release(step, mine)

@@ -77,7 +77,7 @@ def test_masked_and_subspace_sums_give_the_plain_model() -> None:
     "method",
     [
         ConsensusUnPSL(rounds=2, inner=3),
-        PrivateUnPSL(rounds=2, privacy=Privacy(50.0), patients=200, radius=8.0, rank=1),
+        PrivateUnPSL(rounds=2, privacy=Privacy(50.0), patients=200, radius=8.0, rank=1, classes=("0", "1")),
     ],
     ids=["consensus", "private"],
 )
@@ -160,7 +160,7 @@ def test_labels_that_are_no_classes_are_refused_before_anything_is_sent(
 ) -> None:
     sites = hospitals()
     sites[1] = Site("h1", features=sites[1].matrix(), labels=labels)
-    paid = {} if privacy is None else {"privacy": privacy, "patients": 90, "radius": 6.0}
+    paid = {} if privacy is None else {"privacy": privacy, "patients": 90, "radius": 6.0, "classes": (0, 1)}
     with pytest.raises(DataError, match=word):
         UnPSL().fit_sites(sites, rounds=2, **paid)
 
@@ -252,7 +252,7 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
 
 def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
     sites = hospitals(300, seed=4)
-    method = PrivateUnPSL(privacy=Privacy(50.0), patients=300, radius=6.0, rounds=2, rank=2)
+    method = PrivateUnPSL(privacy=Privacy(50.0), patients=300, radius=6.0, rounds=2, rank=2, classes=("0", "1"))
     fold = Fold(method, sites)
     for _ in range(2):
         step = method.next(fold.public) if fold.public is not None else None
@@ -272,7 +272,9 @@ def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
 
 
 def test_a_private_run_is_formal_and_pays_what_was_asked() -> None:
-    u = UnPSL().fit_sites(hospitals(3000), privacy=Privacy(2.0), patients=3000, radius=6.0, aggregation="masked")
+    asked = {"privacy": Privacy(2.0), "patients": 3000, "radius": 6.0, "classes": [0, 1]}
+    u = UnPSL().fit_sites(hospitals(3000), aggregation="masked", **asked)
+    assert u.classes_.tolist() == [0, 1], "the public list, not those that occur"
     assert u.privacy_.guarantee == "formal"
     assert u.privacy_.adjacency == "patient"
     assert u.privacy_.epsilon == pytest.approx(2.0, rel=1e-6)
@@ -282,7 +284,14 @@ def test_a_private_run_is_formal_and_pays_what_was_asked() -> None:
 
 def test_too_many_features_for_the_patients_are_refused() -> None:
     with pytest.raises(ConfigError, match="too many"):
-        UnPSL().fit_sites(hospitals(60, d=40), privacy=Privacy(1.0), patients=60, radius=6.0)
+        UnPSL().fit_sites(hospitals(60, d=40), privacy=Privacy(1.0), patients=60, radius=6.0, classes=(0, 1))
+
+
+@pytest.mark.parametrize("classes", [None, (), ("ill",), ("1", 1, 1.0), "ill"])
+def test_private_classes_come_from_a_public_list(classes) -> None:
+    given = {} if classes is None else {"classes": classes}
+    with pytest.raises(ConfigError, match="public list"):
+        UnPSL().fit_sites(hospitals(60), privacy=Privacy(1.0), patients=60, radius=6.0, **given)
 
 
 def test_the_bucket_of_a_patient_depends_on_nobody_else() -> None:

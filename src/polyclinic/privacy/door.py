@@ -276,6 +276,11 @@ class Door:
         digest = _digest(step, share, mine)
         id, stored = self._find(self._name(step, number), digest)
         if stored is not None:
+            if not self.ledger.paid(self._run, id, bytes=_digest(step, 1.0, stored)):
+                raise self._gone(
+                    step,
+                    f"release {id} is in the store, and the book has no line for these bytes (deleted, or put back)",
+                )
             if also and not self.ledger.paid(self._run, id, attempt):
                 self._pay(
                     self._charge(step, attempt, _together(also), NoiseScale(0.0, None), share, by, number, id, stored)
@@ -414,11 +419,14 @@ class Door:
             if facts["digest"] == digest and self.ledger.paid(self._run, id, bytes=_digest(step, 1.0, release)):
                 self._keep(id, step, digest, release)
                 return release
-        raise PolicyRefusal(
+        raise self._gone(
+            step, f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)"
+        )
+
+    def _gone(self, step: Step, fault: str) -> PolicyRefusal:
+        return PolicyRefusal(
             f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: not released again",
-            faults=[
-                f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)"
-            ],
+            faults=[fault],
             hint="noise is drawn once for a release; start the study anew, which pays anew",
         )
 

@@ -70,7 +70,14 @@ def _read(node: Node) -> tuple[Policy, LedgerRule]:
         )
     if faults:
         raise ConfigError(f"node file of site {node.name!r}: wrong settings", faults=faults)
+    if "review" not in node.policy and _somebody_decides(node):
+        policy = policy.model_copy(update={"review": "names"})
     return policy, rule
+
+
+def _somebody_decides(node: Node) -> bool:
+    """Whether a person at the hospital accepts studies: not in a rehearsal, nor where signed studies run by rule alone."""
+    return not node.site.rehearsal and node.keys.get("studies", "ask") != "policy"
 
 
 def _erasable(node: Node, path: Path) -> bool:

@@ -40,7 +40,8 @@ class Policy(BaseModel):
     min_sites: int = Field(1, ge=1, description="Fewer sites than this: the site does not take part.")
     review: Literal["none", "names", "each"] = Field(
         "none",
-        description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'.",
+        description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'. "
+        "Not said: 'names' where a person accepts studies; none in a rehearsal and with [keys] studies = 'policy'.",
     )
     cohorts: tuple[str, ...] = Field(
         (), description="SQL files of cohorts that may run here; a study names one by its digest."

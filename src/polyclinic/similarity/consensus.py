@@ -381,7 +381,7 @@ def learn_between(
     """Run the consensus with a central estimator's parameters, and put what it learned into that estimator.
 
     With ``privacy`` it runs :class:`~polyclinic.similarity.private.PrivateUnPSL` instead, which leaves the redundancy
-    penalty out (correlations would have to be paid for) and needs ``patients`` and ``radius``, both public.
+    penalty out (correlations would have to be paid for) and needs ``patients``, ``radius`` and ``classes``, all public.
     """
     method: Any
     if model.reach != "all" or model.compare != "product":
@@ -390,7 +390,7 @@ def learn_between(
             faults=[f"reach = {model.reach!r}, compare = {model.compare!r}"],
             hint="UnPSL(reach='all', compare='product').fit_sites(sites)",
         )
-    classes = classes_of_all(sites)
+    classes = classes_of_all(sites)  # also refuses what are no classes, before anything is computed
     if options.get("privacy") is not None:
         from polyclinic.similarity.private import PrivateUnPSL
 
@@ -399,6 +399,7 @@ def learn_between(
         known, shared = PrivateUnPSL.Params.model_fields, ("bias", "seed")
         chosen = {k: v for k, v in options.items() if k in known}
         method = PrivateUnPSL(**{**{k: getattr(model, k) for k in shared}, **chosen})
+        classes = np.asarray(options["classes"])  # the public list: which of them occur was not paid for
     else:
         known = ConsensusUnPSL.Params.model_fields
         chosen = {k: v for k, v in options.items() if k in known}

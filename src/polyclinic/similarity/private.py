@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Estimator
@@ -29,7 +29,7 @@ from polyclinic.learned.origin import Origin
 from polyclinic.learned.similarity import Similarity
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.similarity import facts as known
-from polyclinic.similarity.labels import class_texts, classes_at
+from polyclinic.similarity.labels import class_texts
 from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.redundancy import row_norms, row_shrink
 from polyclinic.tensors.site import Site
@@ -53,9 +53,20 @@ class PrivateParams(Params):
     patients: int = Field(ge=2, description="Public planning size: about how many patients all sites have together.")
     radius: float = Field(gt=0, description="Public: records are pulled back into a ball of this radius.")
     center: tuple[float, ...] | None = Field(None, description="Public centre of the ball; default 0.")
-    classes: tuple[str, ...] | None = Field(
-        None, description="Public list of classes; a patient with another label is in no pair. None: those that occur."
+    classes: tuple[str, ...] = Field(
+        (), validate_default=True, description="Public list of classes; a patient with another label is in no pair."
     )
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _public_list(cls, value: Any) -> tuple[str, ...]:
+        texts = tuple(class_texts(value)) if isinstance(value, list | tuple | np.ndarray) else ()
+        if len(set(texts)) < 2:
+            raise ValueError(
+                f"classes = {value!r}: at least two, from a public list; which classes occur is itself told by the data. "
+                "Write classes=('ill', 'well')"
+            )
+        return texts
 
 
 @dataclass(frozen=True)
@@ -198,8 +209,6 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
 
     def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> Key:
         complete(site)
-        if self.params.classes is None:
-            classes_at(site)
         return Key(rng.bytes(16).hex())
 
     def contribute(
@@ -215,7 +224,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
         X = (center + p.radius * z - public.mean) / public.scale
         # One text per label, whatever the type of the others: nobody's label may change how another's is written.
         labels = np.array(class_texts(() if site.labels is None else site.labels), dtype=object)
-        use = np.arange(len(labels)) if p.classes is None else np.flatnonzero(np.isin(labels, class_texts(p.classes)))
+        use = np.flatnonzero(np.isin(labels, p.classes))
         X, z, labels = X[use], z[use], labels[use]  # who has no class of the public list is in no pair
         left, right = _paired(buckets(z, labels, key=private.key, round=step.round, count=public.buckets))
         sign = np.where(labels[left] == labels[right], 1.0, -1.0)

@@ -1,0 +1,80 @@
+"""Row 1 and what is like it: whatever leaves a hospital, in whichever study, holds no word of its records, people or places."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from test_names_of_public_codes import MARK, RARE, _rewrite, _tap
+
+from polyclinic.errors import PeerLost, ProtocolMismatch
+from polyclinic.phenotypes.sumals import SumALS
+
+_spec = importlib.util.spec_from_file_location("halves", Path(__file__).parents[1] / "engines" / "test_flare_halves.py")
+halves = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(halves)
+
+SECRETS = 'cohort = "women of ward {}"\n'
+STUDIES = {
+    "dpem plain": ('name = "dpem"\nrank = 2\nrounds = 2\naggregation = "plain"', "[privacy]\nepsilon = 0.5\n"),
+    "dpem subspace": ('name = "dpem"\nrank = 2\nrounds = 2\naggregation = "subspace"', "[privacy]\nepsilon = 0.5\n"),
+    "trip masked": ('name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"', ""),
+    "sumals masked": ('name = "sumals"\nrank = 2\nrounds = 2\naggregation = "masked"', ""),
+    "localtf plain": ('name = "localtf"\nrank = 2\nrounds = 2\naggregation = "plain"', ""),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = halves.World(tmp_path_factory.mktemp("markers"))
+    _rewrite(made.root / "north", RARE)
+    for name, site in list(made.sites.items()):
+        text = site.node_path.read_text(encoding="utf-8")
+        site.node_path.write_text(f"{text}\n[ledger]\n{SECRETS.format(name)}", encoding="utf-8")
+        made.sites[name] = type(site).of(site.node_path)
+    return made
+
+
+def markers(world) -> list[bytes]:
+    """Words that are at the hospitals and nowhere else."""
+    names = [w for s in world.sites for w in (f"{s}-0", f"{s}-1-0", f"women of ward {s}", str(world.root / s))]
+    return [w.encode() for w in (*names, MARK, "rare", "records.duckdb", "events.parquet", "node.toml")]
+
+
+def search(world, sent: list[bytes]) -> None:
+    kept = [p.read_bytes() for p in sorted((world.root / "coordinator" / "runs").rglob("*")) if p.is_file()]
+    for word in markers(world):
+        assert not [b for b in sent if word in b], f"{word!r} left a hospital"
+        assert not [b for b in kept if word in b], f"{word!r} is at the coordinator"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_word_of_a_hospital_leaves_it(world, monkeypatch, name):
+    method, tail = STUDIES[name]
+    sent: list[bytes] = []
+    with monkeypatch.context() as m:
+        _tap(m, world, sent)
+        order = world.order(world.study(name.replace(" ", "-"), method, tail=tail))
+        world.open(order)
+        world.lead(order).run()
+    assert sum(map(len, sent)) > 5000
+    search(world, sent)
+
+
+def test_nor_when_something_goes_wrong_with_the_records(world, monkeypatch):
+    """An exception in the middle of the records quotes them; it stays in the hospital's own log."""
+
+    def breaks(self, step, site, private, public, rng):
+        raise ValueError(f"patient {site.name}-0 of ward 7: {MARK}")
+
+    sent: list[bytes] = []
+    with monkeypatch.context() as m:
+        _tap(m, world, sent)
+        m.setattr(SumALS, "contribute", breaks)
+        order = world.order(world.study("breaks", STUDIES["sumals masked"][0], head="deadline = 4\n"))
+        world.open(order)
+        with pytest.raises((PeerLost, ProtocolMismatch)):
+            world.lead(order).run()
+    search(world, sent)
+    assert MARK in world.sites["north"].events.read_text(), "its owner reads what happened"
