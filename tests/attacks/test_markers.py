@@ -55,7 +55,7 @@ def test_no_word_of_a_hospital_leaves_it(world, monkeypatch, name):
     sent: list[bytes] = []
     with monkeypatch.context() as m:
         _tap(m, world, sent)
-        order = world.order(world.study(name.replace(" ", "-"), method, tail=tail))
+        order = world.order(world.study(name.replace(" ", "-"), method, tail=tail, head="deadline = 200\n"))
         world.open(order)
         world.lead(order).run()
     assert sum(map(len, sent)) > 5000
@@ -72,7 +72,7 @@ def test_nor_when_something_goes_wrong_with_the_records(world, monkeypatch):
     with monkeypatch.context() as m:
         _tap(m, world, sent)
         m.setattr(SumALS, "contribute", breaks)
-        order = world.order(world.study("breaks", STUDIES["sumals masked"][0], head="deadline = 4\n"))
+        order = world.order(world.study("breaks", STUDIES["sumals masked"][0], head="deadline = 200\n"))
         world.open(order)
         with pytest.raises((PeerLost, ProtocolMismatch)):
             world.lead(order).run()

@@ -15,7 +15,7 @@ from polyclinic.privacy.card import make_card
 from polyclinic.privacy.happened import Happened
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise
-from polyclinic.privacy.owner import door_of, ledger_of, noise_of, policy_of
+from polyclinic.privacy.owner import door_of, ledger_of, noise_of, policy_between, policy_of
 from polyclinic.privacy.release import Contribution, Release, Step
 from polyclinic.study import Node
 
@@ -153,3 +153,20 @@ def test_a_budget_that_is_spent_stops_the_study_before_anything_is_computed(tmp_
     door.release(step, Contribution({"x": np.ones(3)}))
     with pytest.raises(PolicyRefusal, match="nothing was computed"):
         door_of(made, exact=False).admit("second", "dpem", pc.Privacy(1.0), 3, 100)
+
+
+@pytest.mark.parametrize(
+    ("more", "review"),
+    [
+        ({}, "names"),
+        ({"keys": {"studies": "ask"}}, "names"),
+        ({"keys": {"studies": "policy"}}, "none"),
+        ({"site": {"name": "north", "rehearsal": True}}, "none"),
+        ({"policy": {"review": "none"}}, "none"),
+        ({"policy": {"review": "each"}, "keys": {"studies": "policy"}}, "each"),
+    ],
+)
+def test_between_hosts_somebody_looks_unless_the_file_says_otherwise(more, review):
+    node = Node.parse({"site": {"name": "north"}, "source": {"kind": "files"}, **more})
+    assert policy_between(node).review == review
+    assert policy_of(node).review == more.get("policy", {}).get("review", "none"), "in one process nobody waits"

@@ -16,7 +16,7 @@ from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.witness import Witness
 from polyclinic.study import Node
 
-__all__ = ["LedgerRule", "door_of", "ledger_of", "noise_of", "outbox_of", "policy_of", "witness_of"]
+__all__ = ["LedgerRule", "door_of", "ledger_of", "noise_of", "outbox_of", "policy_between", "policy_of", "witness_of"]
 
 
 class LedgerRule(BaseModel):
@@ -70,14 +70,7 @@ def _read(node: Node) -> tuple[Policy, LedgerRule]:
         )
     if faults:
         raise ConfigError(f"node file of site {node.name!r}: wrong settings", faults=faults)
-    if "review" not in node.policy and _somebody_decides(node):
-        policy = policy.model_copy(update={"review": "names"})
     return policy, rule
-
-
-def _somebody_decides(node: Node) -> bool:
-    """Whether a person at the hospital accepts studies: not in a rehearsal, nor where signed studies run by rule alone."""
-    return not node.site.rehearsal and node.keys.get("studies", "ask") != "policy"
 
 
 def _erasable(node: Node, path: Path) -> bool:
@@ -94,6 +87,20 @@ def policy_of(node: Node) -> Policy:
     50
     """
     return _read(node)[0]
+
+
+def policy_between(node: Node) -> Policy:
+    """The owner's rules for a study between hosts: releases are reviewed by names where the file does not say.
+
+    Not in a rehearsal, and not where signed studies run by rule alone: there is nobody who would be asked.
+
+    >>> node = Node.parse({"site": {"name": "north"}, "source": {"kind": "files"}})
+    >>> policy_of(node).review, policy_between(node).review
+    ('none', 'names')
+    """
+    policy = policy_of(node)
+    somebody = not node.site.rehearsal and node.keys.get("studies", "ask") != "policy"
+    return policy.model_copy(update={"review": "names"}) if somebody and "review" not in node.policy else policy
 
 
 def ledger_of(node: Node) -> Ledger:

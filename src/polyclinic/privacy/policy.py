@@ -41,7 +41,7 @@ class Policy(BaseModel):
     review: Literal["none", "names", "each"] = Field(
         "none",
         description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'. "
-        "Not said: 'names' where a person accepts studies; none in a rehearsal and with [keys] studies = 'policy'.",
+        "Not said: 'names' between hosts where a person accepts studies (not in a rehearsal, nor with [keys] studies = 'policy').",
     )
     cohorts: tuple[str, ...] = Field(
         (), description="SQL files of cohorts that may run here; a study names one by its digest."

@@ -25,7 +25,7 @@ from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import Noise
-from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_of
+from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_between, policy_of
 from polyclinic.study import Study
 from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
@@ -172,7 +172,7 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
         raise PolicyRefusal(
             f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
         )
-    policy = policy_of(folder.node)
+    policy = policy_between(folder.node)
     if order.staleness is not None and order.quorum < policy.min_sites:
         raise PolicyRefusal(
             f"study {order.id!r} adds as soon as {order.quorum} sites have answered",
