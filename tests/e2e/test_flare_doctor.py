@@ -1,8 +1,10 @@
-"""Doctor and status against FLARE's own server: accepted, expired, unknown, revoked."""
+"""Doctor and status against FLARE's own server: accepted, expired, self-signed, unknown, revoked; dead, failed, no room, no data."""
 
 from __future__ import annotations
 
 import datetime
+import os
+import signal
 
 import pytest
 from cryptography import x509
@@ -20,14 +22,25 @@ def _expired(certificate: bytes, key) -> bytes:
     return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+def _by_itself(certificate: bytes, key: bytes) -> bytes:
+    """A certificate of the same name and key that nobody but its owner signed."""
+    old = x509.load_pem_x509_certificate(certificate)
+    own = serialization.load_pem_private_key(key, None)
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(old.subject, old.subject, own.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=99))
+    return made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
 def test_the_server_itself_accepts_or_refuses(tmp_path):
     pytest.importorskip("nvflare")
     from flare_federation import Federation
 
     from polyclinic.engines.flare import coordinator, site
     from polyclinic.engines.flare.enrolment import Authority
-    from polyclinic.engines.flare.folders import read_events
+    from polyclinic.engines.flare.folders import append_event, read_events
     from polyclinic.engines.flare.probes import coordinator_probes
+    from polyclinic.engines.flare.processes import Recorded, alive, wait_for
 
     made = Federation(tmp_path, enrol=True, rehearsal=True)
     north, key = made.sites["north"], Authority.read(made.coordinator.authority).key
@@ -40,16 +53,38 @@ def test_the_server_itself_accepts_or_refuses(tmp_path):
         value = site.status(north)
         assert (value["state"], value["coordinator"]["reachable"], value["exit"]) == ("running", True, 0), value
         assert [p for p in coordinator_probes(made.coordinator) if p.state == "fault"] == []
-        for wrong, said in ((_expired(good, key), "expired on"), (_expired(good, other.key), "authority is unknown")):
+        alone = _by_itself(good, (north.workspace / "startup" / "client.key").read_bytes())
+        for wrong, said in (
+            (_expired(good, key), "expired on"),
+            (_expired(good, other.key), "authority is unknown"),
+            (alone, "signed by itself"),
+        ):
             paper.write_bytes(wrong)
             value = site.status(north)
             assert (value["state"], value["coordinator"]["reachable"], value["exit"]) == ("not accepted", False, 5)
             assert said in value["problems"][0]["sentence"]
             assert "refuses this certificate" in value["problems"][1]["sentence"], value["problems"]
         site.stop(north)
-        site.start(north)  # with the certificate of an unknown authority: its own log says so
-        assert any(e["event"] == "certificate" and "unknown" in e["what"] for e in read_events(north.events))
+        site.start(north)  # with a certificate that it signed itself: its own log says so
+        assert any(e["event"] == "certificate" and "signed by itself" in e["what"] for e in read_events(north.events))
         paper.write_bytes(good)
+        records = north.node.path("events.parquet")
+        records.rename(records.with_suffix(".away"))
+        value = site.status(north)
+        assert (value["state"], value["exit"]) == ("data away", 3)
+        assert "events.parquet" in value["problems"][0]["sentence"]
+        records.with_suffix(".away").rename(records)
+        append_event(north.events, event="failed", study="icu-1", error="MemoryError")
+        value = site.status(north)
+        assert (value["state"], value["exit"]) == ("study failed", 5)
+        append_event(north.events, event="finished", study="icu-2")
+        assert site.status(north)["exit"] == 0
+        client = Recorded.read(north.pids / "client.json")
+        os.kill(client.pid, signal.SIGKILL)
+        assert wait_for(lambda: not alive(client), 10.0)
+        value = site.status(north)
+        assert (value["state"], value["exit"]) == ("stopped", 5)
+        site.start(north)
         coordinator.revoke(made.coordinator, "north")
         value = site.status(north)
         assert (value["state"], value["exit"]) == ("not accepted", 5)

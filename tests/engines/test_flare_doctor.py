@@ -6,8 +6,10 @@ import contextlib
 import datetime
 import json
 import os
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +242,58 @@ def test_old_refusals_do_not_stick(newest: Hub, tmp_path: Path) -> None:
     append_event(site.events, event="finished", study="b")
     value = status(site)
     assert (value["exit"], value["refused"]) == (0, ["a"])
+
+
+def test_a_study_that_failed_here_is_not_running(newest: Hub, tmp_path: Path) -> None:
+    site = newest.site(tmp_path / "north")
+    append_event(site.events, event="failed", study="icu-1", error="MemoryError: 12 GB")
+    value = status(site)
+    assert (value["state"], value["exit"]) == ("study failed", 5)
+    (told,) = value["problems"]
+    assert "study icu-1 failed here: MemoryError: 12 GB" in told["sentence"]
+
+
+def test_a_database_that_is_away_is_not_running(
+    newest: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("psycopg")
+    site = newest.site(tmp_path / "north")
+    word = tmp_path / "north" / "word"
+    word.write_text("geheim-4711")
+    word.chmod(0o600)
+    url = f"postgresql://reader@127.0.0.1:{free_port()}/cdm"
+    text = site.node_path.read_text().replace('kind = "files"\nevents = "events.csv"', f'kind = "omop"\nurl = "{url}"')
+    site.node_path.write_text(text.replace("[policy]", f'password = "file:{word}"\n[policy]'))
+    site.node_path.chmod(0o600)
+    code, value = _command(capsys, "site", "status", "--node", str(site.node_path))
+    assert (value["state"], code) == ("data away", 3)
+    (told,) = value["problems"]
+    assert "the database is away" in told["sentence"] and "refused" in told["sentence"]
+    assert "4711" not in json.dumps(value)  # never the password
+
+
+def test_a_full_disk_is_not_running(newest: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = newest.site(tmp_path / "north")
+    home = site.node.home
+    for p in (tmp_path / "kept",):
+        home.rename(p)
+    home.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)]).returncode:
+        pytest.skip("a disk of its own needs root")
+    try:
+        shutil.copytree(tmp_path / "kept", home, dirs_exist_ok=True)
+        with contextlib.suppress(OSError), open(home / "filler", "wb") as f:
+            while True:
+                f.write(bytes(4096))
+                f.flush()
+        code, value = _command(capsys, "site", "status", "--node", str(site.node_path))
+        assert (value["state"], code) == ("no room on the disk", 5)
+        (told,) = value["problems"]
+        assert "nothing can be written (No space left on device)" in told["sentence"]
+        code, probes = _doctor(capsys, site)
+        assert code == 2 and probes["disk"]["state"] == probes["data"]["state"] == "fault"
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
 
 
 @pytest.mark.parametrize(("ahead", "state"), [(2.0, "ok"), (-90.0, "warning"), (400.0, "fault"), (None, "warning")])

@@ -163,7 +163,7 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
 
 @app.command()
 def status(node: NodeFile = NODE, json_: Json = False) -> None:
-    """How this site and its studies stand; exit code 0 only if it runs, is accepted, and no study is in fault (4 refused, 5)."""
+    """How this site stands; exit code 0 only if it runs, is accepted, has room and data, no study in fault (3 data, 4 refused, 5)."""
     from polyclinic.engines.flare import need_flare
 
     need_flare()

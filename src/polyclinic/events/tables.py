@@ -308,7 +308,7 @@ def _from_postgres(
         from adbc_driver_postgresql import dbapi
     except ImportError:
         raise MissingExtra("adbc-driver-postgresql", "postgres", "reading PostgreSQL") from None
-    url = _url(node)
+    url = address_of(node)
     out = _Opened()
     schema = node.source.db_schema or "public"
     try:
@@ -366,7 +366,7 @@ def _from_postgres(
     return out
 
 
-def _url(node: Node) -> str:
+def address_of(node: Node) -> str:
     """The connection string, with the password put in from where it is kept."""
     url = secret(node.source.url or "", node.folder)
     parts = urlsplit(url)

@@ -86,7 +86,6 @@ def site_snapshot(folder: SiteFolder) -> Snapshot:
     """Look at a site: process, certificate, mutual handshake, studies, budget."""
     value = site.status(folder)
     bad = [p["sentence"] for p in value.get("problems", ()) if p["state"] == "fault"]
-    bad += [f"study {name}: {word}" for name, word in value.get("in_fault", {}).items()]
     if value["state"] in ("stopped", "not joined"):
         bad.append(f"the node is {value['state']}")
     where = value.get("coordinator") or {}
@@ -110,8 +109,8 @@ def site_snapshot(folder: SiteFolder) -> Snapshot:
         str(value["state"]),
         value["exit"] == 0 and not bad,
         tuple(bad),
-        value["state"] in ("running", "not accepted"),
-        bool(where.get("reachable")) and value["state"] == "running",
+        bool(value.get("process")),
+        bool(where.get("reachable")) and value["state"] != "not accepted",
         _days(Papers.of(folder.workspace / "startup").certificate) if joined(folder) else None,
         budgets,
         tuple(studies),

@@ -23,7 +23,7 @@ from polyclinic.privacy.owner import LedgerRule, ledger_of, policy_of
 from polyclinic.study import Node
 from polyclinic.tensors.checkup import Limits, check_node
 
-__all__ = ["acceptance", "coordinator_probes", "site_probes"]
+__all__ = ["acceptance", "coordinator_probes", "disk", "site_probes"]
 
 FULL: Final = 200e6  # bytes: less does not hold a checkpoint
 LOW: Final = 2e9  # bytes: a study of some size wants as much
@@ -37,7 +37,7 @@ def site_probes(folder: SiteFolder) -> list[Probe]:
         *_versions(_extras(node)),
         _settings(node),
         *_permissions(secrets, [folder.node_path], _holds_password(node)),
-        _disk(node.home),
+        disk(node.home),
         _data(node),
         _budget(node),
         *_joined(folder),
@@ -92,7 +92,7 @@ def coordinator_probes(folder: CoordinatorFolder) -> list[Probe]:
     found = [
         *_versions([("nvflare", "nvflare")]),
         *_permissions(list(folder.path.rglob("*.key")), [folder.settings], False),
-        _disk(folder.path),
+        disk(folder.path),
         server,
         *_way(host)[:1],
     ]
@@ -179,7 +179,8 @@ def _permissions(secrets: list[Path], files: list[Path], holds: bool) -> list[Pr
     return found or [Probe("permissions", "ok", text)]
 
 
-def _disk(home: Path) -> Probe:
+def disk(home: Path) -> Probe:
+    """Whether something can really be written, and how much room is left."""
     near = next(p for p in (home, *home.resolve().parents) if p.exists())
     try:
         with tempfile.TemporaryFile(dir=near) as f:
@@ -204,7 +205,13 @@ def _data(node: Node) -> Probe:
         limits = Limits.of(policy)
     except ConfigError:
         limits = Limits()
-    found = check_node(node, limits=limits)
+    import duckdb
+
+    try:
+        found = check_node(node, limits=limits)
+    except (duckdb.Error, OSError) as e:  # a disk without room for the engine's own files
+        why = str(e).strip().splitlines()[0]
+        return Probe("data", "fault", f"the data cannot be read: {why}", "see the disk above, then look again", exit=3)
     if found.faults:
         todo = "polyclinic check node.toml shows everything; url, password, rights, file names are in [source]"
         return Probe("data", "fault", "; ".join(found.faults), todo, exit=found.exit_code or 3)

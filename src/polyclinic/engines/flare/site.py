@@ -14,7 +14,8 @@ from polyclinic.engines.flare.executor import NODE
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
 from polyclinic.engines.flare.handshake import Papers, certificate
 from polyclinic.engines.flare.membership import joined, pending, studies, unpinned
-from polyclinic.engines.flare.probe import first_fault
+from polyclinic.engines.flare.nearby import nearby
+from polyclinic.engines.flare.probe import Probe, first_fault
 from polyclinic.engines.flare.probes import acceptance
 from polyclinic.engines.flare.processes import Recorded, alive, end, forget, launch, record, recorded
 from polyclinic.engines.flare.proxy import grpc_environment
@@ -78,17 +79,22 @@ def status(folder: SiteFolder) -> dict[str, Any]:
     workers = [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)]
     found = studies(folder)
     log: list[dict[str, Any]] = read_events(folder.events)
-    probes = acceptance(folder) if joined(folder) else []
-    bad = first_fault(probes)
+    probes, near = acceptance(folder) if joined(folder) else [], nearby(folder)
+    bad, here = first_fault(probes), first_fault(near)
     line = {p.name: p for p in probes}
     state = "running" if up else "stopped" if joined(folder) else "waiting for the coordinator's approval"
     outside = "coordinator" in line and line["coordinator"].outside  # it may come back: the client goes on trying
     if up and bad is not None and not (bad.name == "coordinator" and outside):
         state = "not accepted"
     wrong = in_fault(log)
+    if state == "running" and here is not None:
+        state = {"disk": "no room on the disk", "data": "data away"}[here.name]
+    elif state == "running" and wrong:
+        state = f"study {sorted(wrong.values())[0]}"
     return {
         "site": folder.node.name,
         "state": state,
+        "process": up,
         "workers": workers,
         "coordinator": {
             "host": invite["host"],
@@ -96,7 +102,9 @@ def status(folder: SiteFolder) -> dict[str, Any]:
             "reachable": "coordinator" in line and line["coordinator"].state == "ok",
         },
         "problems": [
-            p.to_json() for p in probes if p.state == "fault" or (p.name, p.state) == ("certificate", "warning")
+            p.to_json()
+            for p in (*probes, *near, *_studies(log, wrong))
+            if p.state == "fault" or (p.name, p.state) == ("certificate", "warning")
         ],
         "not_pinned": sorted({n for s in found for n in unpinned(folder, s)}),
         "studies": found,
@@ -106,8 +114,30 @@ def status(folder: SiteFolder) -> dict[str, Any]:
         + [p.id for _, p in pending(folder)],
         "last_event": log[-1] if log else None,
         "log": str(Path(folder.events)),
-        "exit": 4 if "refused" in wrong.values() else 5 if wrong or bad is not None or not up else 0,
+        "exit": 4
+        if "refused" in wrong.values()
+        else 5
+        if wrong or bad is not None or not up
+        else 0
+        if here is None
+        else 3
+        if here.name == "data"
+        else 5,
     }
+
+
+def _studies(log: Sequence[Mapping[str, Any]], wrong: Mapping[str, str]) -> list[Probe]:
+    """Studies that are in fault now, each with what was last said of it."""
+    last = {str(e["study"]): e for e in log if "study" in e and e["event"] in ("refused", "failed")}
+    found = []
+    for study, word in wrong.items():
+        e = last[study]
+        said = [str(x) for x in (e.get("what"), e.get("error"), *(e.get("reasons") or ())) if x]
+        todo = "polyclinic site review" if word == "refused" else "the log has more; the coordinator resumes the study"
+        found.append(
+            Probe("study", "fault", f"study {study} {word} here: {'; '.join(said) or 'no reason was kept'}", todo)
+        )
+    return found
 
 
 def in_fault(log: Sequence[Mapping[str, Any]]) -> dict[str, str]:
