@@ -27,6 +27,26 @@ def patients_left(home: Path) -> list[Path]:
     ]
 
 
+def words_left(site) -> list[Path]:
+    """Files anywhere in a site's folder with a word of a patient: an id, a visit, read as text, as arrays or as a table."""
+    import numpy as np
+    import pyarrow.parquet as parquet
+
+    name = site.node.name
+    ids = [f"{name}-{p}".encode() for p in range(25)]
+    found = []
+    for f in (f for f in site.node.home.rglob("*") if f.is_file()):
+        data = f.read_bytes()
+        if f.suffix == ".npz":
+            with np.load(f, allow_pickle=False) as z:
+                data = b" ".join(str(v.tolist()).encode() for v in z.values() if v.dtype.kind in "USO")
+        elif f.suffix == ".parquet":
+            data = str(parquet.read_table(f).to_pydict()).encode()
+        if any(i + end in data for i in ids for end in (b"'", b'"', b"-0", b",", b" ", b"\n", b"\x00")):
+            found.append(f)
+    return found
+
+
 @pytest.fixture
 def world(tmp_path):
     return World(tmp_path)
@@ -40,6 +60,7 @@ def test_patients_data_go_when_a_study_ends_and_another_runs(world):
         for site in world.sites.values():
             home = site.study(order.digest)
             assert [f.name for f in patients_left(home)] == ["outcome.npz"], "memberships, until their time is over"
+            assert words_left(site) == []
             entries = ledger_of(site.node).entries
             assert [e.body.order for e in entries if e.kind == "close"][-1] == order.digest
             assert site.pins.exists()
@@ -74,6 +95,7 @@ def test_results_and_stopped_studies_go_after_their_time(world):
     world.desks["north"].loaded.result(60)
     home = site.study(order.digest)
     assert patients_left(home), "a study that was admitted and stopped"
+    assert words_left(site), "the search finds them where they are"
     assert sweep(site, time.time() + seconds("13d")) == 0
     assert sweep(site, time.time() + seconds("15d")) > 0
     assert not patients_left(home)
