@@ -1,0 +1,239 @@
+"""Details of door, book and accountant that faults put into the code (benchmarks/mutants.py) once passed unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import time
+
+import numpy as np
+import pytest
+
+from polyclinic.errors import ConfigError, PolicyRefusal
+from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, epsilon, gaussian_mu
+from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.door import Door, event_of
+from polyclinic.privacy.grid import EXACT, FINE, LEAST, noise_scale
+from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.lines import Close, Gap, Reserve
+from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.tally import Account, Tally
+
+
+def step(**more) -> Step:
+    given = {"bound": 9.0, "sensitivity": 1.0, "multiplier": 10.0, **more}
+    return Step(1, "x", {"x": (3,)}, **given)
+
+
+def charge(event=None, **more) -> Charge:
+    return Charge("icu", "dpem", 1, "x", 0, Gaussian(10.0) if event is None else event, **more)
+
+
+# ---- noise inside the charged event
+
+
+@pytest.mark.parametrize(("sensitivity", "multiplier"), [(1e-3, 5.0), (0.05, 10.0), (1.0, 1.0), (3.0, 40.0)])
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_the_noise_that_is_drawn_is_the_one_in_the_event(sensitivity, multiplier, share):
+    s = step(sensitivity=sensitivity, multiplier=multiplier)
+    scale = noise_scale(s, share)
+    assert scale.grid is not None
+    assert scale.sd >= sensitivity * multiplier, "never less than what the event says"
+    least = math.hypot(sensitivity * multiplier, 2 * scale.grid)
+    assert least <= scale.sd * (1 + 1e-12) <= least * (1 + 2e-5), "no less than the lemma asks for, and hardly more"
+    assert math.sqrt(share) * scale.sd >= LEAST * scale.grid
+    assert event_of(s) == Gaussian(multiplier)
+    out = (
+        Door("n")
+        .release(
+            Step(1, "x", {"x": (4000,)}, bound=9.0, sensitivity=sensitivity, multiplier=multiplier),
+            Contribution({"x": np.zeros(4000)}),
+            share=share,
+        )
+        .arrays["x"]
+    )
+    assert out.std() == pytest.approx(math.sqrt(share) * scale.sd, rel=0.06)
+    assert abs(out.mean()) < 5 * scale.sd / math.sqrt(4000)
+
+
+def test_a_grid_is_as_fine_as_whole_numbers_allow():
+    s = step(grid=1.0)
+    scale = noise_scale(s, 1.0)
+    assert math.sqrt(1.0) * scale.sd >= FINE * scale.grid
+    assert (s.bound + 20 * scale.sd) / scale.grid <= EXACT
+    wide = step(grid=1.0, bound=2.0**48)
+    coarse = noise_scale(wide, 1.0)
+    assert (wide.bound + 20 * coarse.sd) / coarse.grid <= EXACT
+    assert (wide.bound + 20 * coarse.sd) / (coarse.grid / 2) > EXACT / 2, "and no coarser than that"
+
+
+def test_a_step_without_noise_has_none_and_no_bound():
+    exact = Step(1, "x", {"x": (3,)}, bound=9.0)
+    assert noise_scale(exact, 1.0).sd == 0.0
+    assert event_of(exact) == Unbounded()
+    assert gaussian_mu([event_of(step(), [Gaussian(10.0)])]) == pytest.approx(math.sqrt(2) / 10)
+
+
+# ---- reservations
+
+
+def test_a_reservation_covers_exactly_what_was_set_aside():
+    tally = Tally()
+    tally.add(Reserve("o", "icu", "all", (Gaussian(10.0),), until=100.0))
+    fits = charge(Gaussian(10.0), run="o")
+    assert tally.covers(fits, now=50.0)
+    assert not tally.covers(charge(Gaussian(9.9), run="o"), now=50.0)
+    assert tally.covers(fits, now=100.0)
+    assert not tally.covers(fits, now=100.1), "its time is over"
+    assert not tally.covers(charge(Gaussian(10.0), run="o", cohort="other"), now=50.0)
+    assert not tally.covers(charge(Gaussian(10.0), run="another"), now=50.0)
+    assert not tally.covers(charge(Unbounded(), run="o"), now=50.0)
+    tally.add(charge(Gaussian(20.0), run="o"))
+    assert tally.open["o"].left(50.0) == pytest.approx(1 / 100 - 1 / 400)
+    assert not tally.covers(fits, now=50.0)
+
+
+def test_reserved_and_spent_are_added_in_the_right_scope():
+    tally = Tally()
+    tally.add(Reserve("o", "icu", "adults", (Gaussian(10.0),)))
+    tally.add(Reserve("p", "ward", "children", (Gaussian(5.0),)))
+    tally.add(charge(Gaussian(20.0), run="o", cohort="adults"))
+    held = {"adults": 1 / 100 - 1 / 400, "children": 1 / 25}
+
+    def eps(mu2: float) -> float:
+        return epsilon([Gaussian(mu2**-0.5)], 1e-6)
+
+    assert tally.epsilon(1e-6) == pytest.approx(eps(1 / 400 + sum(held.values())))
+    assert tally.epsilon(1e-6, cohort="adults") == pytest.approx(eps(1 / 100))
+    assert tally.epsilon(1e-6, cohort="adults", apart="o") == pytest.approx(eps(1 / 400))
+    assert tally.epsilon(1e-6, study="ward") == pytest.approx(eps(1 / 25))
+    assert tally.epsilon(1e-6, more=0.01, apart="p") == pytest.approx(eps(1 / 100 + 0.01))
+    summary = tally.summary()
+    assert summary["cohort adults"] == pytest.approx([1 / 400, 0, held["adults"]])
+    assert summary["all"] == pytest.approx([1 / 400, 0, sum(held.values())])
+    assert abs(summary["time"] - time.time()) < 60
+    again = Tally.restore(tally.state())
+    assert again.state() == tally.state()
+    tally.add(Close("o", "finished"))
+    assert "o" not in tally.open
+    assert tally.over("o")
+    assert not tally.over("p")
+
+
+def test_a_gap_is_counted_in_its_cohort_and_over_all():
+    tally = Tally()
+    tally.add(Gap(5, "aa", "dpo", "fire", "adults", (Gaussian(10.0), Unbounded())))
+    assert (tally.all.mu2, tally.all.unbounded) == (pytest.approx(0.01), 1)
+    assert tally.cohorts["adults"].mu2 == pytest.approx(0.01)
+    account = Account()
+    account.add(Unbounded())
+    account.add(Gaussian(10.0, 4))
+    assert (account.mu2, account.beyond) == (pytest.approx(0.04), 1)
+
+
+# ---- the door
+
+
+def test_an_admission_begins_the_run_that_follows(tmp_path):
+    door = Door("n", policy=Policy(), ledger=Ledger(tmp_path / "l.jsonl"))
+    door.admit("s", "dpem", Privacy(1.0), 3, 100)
+    session = door.session
+    assert session
+    assert door.begin() == session, "the run that was just admitted"
+    assert door.begin() != session, "the next is another"
+    assert door.begin("mine") == door.session == "mine"
+
+
+def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path):
+    assert inspect.signature(Door).parameters["resume_for"].default == 14 * 24 * 3600
+    ledger = Ledger(tmp_path / "l.jsonl")
+    Door("n", policy=Policy(), ledger=ledger, run="o").admit("s", "dpem", Privacy(1.0), 3, 100)
+    left = ledger.tally.open["o"].until - time.time()
+    assert 14 * 86_400 - 60 < left <= 14 * 86_400
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
+def test_a_share_is_a_part(share):
+    with pytest.raises(ConfigError, match="share"):
+        Door("n").release(step(), Contribution({"x": np.zeros(3)}), share=share)
+
+
+def test_a_gathered_release_carries_all_the_noise_itself():
+    shown = Step(1, "x", {"x": (4000,)}, bound=9.0, sensitivity=1.0, multiplier=10.0, how="gather")
+    door = Door("n")
+    out = door.release(shown, Contribution({"x": np.zeros(4000)}), share=0.1).arrays["x"]
+    assert out.std() == pytest.approx(10.0, rel=0.06)
+    (line,) = door.ledger.charges()
+    assert (line.share, line.recipient) == (1.0, "coordinator")
+
+
+def test_a_refused_study_gives_back_what_was_set_aside(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    door = Door("n", policy=Policy(min_patients=50), ledger=ledger, run="o")
+    door.admit("s", "dpem", Privacy(1.0), 3, 2**31)
+    assert "o" in ledger.tally.open
+    with pytest.raises(PolicyRefusal):
+        door.admit("s", "dpem", Privacy(1.0), 3, 10)
+    assert "o" not in ledger.tally.open
+
+
+# ---- the book
+
+
+def test_a_keyed_digest_is_the_books_own(tmp_path):
+    bare = Ledger()
+    assert bare.keyed(b"people") == hashlib.sha256(b"people").hexdigest()
+    one, two = Ledger(tmp_path / "a.jsonl"), Ledger(tmp_path / "b.jsonl")
+    assert one.keyed(b"people") == Ledger(tmp_path / "a.jsonl").keyed(b"people")
+    assert len({one.keyed(b"people"), two.keyed(b"people"), bare.keyed(b"people"), one.keyed(b"others")}) == 4
+
+
+def test_reserving_twice_is_one_reservation_and_a_closed_order_has_none(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    body = Reserve("o", "icu", "all", (Gaussian(10.0),))
+    assert ledger.reserve(body) == []
+    count = ledger.count
+    assert ledger.reserve(body, unless=lambda tally: ["no room"]) == [], "it keeps what it has"
+    assert ledger.count == count
+    assert ledger.reserve(Reserve("p", "icu"), unless=lambda tally: ["no room"]) == ["no room"]
+    assert ledger.count == count
+    assert ledger.close("o", "finished", sums=7).body.sums == 7
+    assert ledger.close("o", "finished") is None
+    assert "closed" in ledger.reserve(body)[0]
+
+
+def test_paid_asks_for_the_attempt_and_the_bytes(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.charge(charge(run="o", release="r", bytes="ab"))
+    assert ledger.paid("o", "r")
+    assert ledger.paid("o", "r", 0, bytes="ab")
+    assert not ledger.paid("o", "r", 1)
+    assert not ledger.paid("o", "r", bytes="cd")
+    assert not ledger.paid("o", "other")
+    assert not ledger.paid("another", "r")
+
+
+# ---- the accountant
+
+
+@pytest.mark.parametrize("total", [0.5, 1.0, 1.0 + 5e-10])
+def test_shares_up_to_the_whole_budget_are_split(total):
+    parts = calibrate(1.0, 1e-6, shares=(total / 2, total / 2))
+    assert epsilon([Gaussian(m) for m in parts], 1e-6) <= 1.0
+    if total >= 1:
+        assert epsilon([Gaussian(m) for m in parts], 1e-6) == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("shares", [(0.6, 0.5), (1.0 + 1e-6,), (0.5, 0.0), (), (math.nan,)])
+def test_more_than_the_whole_budget_is_refused(shares):
+    with pytest.raises(ConfigError, match="split"):
+        calibrate(1.0, 1e-6, shares=shares)
+
+
+@pytest.mark.parametrize("asked", [1e-3, 0.1, 1.0, 20.0, 200.0])
+def test_a_budget_is_spent_to_its_last_part(asked):
+    (m,) = calibrate(asked, 1e-6)
+    assert asked * (1 - 1e-6) <= epsilon([Gaussian(m)], 1e-6) <= asked * (1 + 1e-9)
