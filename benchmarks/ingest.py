@@ -28,7 +28,9 @@ begun = time.process_time()
 made = ingest(node, study, f"{folder}/out-{count}")
 work = time.process_time() - begun
 high = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps({"work": work, "peak": int(high.split()[1]) * 1024, "cells": made.site.counts().nnz}))
+# ru_maxrss would count the parent's
+cells, patients = made.site.counts().nnz, made.site.patients
+print(json.dumps({"work": work, "peak": int(high.split()[1]) * 1024, "cells": cells, "patients": patients}))
 """
 BARE = """
 SELECT count(*) FROM (
@@ -37,29 +39,38 @@ SELECT count(*) FROM (
 """
 
 
+def events(folder: Path, rows: int) -> tuple[int, float]:
+    """Write ``events.parquet``; cells of a bare group-by over it, and its seconds of processor."""
+    file = folder / "events.parquet"
+    with duckdb.connect() as con:
+        con.execute("SET memory_limit = '2GB'")
+        con.execute(f"SET temp_directory = '{folder}/spill'")
+        con.execute(
+            f"""COPY (SELECT 'p' || (i // 40) AS patient_id, 'v' || (i // 8) AS visit_id,
+            TIMESTAMP '2020-01-01' + (i // 8 % 1000) * INTERVAL 1 DAY AS time,
+            CASE WHEN i % 8 < 3 THEN 'procedure' ELSE 'diagnosis' END AS kind,
+            CAST(hash(i) % (CASE WHEN i % 8 < 3 THEN 500 ELSE 2000 END) AS VARCHAR) AS code
+            FROM range({rows}) t(i)) TO '{file}' (FORMAT parquet)"""
+        )
+        begun = time.process_time()
+        cells = con.execute(BARE, {"file": str(file)}).fetchone()
+        return (int(cells[0]) if cells else 0), time.process_time() - begun
+
+
+def measured(folder: Path, count: str = "visits") -> dict[str, float]:
+    """Ingest them in a process of its own: ``work`` (seconds of processor), ``peak`` (bytes), ``cells``, ``patients``."""
+    command = [sys.executable, "-c", MEASURE, str(folder), count]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(out.stdout))
+
+
 def main(rows: int) -> None:
     """Make the events, count them barely, ingest them twice; print one line each."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "events.parquet"
-        with duckdb.connect() as con:
-            con.execute("SET memory_limit = '2GB'")
-            con.execute(f"SET temp_directory = '{folder}/spill'")
-            con.execute(
-                f"""COPY (SELECT 'p' || (i // 40) AS patient_id, 'v' || (i // 8) AS visit_id,
-                TIMESTAMP '2020-01-01' + (i // 8 % 1000) * INTERVAL 1 DAY AS time,
-                CASE WHEN i % 8 < 3 THEN 'procedure' ELSE 'diagnosis' END AS kind,
-                CAST(hash(i) % (CASE WHEN i % 8 < 3 THEN 500 ELSE 2000 END) AS VARCHAR) AS code
-                FROM range({rows}) t(i)) TO '{file}' (FORMAT parquet)"""
-            )
-            begun = time.process_time()
-            cells = con.execute(BARE, {"file": str(file)}).fetchone()
-            bare = time.process_time() - begun
-        print(f"{rows:,} events, bare group-by: {bare:.1f} s of processor, {cells[0] if cells else 0:,} cells")
+        cells, bare = events(Path(folder), rows)
+        print(f"{rows:,} events, bare group-by: {bare:.1f} s of processor, {cells:,} cells")
         for count in ("visits", "product"):
-            out = subprocess.run(
-                [sys.executable, "-c", MEASURE, folder, count], capture_output=True, text=True, check=True
-            )
-            found = json.loads(out.stdout)
+            found = measured(Path(folder), count)
             print(
                 f"ingest, count = {count}: {found['work']:.1f} s of processor ({found['work'] / bare:.2f} x), "
                 f"peak {found['peak'] / 1e6:,.0f} MB, {found['cells']:,} cells"
