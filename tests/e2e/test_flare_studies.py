@@ -46,6 +46,19 @@ def test_masked_study_is_equal_to_one_process(federation):
     assert same(outcome.public, federation.in_process(study).public)
 
 
+@pytest.mark.slow
+def test_codes_of_few_patients_drop_out_everywhere_and_the_books_say_so(federation):
+    data = hospitals.TENSOR.replace("minimum_patients = 1 ", "minimum_patients = 40 ")
+    study = federation.study("floor", TRIP.format(2, "masked"), data=data)
+    _, outcome = _run(federation, study)
+    reference = federation.in_process(study)
+    assert same(outcome.public, reference.public)
+    assert all(0 < k.sum() < len(k) for k in outcome.public.kept)
+    assert outcome.releases[0].step.name == "support"
+    for name in federation.names:
+        assert len(federation.charges(name, "floor")) == len(reference.releases)
+
+
 def test_mixture_by_subspace_is_equal_to_one_process(federation):
     method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0'
     study = federation.study("mixture", method, data=hospitals.FEATURES)

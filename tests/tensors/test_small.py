@@ -7,6 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import DataError
+from polyclinic.tensors.people import People
 from polyclinic.tensors.small import gather
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -61,3 +62,18 @@ def test_skip_counts_and_refuse_lists_all_at_once() -> None:
     assert len(e.value.faults) == 2
     with pytest.raises(DataError, match="nobody is left"):
         gather(units[1:], 11, "skip")
+
+
+def test_what_is_known_of_patients_goes_along_when_sites_are_joined() -> None:
+    def unit(name: str, patients: list[str], ages: list[float]) -> pc.Site:
+        axis = pc.Axis("patient", tuple(f"{name}/{p}" for p in patients))
+        cells = [[k, 0, 0] for k in range(len(patients))]
+        tensor = SparseTensor(
+            cells, [1.0] * len(cells), (len(cells), 1, 1), (axis, pc.Axis("a", ("x",)), pc.Axis("b", ("y",)))
+        )
+        return pc.Site(name, tensor, people=People({"age": ages}))
+
+    made = gather([unit("u", ["p", "q"], [50, 60]), unit("v", ["q", "r"], [60, 70])], 3, same_people=True)
+    (site,) = made.sites
+    assert site.patients == 3 and site.people is not None
+    assert site.people.columns["age"].tolist() == [50.0, 60.0, 70.0]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.people import People
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -144,11 +145,14 @@ def _people(site: Site, same: bool) -> list[Any]:
 
 def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
     """One site of several; a patient of several of them becomes one patient, with all records and the worst outcome."""
-    people = [p for s in members for p in _people(s, same_people)]
-    index = {p: k for k, p in enumerate(dict.fromkeys(people))}
-    who = np.array([index[p] for p in people], np.int64)
+    names = [p for s in members for p in _people(s, same_people)]
+    index = {p: k for k, p in enumerate(dict.fromkeys(names))}
+    who = np.array([index[p] for p in names], np.int64)
     starts = np.cumsum([0, *(s.patients for s in members)])
     labels = _labels(members, who, len(index)) if any(s.labels is not None for s in members) else None
+    known = [s.people for s in members if s.people is not None]
+    first = np.unique(who, return_index=True)[1]  # what is known of a patient is said by the first of the sites
+    people = People.stack(known).take(first) if len(known) == len(members) else None
     if any(s.tensor is None for s in members):
         features = np.concatenate([s.matrix() for s in members])
         return Site(name, None, features, labels, members[0].columns)
@@ -163,7 +167,7 @@ def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
         (len(index), *tensors[0].shape[1:]),
         (named, *tensors[0].axes[1:]),
     )
-    return Site(name, union, None, labels)
+    return Site(name, union, None, labels, people=people)
 
 
 def _labels(members: Sequence[Site], who: NDArray[np.int64], patients: int) -> NDArray[Any]:
