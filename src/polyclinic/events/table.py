@@ -45,7 +45,7 @@ LIFE: Final = """WHEN year({time}) < l.born THEN 'before the birth of the patien
 NO_CONCEPT: Final = "concept_id 0: no standard concept"  # as in sql/omop.sql
 COUNTED: Final = (
     "SELECT origin, dropped, count(*), count(*) FILTER (isnan(value)), count(*) FILTER (time IS NULL), "
-    "count(*) FILTER (visit_id IS NULL) "
+    "count(*) FILTER (visit_id IS NULL), system "
     "FROM canonical GROUP BY ALL"
 )
 WITHOUT: Final = "SELECT * FROM ({}) WHERE CAST(patient_id AS VARCHAR) NOT IN (SELECT patient_id FROM optout WHERE patient_id IS NOT NULL)"
@@ -121,7 +121,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
                 there[origin] += int(n)
                 gone[origin] += 0 if empty else int(n)
                 if empty:
-                    counted.append((origin, nothing, int(n), 0, 0, 0))
+                    counted.append((origin, nothing, int(n), 0, 0, 0, None))
     steps = tuple(
         Step(
             f"read {origin}",
@@ -132,7 +132,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         for origin in opened.rows
     )
     rows = sum(s.rows_out for s in steps)
-    faults = _faults(con, rows, steps)
+    faults = _faults({r[6] for r in counted if r[1] is None}, rows, steps)
     if faults:
         raise DataError(
             f"{what}: not usable",
@@ -155,7 +155,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     with reading(what):
         con.execute(
             f"COPY (SELECT {', '.join(COLUMNS)} FROM (SELECT * {CLEAN if odd else ''} FROM canonical) WHERE dropped IS NULL) "
-            f"TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy)"
+            f"TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE 40960)"
         )
         if limited or not opened.cheap:
             con.execute("DROP TABLE canonical")
@@ -184,9 +184,8 @@ def _lives(con: Connection, opened: Opened) -> tuple[str, str]:
     return LIFE, " LEFT JOIN life l ON l.patient_id = CAST(c.patient_id AS VARCHAR)"
 
 
-def _faults(con: Connection, rows: int, steps: tuple[Step, ...]) -> list[str]:
+def _faults(systems: set[str | None], rows: int, steps: tuple[Step, ...]) -> list[str]:
     faults = []
-    systems = [s for (s,) in con.execute("SELECT DISTINCT system FROM canonical WHERE dropped IS NULL").fetchall()]
     unknown = sorted(s for s in systems if s is not None and s not in SYSTEMS)
     if unknown:
         faults.append(f"unknown code system {', '.join(map(repr, unknown))}; known: {', '.join(sorted(SYSTEMS))}")
