@@ -1,6 +1,6 @@
 """What the Gram start and packed sums cost and reach: `python benchmarks/fewsums.py icu|hidden|records [--seeds 860 870]`.
 
-icu: bytes of payload a site after the start and after every sweep, beside the fit over pooled CP-ALS's; masked.
+icu: bytes of payload a site (and as sent) after the start and after every sum, beside the fit over pooled CP-ALS's; masked.
 hidden: the phenotype that no hospital sees alone, rank 5 of 7; two hospitals plain, three masked; likeness and fit.
 records: DE-SynPUF and diabetes-130 (open data), rank 10; SumALS from the Gram and at random, TRIP; everything as sent.
 """
@@ -12,11 +12,14 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.sums.narrow import width
 from polyclinic.papers.trip_settings import rare_network
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.site import pooled
 from polyclinic.tensors.weighting import weighted
+
+BEST: dict[str, float] = {}
 
 
 def pooled_fit(sites, rank: int, starts: int) -> float:
@@ -40,11 +43,11 @@ def icu(seed: int) -> None:
     words, marks = 0, []
     while (step := fold.step()) is not None:
         fold.advance()
-        words += step.size
-        if fold.public.stage in ("sweep", "score") and fold.public.mode == 1 and not fold.public.wider:
-            marks.append(f"{8 * words / 1e3:.1f} kB {fit_of(sites, fold.public) / best:.4f}")
-    sent = fold.traffic.bytes_up / len(sites) / 1e3
-    print(seed, "; ".join(marks), f"; masked, everything as sent {sent:.1f} kB", flush=True)
+        words += width(step, len(sites)) * step.size
+        sent, down = (b / len(sites) / 1e3 for b in (fold.traffic.bytes_up, fold.traffic.bytes_down))
+        if fold.public.stage in ("sweep", "score") and not fold.public.wider and step.name != "score":
+            marks.append(f"{words / 1e3:.1f} kB ({sent:.1f} sent) {fit_of(sites, fold.public) / best:.4f}")
+    print(seed, "; ".join(marks), f"; masked, everything as sent {sent:.1f} kB up, {down:.1f} down", flush=True)
 
 
 def hidden(seed: int) -> None:
@@ -61,8 +64,10 @@ def hidden(seed: int) -> None:
 
 
 def records(seed: int) -> None:
-    for name, sites in (("DE-SynPUF", pc.datasets.load_synpuf()), ("diabetes-130", pc.datasets.load_diabetes130())):
-        best = pooled_fit(sites, 10, 5)
+    for name, load in (("DE-SynPUF", pc.datasets.load_synpuf), ("diabetes-130", pc.datasets.load_diabetes130)):
+        sites = load()
+        best = BEST.setdefault(name, 0.0) or pooled_fit(sites, 10, 5)
+        BEST[name] = best
         for method, more in ((pc.SumALS, {}), (pc.SumALS, {"start": "random"}), (pc.TRIP, {})):
             m = method(rank=10, seed=seed, **more).fit(sites)
             sent = m.traffic_.bytes_up / len(sites) / 1e3

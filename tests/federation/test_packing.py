@@ -53,6 +53,23 @@ def test_the_error_has_the_promised_size_and_no_bias() -> None:
         assert abs(error.mean()) < 0.005 and error.std() == pytest.approx(0.1 * np.sqrt(6 / 12), rel=0.03)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("grid", [0.0, 1e-300, float("nan")])
+def test_a_grid_of_nothing_is_as_fine_as_a_word(grid: float) -> None:
+    """A dead column asks for rounding to nothing; every cast stays defined, the sum exact to the word."""
+    code = Packing({"x": Field((3,), grid, -1.0, 2.0), "dead": Field((2,), grid, 0.0, 0.0)}, ("a", "b"), "t")
+    part = {"x": np.array([0.3, -0.2, 1.0]), "dead": np.zeros(2)}
+    found = code.unpack(sum(code.pack(part, s)["packed"] for s in code.sites))
+    assert found is not None
+    np.testing.assert_allclose(found["x"], 2 * part["x"], atol=1e-12)
+    far = {"x": np.array([1e300, 0.0, 0.0]), "dead": np.zeros(2)}
+    assert code.unpack(code.pack(far, "a")["packed"] + code.pack(part, "b")["packed"]) is None
+    with pytest.raises(ProtocolMismatch, match="NaN"):
+        code.pack({"x": np.array([np.nan, 0.0, 0.0]), "dead": np.zeros(2)}, "a")
+    with pytest.raises(ProtocolMismatch, match="finite"):
+        _ = Packing({"x": Field((3,), 0.1, -1.0, float("inf"))}, ("a", "b"), "t").size
+
+
 def test_a_sum_outside_its_window_is_noticed() -> None:
     code = Packing({"x": Field((50,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "t")
     x = np.full(50, 0.2)

@@ -130,14 +130,28 @@ class Packing:
         for name in sorted(self.fields):
             f = self.fields[name]
             low, high = (np.broadcast_to(np.asarray(x, np.float64), f.shape).ravel() for x in (f.low, f.high))
-            from_, to = np.floor(low / f.grid - spread), np.ceil(high / f.grid + spread)
-            width = to - from_ + 1.0
+            grid = self._grid(f, low, high)
+            from_, to = np.floor(low / grid - spread), np.ceil(high / grid + spread)
+            width = np.maximum(to - from_, 0.0) + 1.0
             wide = np.minimum(width * 2.0**self.wider, 2.0**self.word)
-            grids.append(np.full(len(low), f.grid))
+            grids.append(np.full(len(low), grid))
             lows.append((from_ - np.floor((wide - width) / 2)).astype(np.int64))
             levels.append(wide.astype(np.int64))
             sent.append(high > low)
         return np.concatenate(grids), np.concatenate(lows), np.concatenate(levels), np.concatenate(sent)
+
+    def _grid(self, f: Field, low: Array, high: Array) -> float:
+        """The field's grid, or a coarser one where its window has more steps than a word, or none at all.
+
+        A column that died, or a model that explains nothing, asks for rounding to nothing: then the window itself says how fine.
+        """
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise ProtocolMismatch(
+                f"packed sum {self.label!r}: a window that is not finite", hint="the fit has left the finite numbers"
+            )
+        most = max(float(np.abs(low).max(initial=0.0)), float(np.abs(high).max(initial=0.0)))
+        least = max(most * 2.0 ** (4 - self.word), 1e-290)
+        return max(f.grid, least) if np.isfinite(f.grid) else least
 
     @cached_property
     def _places(self) -> tuple[Whole, Whole, Whole]:
@@ -181,7 +195,14 @@ class Packing:
         """One site's words, as whole numbers."""
         grid, _, _, sent = self._flat
         flat = np.concatenate([np.asarray(arrays[n], np.float64).ravel() for n in sorted(self.fields)])
-        value = np.rint(flat[sent] / grid[sent] + self._dither(site)).astype(np.int64)
+        # Far outside its window a number is cut: the sum is wrong either way, and the checksum says so.
+        with np.errstate(over="ignore"):
+            whole = np.clip(np.rint(flat[sent] / grid[sent] + self._dither(site)), -(2.0**62), 2.0**62)
+        if not np.isfinite(whole).all():
+            raise ProtocolMismatch(
+                f"site {site!r}, packed sum {self.label!r}: NaN", hint="the fit has left the finite numbers"
+            )
+        value = whole.astype(np.int64)
         words, bases, products = self._places
         out = np.zeros(len(products) + 1, np.int64)
         np.add.at(out, words, np.mod(value, products[words] // bases) * bases)

@@ -23,10 +23,12 @@ from polyclinic.tensors import ordered
 __all__ = ["candidates"]
 
 Array = NDArray[np.float64]
-SUBSETS: Final = 8
-MODELS: Final = 4
+SUBSETS: Final = 8  # kept of a beam
+CANDIDATES: Final = 12  # in all; models take their places first
+MODELS: Final = 6
+RANDOM: Final = 24  # starts of a model at random; they cost no byte
 ENUMERATE: Final = 5_000
-ITERATIONS: Final = 60
+ITERATIONS: Final = 100
 
 
 def candidates(lifted: Sequence[Array], patients: Array, rank: int, seed: int) -> list[tuple[Array, ...]]:
@@ -55,17 +57,18 @@ def _candidates(key: tuple[tuple[tuple[int, ...], bytes], ...], rank: int, seed:
     chosen = _subsets(omega, explained, rank)
     out: list[tuple[Array, ...]] = [tuple(f[:, list(j)] for f in lifted) for j in chosen]
     starts = [*out[:4]]
-    for k in range(MODELS):
+    for k in range(RANDOM):
         rng = seeds(seed, "reduce", k)
         mixed = [ordered.unit(ordered.product(f, rng.random((wide, rank))))[0] for f in lifted]
         starts.append(tuple(mixed))
     reduced = sorted((_reduce(lifted, patients, s) for s in starts), key=lambda x: x[0])
     errors: list[float] = []
+    models: list[tuple[Array, ...]] = []
     for error, model in reduced:
         if len(errors) < MODELS and all(abs(error - e) > 1e-4 * abs(e) for e in errors):
             errors.append(error)
-            out.append(model)
-    return out
+            models.append(model)
+    return [*out[: CANDIDATES - len(models)], *models]
 
 
 def _share(omega: Array, explained: Array, columns: Sequence[int]) -> float:

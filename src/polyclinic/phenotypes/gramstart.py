@@ -33,7 +33,7 @@ from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["GramStart", "StartPublic", "bucket_sizes", "cells_of", "maps"]
+__all__ = ["GramStart", "StartPublic", "bucket_sizes", "cells_of", "maps", "within"]
 
 Array = NDArray[np.float64]
 CELLS: Final = 64
@@ -124,6 +124,8 @@ class StartPublic:
         How often the coming sum was repeated because a part of it lay outside its window.
     shown
         Contributions are seen one by one outside their sites (plain sums between hosts).
+    spare
+        A coarse model of more phenotypes (and its A'A, and what it explains), for a search where the structure turns out weak.
     """
 
     kind: Literal["gram", "random", "model"]
@@ -141,6 +143,9 @@ class StartPublic:
     rows: Array | None = None
     explained: float = 0.0
     wider: int = 0
+    spare: tuple[Array, ...] = ()
+    spare_patients: Array | None = None
+    spare_explained: float = 0.0
 
 
 class GramStart:
@@ -156,6 +161,8 @@ class GramStart:
         Starts of the coarse fit; they cost no byte.
     buckets
         Buckets per mode instead of the rule's.
+    search
+        Keep a coarse model of 1.8 times as many phenotypes beside (``spare``).
     """
 
     def __init__(
@@ -165,8 +172,9 @@ class GramStart:
         seed: int,
         starts: int = STARTS,
         buckets: int | None = None,
+        search: bool = False,
     ) -> None:
-        self.shape, self.rank, self.seed, self.starts = tuple(shape), rank, seed, starts
+        self.shape, self.rank, self.seed, self.starts, self.search = tuple(shape), rank, seed, starts, search
         self.sizes = bucket_sizes(shape, buckets)
         self.cells = int(np.prod(self.sizes))
         self.maps = maps(self.shape, self.sizes, seed)
@@ -212,7 +220,8 @@ class GramStart:
                 fields[f"mode{m + 1}"] = self._window(start, m)
             unit = self._unit(start)
             fields["gram"] = Field((wide * (wide + 1) // 2,), unit * 2.0**-15, 0.0, unit)
-        return Packing(fields, start.sites, f"{start.stage} {start.wider}", self.seed).widened(start.wider)
+        label = f"{start.stage} {start.wider}" if start.stage != "lift" else f"lift {wide} {start.wider}"
+        return Packing(fields, start.sites, label, self.seed).widened(start.wider)
 
     def _grids(self, start: StartPublic) -> tuple[float, float]:
         """Rounding of the energies of cells and of codes: more codes have less each."""
@@ -265,8 +274,9 @@ class GramStart:
             best = int(np.argmin(total.arrays["errors"]))
             chosen = self.candidates(start)[best]
             assert start.patients is not None
-            aa = reduced(start.lifted, start.patients, chosen)
-            return replace(start, stage="over", lifted=chosen, patients=aa, explained=_energy(chosen, aa))
+            aa = within(positive(reduced(start.lifted, start.patients, chosen)), 2.0 * start.unit)
+            explained = min(_energy(chosen, aa), 2.0 * start.unit)
+            return replace(start, stage="over", lifted=chosen, patients=aa, explained=explained)
         opened = self.packing(start).opened(total)
         if opened is None:
             return replace(start, wider=start.wider + 1)
@@ -312,7 +322,30 @@ class GramStart:
         fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
         known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed)
+        wide = int(np.ceil(1.8 * rank))
+        if self.search and self.rank != "auto" and wide <= self.cells // 2:
+            more = coarse(gram, self.sizes, wide, starts=3, seed=self.seed)
+            trace = ordered.inner(np.diagonal(gram), np.ones(self.cells))
+            known = replace(
+                known,
+                spare=more.factors,
+                spare_patients=more.patients,
+                spare_explained=max(trace - more.error, 1e-300),
+            )
         return replace(known, stage="lift", explained=explained)
+
+    def widened(self, start: StartPublic) -> StartPublic:
+        """The same start once more, with the spare model: the coming sum is its lift, and no audition follows at once."""
+        return replace(
+            start,
+            stage="lift",
+            coarse=start.spare,
+            patients=start.spare_patients,
+            explained=start.spare_explained,
+            lifted=(),
+            spare=(),
+            spare_patients=None,
+        )
 
     def halves(self, start: StartPublic, opened: Mapping[str, Array]) -> tuple[Array, Array]:
         """The Grams of the two halves of the patients."""
@@ -343,9 +376,11 @@ class GramStart:
                 b = np.where(length > 0, b, spread)
             lifted.append(b)
             lengths = lengths * length  # nobody is known to have such a phenotype on the codes
-        scaled = aa * lengths[:, None] * lengths[None, :]
-        ask = wide if self.rank == "auto" else self.rank
-        known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=_energy(lifted, scaled))
+        scaled = within(aa * lengths[:, None] * lengths[None, :], 2.0 * start.unit)
+        # Of a spare model all phenotypes go on, and are auditioned when they have been fitted.
+        ask = wide if self.rank == "auto" or (self.search and not start.spare and start.spare_explained) else self.rank
+        explained = min(_energy(lifted, scaled), 2.0 * start.unit)
+        known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained)
         return replace(known, stage="audition" if ask < wide else "over")
 
     # ---- a hospital
@@ -436,6 +471,17 @@ def positive(symmetric: Array) -> Array:
     """
     values, vectors = ordered.eigen(symmetric)
     return ordered.product(vectors * np.maximum(values, 0.0), np.ascontiguousarray(vectors.T))
+
+
+def within(gram: Array, most: float) -> Array:
+    """A'A with no column above ``most``: a non-negative phenotype has no more energy than all records together, whatever an
+    estimate over cells says, whose loadings are free to cancel each other.
+
+    >>> within(np.array([[4.0, 2.0], [2.0, 9.0]]), 4.0).round(6).tolist()
+    [[4.0, 1.333333], [1.333333, 4.0]]
+    """
+    d = np.sqrt(np.minimum(most / np.maximum(np.diagonal(gram), 1e-300), 1.0))
+    return gram * d[:, None] * d
 
 
 def roots(gram: Array) -> tuple[Array, Array]:

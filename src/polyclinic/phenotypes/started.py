@@ -109,9 +109,9 @@ class Start:
 
 @lru_cache(maxsize=8)
 def _gram(
-    shape: tuple[int, ...], rank: int | Literal["auto"], seed: int, starts: int, buckets: int | None
+    shape: tuple[int, ...], rank: int | Literal["auto"], seed: int, starts: int, buckets: int | None, search: bool
 ) -> GramStart:
-    return GramStart(shape, rank, seed, starts, buckets)
+    return GramStart(shape, rank, seed, starts, buckets, search)
 
 
 SP = TypeVar("SP", bound=StartedParams)
@@ -168,7 +168,11 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
     def _gram(self, factors: Sequence[Array]) -> GramStart:
         p = self.params
         shape = tuple(len(f) for f in factors)
-        return _gram(shape, p.rank, p.seed, max(p.n_starts, STARTS), p.buckets)
+        return _gram(shape, p.rank, p.seed, max(p.n_starts, STARTS), p.buckets, self._searches())
+
+    def _searches(self) -> bool:
+        """Whether a fit of weak structure goes on with more phenotypes for a while."""
+        return False
 
     def _tol(self, begun: StartPublic) -> float:
         if self.params.tol is not None:

@@ -21,12 +21,13 @@ from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.deviance import LossParams, SumLikelihood
-from polyclinic.phenotypes.gramstart import StartPublic, roots, solve_rounded
+from polyclinic.phenotypes.gramstart import StartPublic, roots, solve_rounded, within
 from polyclinic.phenotypes.losses import Climb
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import WEAK, Started, StartedParams
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.device import mttkrp
+from polyclinic.tensors.ordered import power
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 
@@ -38,7 +39,11 @@ HEADROOM = 1e5
 UNSURE = (
     8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
 )
-ROUNDING = (1e-3, 3e-4, 2e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
+CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
+LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
+WIDE = 3  # sweeps of a search
+SEARCHING = (2e-2, 1e-2)  # ROUNDING in a search
+ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
 
 
 class SumALSParams(StartedParams, LossParams):
@@ -75,6 +80,13 @@ class SumPublic:
     nonzeros: float = 0.0
     climb: Climb | None = None  # with another loss than squares: the ascent of the likelihood
     deviance_explained: float | None = None
+    careful: bool = False  # weak structure: the first sweeps take gradient steps
+    base: int = 0  # rounds before the present sweeps began: a search, and what follows it, begin anew
+    search: Literal["", "wide", "done"] = ""  # weak structure: more phenotypes for some sweeps, then the best of them
+    everything: float = 0.0  # ||O||^2 as weighted, once it was summed
+    end: float | None = None  # packed sums: squared error after the last whole sweep, as its rounded sums tell it
+    before: float | None = None  # ... after the sweep before
+    gained: float = 0.0  # share of explained energy that the last packed sweep gained
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,8 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
     (:mod:`polyclinic.phenotypes.losses`), and ``score`` is the share of the deviance that is explained.
 
     It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and
-    ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy (known with the next sweep's first sum).
+    ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy. Packed sums tell at the end of a sweep
+    what it gained; they end when the next one is expected to gain less than ``tol``.
 
     Examples
     --------
@@ -124,7 +137,8 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
         if public.stage == "setup":
             return setup(self.params)
         if public.stage == "start":
-            return self._gram(public.factors).step(public.start)
+            step = self._gram(public.factors).step(public.start)
+            return replace(step, round=public.round) if public.base else step
         if public.climb is not None and public.stage in ("sweep", "score"):
             return self._likelihood_sum(public)
         if public.patients is not None and public.stage == "sweep":
@@ -153,14 +167,17 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
                 return self._climbing(replace(public, stage="sweep", start=start))
             if start.stage != "over":
                 return replace(public, start=start)
-            factors, begun = start.lifted, replace(start, lifted=(), diagonal=None, patients=None)
+            factors, begun = start.lifted, replace(start, lifted=(), patients=None)
+            if not start.spare:
+                begun = replace(begun, diagonal=None)
             if not self.params.packed:
                 begun = replace(begun, rows=None, sites=())
             public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
             if not self.params.packed or self.params.loss != "squares":
                 return self._climbing(public)
             spread = (1.0,) * len(factors)
-            return replace(public, patients=start.patients, explained=start.explained, spread=spread)
+            known = UNSURE * public.explained if public.search == "wide" else np.inf  # of the smaller model, by a sum
+            return replace(public, patients=start.patients, explained=min(start.explained, known), spread=spread)
         if public.climb is not None:
             return self._likelihood_combine(public, total)
         if step.name == "score":
@@ -168,21 +185,30 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
         return self._sweep(public, total)
 
+    def _searches(self) -> bool:
+        return self.params.packed and self.params.loss == "squares"
+
+    def _nth(self, public: SumPublic) -> int:
+        """Which sweep this is since the factors were made."""
+        return public.round - public.base
+
     def _packing(self, public: SumPublic) -> Packing:
         """How a packed sum travels: products of records and model whitened by the Gram that is known so far, A'A and scores."""
         gram, rank = self._gram(public.factors), len(public.scale)
-        n = public.mode - 1
-        sure = public.explained if public.round > 1 or n else public.explained / UNSURE
+        n, nth = public.mode - 1, self._nth(public)
+        sure = public.explained if nth > 1 or n or public.search == "done" else public.explained / UNSURE
         begun = replace(public.start, explained=sure)
-        grid = gram.grid(begun, ROUNDING[min(public.round, len(ROUNDING)) - 1], rank * gram.shape[n])
+        shares = SEARCHING if public.search == "wide" else ROUNDING
+        grid = gram.grid(begun, shares[min(nth, len(shares)) - 1], rank * gram.shape[n])
         bound = gram.bounds(begun, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
-        likely = np.where(bound > 0, self._predicted(public), 0.0) if public.round > 1 else np.zeros((len(bound), rank))
-        low, high = (0.3, 1.3) if public.round == 1 else (public.spread[n], public.spread[n])
+        likely = np.where(bound > 0, self._predicted(public), 0.0) if nth > 1 else np.zeros((len(bound), rank))
+        low, high = (0.3, 1.3) if nth == 1 else (public.spread[n], public.spread[n])
         fields = {"mttkrp": Packed(likely.shape, grid, likely - low * bound, likely + high * bound)}
         if public.mode == 1:
             assert public.patients is not None
             unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
+            unit = max(unit, LEAST * public.norm)
             fields["gram"] = Packed((rank * (rank + 1) // 2,), unit * 2.0**-16, 0.0, unit)
             fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
         label = f"{public.round} mode{public.mode} {public.wider}"
@@ -207,35 +233,83 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
 
     def _rounded(self, public: SumPublic, total: Total) -> SumPublic:
         """A packed sum: the same sweep, from rounded numbers and in a fixed order; or once more, with wider fields."""
-        n, rank, packing = public.mode - 1, len(public.scale), self._packing(public)
+        n, nth, rank, packing = public.mode - 1, self._nth(public), len(public.scale), self._packing(public)
         opened = packing.opened(total)
         assert public.patients is not None
+        patients, least = public.patients, LEAST * public.norm
+        if opened is not None and not n:  # what the model explains is known exactly now
+            truth = max(float(opened["aside"][1] - opened["aside"][0]), least)
+            if nth == 1 and not public.wider and truth < public.explained / UNSURE / 4:
+                opened = None  # rounded too coarsely to be of use
+                patients = within(patients, 2.0 * truth)  # nor does a phenotype explain more than all of them
+                public = replace(public, explained=UNSURE * truth, patients=patients)
         if opened is None:
             again = replace(public, wider=public.wider + 1)
             if n:
                 return again
-            turned = public.patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
+            turned = patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
             return replace(again, patients=turned, scale=np.ones(rank))
         _, root = self._roots(public)
         right = ordered.product(opened["mttkrp"], root)
-        patients = public.patients
         aside = None
         if not n:
             patients = np.zeros((rank, rank))
             patients[np.triu_indices(rank)] = opened["gram"]
-            patients = patients + np.triu(patients, 1).T
+            patients = np.maximum(
+                patients + np.triu(patients, 1).T, 0.0
+            )  # memberships are not negative; rounding may be
             aside = opened["aside"]
         own = patients if not n else patients * public.scale[:, None] * public.scale
         g = self._known_gram(public, own)
         noise = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
-        new, length = ordered.unit(solve_rounded(g, right, noise, SWEEPS, public.factors[n]))
+        solved = solve_rounded(g, right, noise, SWEEPS, public.factors[n])
+        if aside is not None and public.round == 1:  # what was seen over cells is little of what is there
+            gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
+                float(aside[1] - aside[0]), 1e-300
+            )
+            if gain > WEAK and public.start.spare and public.round + WIDE + 2 <= self.params.rounds:
+                begun = self._gram(public.factors).widened(public.start)
+                anew = replace(
+                    public, stage="start", start=begun, search="wide", round=2, base=1, patients=None, wider=0
+                )
+                return replace(anew, gain=gain, explained=max(float(aside[1] - aside[0]), least))
+            spared = replace(public.start, spare=(), spare_patients=None, diagonal=None)
+            public = replace(public, careful=gain > WEAK, start=spared)
+        if public.careful and public.round <= CAREFUL:
+            solved = _gradient(public.factors[n], g, right)
+        new, length = ordered.unit(solved)
         bound = self._gram(public.factors).bounds(public.start, n)
         away = np.abs(opened["mttkrp"] - self._predicted(public)) / np.where(bound > 0, bound, np.inf)
-        spread = min(max(0.9 * float(np.max(away)), 0.12), 1.5)
+        # Before the first sum the Gram is an estimate over cells, so it is further off than the next will be.
+        factor, most = (0.7, 0.5) if nth == 1 else (1.6, 1.5)
+        spread = min(max(factor * float(np.max(away)), 0.03), most)
         public = replace(public, spread=(*public.spread[:n], spread, *public.spread[n + 1 :]))
         if aside is not None:
-            public = replace(public, explained=max(float(aside[1] - aside[0]), 1e-300))
-        return self._turned(replace(public, patients=patients, wider=0), new, length, aside)
+            public = replace(public, explained=max(float(aside[1] - aside[0]), least), everything=float(aside[1]))
+        public = replace(public, patients=patients, wider=0)
+        if public.mode < len(public.factors):
+            return self._turned(public, new, length, aside)
+        left = _left(public.everything, new * length, right, g)
+        swept = self._turned(replace(public, end=left), new, length, aside)
+        return self._reduced(swept) if public.search == "wide" and nth == WIDE else swept
+
+    def _reduced(self, public: SumPublic) -> SumPublic:
+        """The end of a search: the coming sum is the audition of models of the asked rank within the wide one."""
+        assert public.patients is not None
+        patients = public.patients * public.scale[:, None] * public.scale
+        begun = replace(public.start, stage="audition", lifted=public.factors, patients=patients)
+        return replace(
+            public,
+            stage="start",
+            start=begun,
+            search="done",
+            base=public.round - 1,
+            patients=None,
+            objective=None,
+            end=None,
+            before=None,
+            still=0,
+        )
 
     def _sweep(self, public: SumPublic, total: Total) -> SumPublic:
         if public.patients is not None:
@@ -265,19 +339,20 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
         ended = public.round >= p.rounds and public.mode == len(factors)
         if aside is not None:
             sse, everything = (max(float(x), 0.0) for x in aside)
-            objective = sse / 2
-            gained, still, tol = None, 0, self._tol(public.start)
+            gained = None
             settled = (
                 public.start.kind != "random" or public.round > p.warmup + 1
             )  # the last sweep was no gradient step
             if public.objective is not None and settled:
-                gained = 2 * (public.objective - objective) / max(everything - sse, 1e-300)
-                still = public.still + 1 if abs(gained) <= tol else 0
+                gained = (2 * public.objective - sse) / max(everything - sse, 1e-300)
             gain = gained if public.gain is None else public.gain
-            # A random start, and one that saw little of the structure, rest on plateaus on their way.
-            rest = 2 if public.start.kind == "random" or (gain is not None and gain > WEAK) else 1
-            ended = ended or (tol > 0 and still >= rest)
-            public = replace(public, objective=objective, gain=gain, still=still)
+            public = replace(public, objective=sse / 2, gain=gain)
+            if public.patients is None and gained is not None:
+                public = self._rested(public, abs(gained) <= self._tol(public.start))
+                ended = ended or self._arrived(public)
+        elif public.patients is not None and public.mode == len(factors) and public.search != "wide":
+            public = self._expecting(public)
+            ended = ended or self._arrived(public)
         over = ended or public.mode == len(factors)
         return replace(
             public,
@@ -287,6 +362,29 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
             factors=factors,
             scale=scale,
         )
+
+    def _expecting(self, public: SumPublic) -> SumPublic:
+        """After a packed sweep: its own sums tell what it gained, and so what another one would (gains fall by their last ratio).
+
+        The first sweep has no gain before it: as much again is expected of the next.
+        """
+        assert public.end is not None and public.objective is not None
+        if public.before is None:
+            gained = (2 * public.objective - public.end) / public.explained
+            expected = gained
+        else:
+            gained = (public.before - public.end) / public.explained
+            expected = gained * min(max(gained / max(public.gained, 1e-300), 0.0), 1.0)
+        public = replace(public, before=public.end, gained=gained)
+        return self._rested(public, expected <= self._tol(public.start))
+
+    def _rested(self, public: SumPublic, rests: bool) -> SumPublic:
+        return replace(public, still=public.still + 1 if rests else 0)
+
+    def _arrived(self, public: SumPublic) -> bool:
+        """A random start, and one that saw little of the structure, rest on plateaus on their way."""
+        rest = 2 if public.start.kind == "random" or (public.gain is not None and public.gain > WEAK) else 1
+        return self._tol(public.start) > 0 and public.still >= rest
 
     def figures(self, public: SumPublic) -> Mapping[str, float | None]:
         if public.objective is None:
@@ -323,11 +421,12 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
             )
         error = np.zeros(2)
         if public.mode == 1:  # a new sweep begins with the patients
-            own = np.zeros((tensor.patients, len(public.scale))) if private.first else private.patients * public.scale
+            anew = private.first or private.patients.shape[1] != len(public.scale)
+            own = np.zeros((tensor.patients, len(public.scale))) if anew else private.patients * public.scale
             everyone = [own, *public.factors]
             g, m = cp.gram(everyone, 0), mttkrp(tensor, everyone, 0)
             if self.params.nonnegative:
-                patients = cp.hals(everyone[0], g, m, sweeps=10 if private.first else SWEEPS)
+                patients = cp.hals(everyone[0], g, m, sweeps=10 if anew else SWEEPS)
             else:
                 patients = cp.least_squares(g, m)
             norm = tensor.norm_squared()
@@ -349,3 +448,15 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
             return self._likelihood_close(site, public)
         tensor = weighted(site.counts(), public.saturation)
         return {"memberships": cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)}
+
+
+def _left(everything: float, factor: Array, right: Array, gram: Array) -> float:
+    """Squared error ||O||^2 - 2 <F, M> + <F'F, G> of a mode's factor, by its sums."""
+    inner = ordered.inner(ordered.transposed_product(factor, factor), gram)
+    return everything - 2.0 * ordered.inner(factor, right) + inner
+
+
+def _gradient(factor: Array, gram: Array, right: Array) -> Array:
+    """One projected step against the gradient, of length 1 / ||G||."""
+    step = 1.0 / max(float(power(np.ascontiguousarray(gram), 20)), 1e-300)
+    return np.maximum(factor - step * (ordered.product(factor, gram) - right), 0.0)
