@@ -17,7 +17,7 @@ from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door, event_of
 from polyclinic.privacy.grid import EXACT, FINE, LEAST, noise_scale
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Close, Gap, Reserve
+from polyclinic.privacy.lines import Approve, Close, Gap, Reserve
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.tally import Account, Tally
@@ -237,3 +237,30 @@ def test_more_than_the_whole_budget_is_refused(shares):
 def test_a_budget_is_spent_to_its_last_part(asked):
     (m,) = calibrate(asked, 1e-6)
     assert asked * (1 - 1e-6) <= epsilon([Gaussian(m)], 1e-6) <= asked * (1 + 1e-9)
+
+
+def test_an_identity_is_tied_once_and_names_are_approved_ahead(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.tie(b"a" * 32, lambda words: b"s" * 64)
+    count = ledger.count
+    ledger.tie(b"a" * 32, lambda words: b"s" * 64)
+    assert ledger.count == count == 2, "the key's own line, and the identity's"
+    ledger.tie(b"b" * 32, lambda words: b"s" * 64)
+    assert ledger.count == 3
+    bare = Ledger()
+    bare.tie(b"a" * 32, lambda words: b"s" * 64)
+    assert not bare.entries
+    tally = Tally()
+    tally.add(Approve("o", "lloyd-*", "ahead", "dpo"))
+    tally.add(Approve("o", "sums", "ahead", "dpo"))
+    assert tally.approves("o", "lloyd-0-1", "any facts")
+    assert tally.approves("o", "sums", "any facts")
+    assert not tally.approves("o", "lloydx", "any facts")
+    assert not tally.approves("o", "sums2", "any facts")
+    assert not tally.approves("p", "sums", "any facts")
+
+
+def test_a_reservation_without_an_end_does_not_end():
+    tally = Tally()
+    tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
+    assert tally.open["o"].left(1e12) == pytest.approx(0.01)
