@@ -33,13 +33,9 @@ def _say(value: dict[str, Any], json_: bool, text: str) -> None:
 
 
 @app.command()
-def site(
-    node: NodeFile = NODE,
-    once: Annotated[bool, typer.Option("--once", help="Work on what is in the inbox now, then end (cron).")] = False,
-) -> None:
+def site(node: NodeFile = NODE) -> None:
     """Serve studies at a hospital through the folders of [courier] in its node file, until interrupted."""
     import os
-    import time
 
     from polyclinic.engines.courier.branch import Branch, branch_box
     from polyclinic.engines.flare.folders import SiteFolder, alone
@@ -48,12 +44,8 @@ def site(
     folder = SiteFolder.of(node)
     with alone(folder.path / "courier" / "lock", f"the courier of {folder.node.name!r}"):
         branch = Branch(folder, branch_box(folder))
-        if not once:
-            typer.echo(f"{folder.node.name}: inbox {branch.box.inbox}, outbox {branch.box.outbox} (Ctrl-C ends it)")
-            branch.run()
-            return
-        while branch.once() or branch.busy:
-            time.sleep(0.05)
+        typer.echo(f"{folder.node.name}: inbox {branch.box.inbox}, outbox {branch.box.outbox} (Ctrl-C ends it)")
+        branch.run()
 
 
 @app.command()

@@ -17,7 +17,7 @@ from polyclinic.engines.flare.folders import SiteFolder, append_event, private, 
 from polyclinic.engines.flare.retention import seconds
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
-from polyclinic.federation.messages import Here, encode_answer
+from polyclinic.federation.messages import Answer, Busy, Here, encode_answer
 from polyclinic.federation.order import COORDINATOR, read_order
 from polyclinic.federation.refusals import why_of
 
@@ -50,6 +50,15 @@ def branch_box(folder: SiteFolder) -> Mailbox:
     )
 
 
+class Patient(Worker):
+    """A worker that says "busy" to nobody: that word would cost a whole trip of the carrier."""
+
+    def _run(self, id: str, job: Callable[[], Answer]) -> Answer:
+        while isinstance(answer := super()._run(id, job), Busy):
+            pass
+        return answer
+
+
 @dataclass
 class Branch:
     """Serves studies through the folders of ``[courier]``."""
@@ -79,11 +88,6 @@ class Branch:
         self._flying = {k: f for k, f in self._flying.items() if not f.done()}
         return len(found)
 
-    @property
-    def busy(self) -> bool:
-        """Whether an answer is being worked on, or a study's data are being read."""
-        return bool(self._flying) or any(not w.loaded.done() for w in self.workers.values())
-
     def _order(self, p: Parcel) -> None:
         if p.study in self.workers or p.study in self._refused:
             return
@@ -91,7 +95,7 @@ class Branch:
             order = read_order(p.data.decode("ascii", "replace"), self.box.pinned[COORDINATOR])
             if order.digest != p.study:
                 raise MessageRefused("an order under another order's name")
-            self.workers[order.digest] = Worker(order, self.folder, partial(self._post, order.digest))
+            self.workers[order.digest] = Patient(order, self.folder, partial(self._post, order.digest))
         except PolyclinicError as e:
             self._refused[p.study] = encode_answer(Here("refused", why=why_of(e)))
             append_event(
@@ -108,7 +112,7 @@ class Branch:
         if study not in self.workers:
             order = next((o for o in asked(self.folder) if o.digest == study), None)
             if order is not None:
-                self.workers[study] = Worker(order, self.folder, partial(self._post, study))
+                self.workers[study] = Patient(order, self.folder, partial(self._post, study))
         return self.workers.get(study)
 
     def _ask(self, p: Parcel) -> None:
