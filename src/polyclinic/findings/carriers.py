@@ -27,7 +27,7 @@ class CarriersParams(ActParams):
     """Parameters of carriers."""
 
     top: int = Field(
-        100, ge=1, description="Codes of each phenotype and mode whose support is counted, heaviest first."
+        80, ge=1, description="Codes of each phenotype and mode whose support is counted, heaviest first."
     )
     support: bool = Field(True, description="Count support per code; without it codes are shown by carriers alone.")
 

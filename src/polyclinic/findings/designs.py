@@ -15,10 +15,11 @@ from polyclinic.findings.placed import Covariates, Placer, sizes_of
 from polyclinic.tensors.cp import solve_memberships
 from polyclinic.tensors.site import Site
 
-__all__ = ["CODES", "Design", "Designs", "code_presence", "random_placer"]
+__all__ = ["CHOSEN", "CODES", "Design", "Designs", "code_presence", "random_placer"]
 
 Array = NDArray[np.float64]
 CODES: Final = 20  # of the ceiling: the codes that go most with the outcome in the half that is learned from
+CHOSEN: Final = ("codes", "ratios")  # designs whose columns are made from the first sums
 WIDEST: Final = 10.0  # a column is cut to so many units
 
 
@@ -52,6 +53,7 @@ class Designs:
                 Design("size", 0 if covariates.size else 2, both, "numbers of events and of different entries"),
                 Design("random", rank, both, "frozen random factors"),
                 Design("codes", CODES, both, f"{CODES} raw codes, penalised"),
+                Design("ratios", 1, both, "all raw codes, summed log ratios"),
             ]
         self.all = tuple(made)
 
@@ -70,18 +72,21 @@ class Designs:
         out[: int(not self.covariates.site)] = False
         return out
 
-    def columns(self, design: Design, slot: int, site: Site, codes: NDArray[np.int64]) -> Array:
-        """(patients, width) raw columns for one slot; ``codes`` (2, CODES) are the chosen raw codes of each half."""
+    def columns(self, design: Design, slot: int, site: Site, codes: NDArray[np.int64], ratios: Array) -> Array:
+        """(patients, width) raw columns for one slot.
+
+        ``codes`` (2, CODES) are the chosen raw codes of each half, ``ratios`` (2, all codes) what each code tells there.
+        """
         kept = self._kept.setdefault(site, {})
-        place = (design.name, slot if design.name in ("phenotypes", "codes") else 0)
+        place = (design.name, slot if design.name in ("phenotypes", *CHOSEN) else 0)
         if place not in kept:
             common = [self.covariates.columns(site)[0]]
             if not self.covariates.site:
                 common.insert(0, np.ones((site.patients, 1)))
-            kept[place] = np.concatenate([*common, self._own(design, slot, site, codes)], axis=1)
+            kept[place] = np.concatenate([*common, self._own(design, slot, site, codes, ratios)], axis=1)
         return kept[place]  # type: ignore[no-any-return]
 
-    def _own(self, design: Design, slot: int, site: Site, codes: NDArray[np.int64]) -> Array:
+    def _own(self, design: Design, slot: int, site: Site, codes: NDArray[np.int64], ratios: Array) -> Array:
         if design.name == "effects":
             return self.placers[0].has(site).astype(np.float64)
         if design.name == "phenotypes":
@@ -95,6 +100,8 @@ class Designs:
             return _logs(self._random, site)
         if design.name == "codes":
             return np.asarray(code_presence(site)[:, codes[slot - 1]].todense(), np.float64)
+        if design.name == "ratios":
+            return np.asarray(code_presence(site) @ ratios[slot - 1], np.float64)[:, None]
         return np.zeros((site.patients, 0))
 
 

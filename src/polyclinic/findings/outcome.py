@@ -16,7 +16,7 @@ from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
-from polyclinic.findings.designs import CODES, WIDEST, Design, Designs, code_presence
+from polyclinic.findings.designs import CHOSEN, CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.findings.placed import Covariates, Placer, outcome_of
 from polyclinic.findings.regression import BOUND, Climbs, Part, intercept, profile, shapes, unpacked
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -25,7 +25,8 @@ from polyclinic.tensors.site import Site
 __all__ = ["BINS", "Outcome", "OutcomePublic"]
 
 Array = NDArray[np.float64]
-BINS: Final = 256
+BINS: Final = 192
+PULL: Final = 50.0
 SPREAD: Final = 4.0  # bins reach so many standard deviations of the predicted logit
 
 
@@ -48,6 +49,7 @@ class OutcomePublic:
     centre: tuple[Array, ...]  # per design (slots, width)
     unit: tuple[Array, ...]
     codes: NDArray[np.int64]  # (2, CODES) chosen raw codes of each half
+    ratios: Array  # (2, all codes) log ratio of each code's shares with and without the outcome, in each half
     climbs: Climbs
     tests: Climbs  # without one phenotype each
     grid: Array  # (problems, 2) first and last edge of the score's bins
@@ -118,6 +120,7 @@ class Outcome(Act):
             tuple(np.zeros((len(x.slots), d.width(x))) for x in d.all),
             tuple(np.ones((len(x.slots), d.width(x))) for x in d.all),
             np.zeros((2, CODES), np.int64),
+            np.zeros((2, sum(len(f) for f in self.placer.factors))),
             Climbs.at([np.zeros(w) for w in widths]),
             Climbs.at([np.zeros(widths[0] - 1) for _ in range(rank)]),
             np.zeros((len(widths), 2)),
@@ -135,7 +138,7 @@ class Outcome(Act):
             if self.params.baselines:
                 made["codes"] = (2, 2, sum(len(f) for f in self.placer.factors))
             for i, d in enumerate(self.designs.all):
-                if d.name != "codes":
+                if d.name not in CHOSEN:
                     made |= {f"{k}{i}": (len(d.slots), self.designs.width(d)) for k in ("sum", "square")}
             return Step(public.round, "moments", made, bound=2.0**8 * PATIENTS, counts=False)
         if public.stage == "newton":
@@ -193,7 +196,7 @@ class Outcome(Act):
         centre, unit = list(after.centre), list(after.unit)
         fixed = int(not self.covariates.site)
         for i, d in enumerate(self.designs.all):
-            if d.name == "codes":
+            if d.name in CHOSEN:
                 continue
             n = np.array([max(float(of[s]), 1.0) for s in d.slots])[:, None]
             mean = a[f"sum{i}"] / n
@@ -205,9 +208,10 @@ class Outcome(Act):
             if d.plain:  # carriers are 0/1 and covariates are in public units
                 u[:] = 1.0
             centre[i], unit[i] = c, u
-        codes = after.codes
+        codes, ratios = after.codes, after.ratios
         if self.params.baselines:
             codes = np.stack([_strongest(a["codes"][h], tally[h, :2]) for h in (0, 1)])
+            ratios = np.stack([_ratios(np.rint(a["codes"][h]), tally[h, :2]) for h in (0, 1)])
         enough = min(tally[:, 0].sum(), tally[:, 1].sum()) >= 1
         return replace(
             after,
@@ -216,6 +220,7 @@ class Outcome(Act):
             centre=tuple(centre),
             unit=tuple(unit),
             codes=codes,
+            ratios=ratios,
             stage="newton" if enough else "end",
         )
 
@@ -229,7 +234,7 @@ class Outcome(Act):
     def _x(self, site: Site, public: OutcomePublic, j: int) -> Array:
         d, slot = self.problems[j]
         i, k = self.designs.all.index(d), d.slots.index(slot)
-        raw = self.designs.columns(d, slot, site, public.codes)
+        raw = self.designs.columns(d, slot, site, public.codes, public.ratios)
         out: Array = np.clip((raw - public.centre[i][k]) / public.unit[i][k], -WIDEST, WIDEST)
         return out
 
@@ -279,9 +284,9 @@ class Outcome(Act):
         arrays = {"tally": tally, "events": self.placer.has(site)[known & (y == 1)].sum(0).astype(np.float64)}
         slots = [known, known & (half == 0), known & (half == 1)]
         for i, d in enumerate(self.designs.all):
-            if d.name == "codes":
+            if d.name in CHOSEN:
                 continue
-            columns = [self.designs.columns(d, s, site, public.codes)[slots[s]] for s in d.slots]
+            columns = [self.designs.columns(d, s, site, public.codes, public.ratios)[slots[s]] for s in d.slots]
             arrays[f"sum{i}"] = np.stack([c.sum(0) for c in columns])
             arrays[f"square{i}"] = np.stack([np.square(c).sum(0) for c in columns])
         if self.params.baselines:
@@ -351,3 +356,16 @@ def _strongest(have: Array, patients: Array) -> NDArray[np.int64]:
     sd = np.sqrt(np.maximum(pooled * (1 - pooled) * (1 / n).sum(), 1e-12))
     found = np.argsort(-np.abs(share[1] - share[0]) / sd, kind="stable")[:CODES]
     return np.resize(found, CODES).astype(np.int64)
+
+
+def _ratios(have: Array, patients: Array) -> Array:
+    """What having each code tells: log(share with the outcome / share without), drawn to 0 as by ``PULL`` patients more.
+
+    Their sum over a patient's codes is naive Bayes' score: a ceiling over ALL codes from sums that are there anyway. A regression on
+    600 codes would need 180,000 numbers a round.
+    """
+    n = np.maximum(patients, 1.0)[:, None]
+    pooled = (have.sum(0) + 0.5) / (n.sum() + 1.0)
+    share = (have + PULL * pooled) / (n + PULL)
+    out: Array = np.log(share[1]) - np.log(share[0])
+    return out
