@@ -26,9 +26,7 @@ POWER: Final = 8  # (sum w^8)^(1/8) bounds the heaviest patient closely (CONCORD
 class CarriersParams(ActParams):
     """Parameters of carriers."""
 
-    top: int = Field(
-        80, ge=1, description="Codes of each phenotype and mode whose support is counted, heaviest first."
-    )
+    top: int = Field(80, ge=1, description="Codes of each phenotype and mode whose support is counted, heaviest first.")
     support: bool = Field(True, description="Count support per code; without it codes are shown by carriers alone.")
 
 
