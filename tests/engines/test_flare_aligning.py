@@ -130,7 +130,7 @@ def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_
     """One site loses its memory between the start and its tags: everybody begins anew, with new secrets."""
     from polyclinic.engines.flare.worker import Worker
 
-    path = world.study("killed", TRIP.format(2, "plain"), head="deadline = 4\n", data=DATA.format("ring", ""))
+    path = world.study("killed", TRIP.format(2, "plain"), head="deadline = 30\n", data=DATA.format("ring", ""))
     order = world.order(path)
     world.open(order)
     for desk in world.desks.values():

@@ -1,0 +1,135 @@
+"""A hostile hospital: letters of its own making, to the coordinator and to neighbours; and two orders that only one budget pays.
+
+It can cost attempts and time, never a bit of the model, another's contribution, or a charge.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hostile_world import World, hospitals
+from plain_world import Halves
+
+from polyclinic.engines.flare import coordination
+from polyclinic.engines.registry import federated
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.member import EARLY
+from polyclinic.federation.protocol import Message
+from polyclinic.privacy.owner import ledger_of
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import ingest
+
+TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("peer"))
+
+
+def _order(world: World, name: str, method: str, tail: str = ""):
+    path = hospitals.study(world.root / "studies", name, method, head="deadline = 60\n", tail=tail)
+    return Study.read(path), coordination.sign_study(world.coordinator, Study.read(path))
+
+
+def _right(world: World, study: Study, halves: Halves, outcome) -> None:
+    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    reference = Fold(federated(study), sites).run().public
+    assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
+    for name, site in world.sites.items():
+        assert halves.sites[name].stage == "ready"
+        if halves.order.aggregation != "subspace":
+            charges = [c for c in ledger_of(site.node).charges() if c.study == study.name]
+            assert len(charges) == len(outcome.releases)
+
+
+def test_letters_that_a_site_falsifies_cost_attempts_and_nothing_else(world):
+    """Bits, cuts, doubles, another's name, an earlier letter, another site's words: of one site, correctly carried."""
+    study, order = _order(world, "false-letters", TRIP.format(2, "masked"))
+    halves = Halves(world, order)
+    rng, heard, lies = np.random.default_rng(5), [], 0
+
+    def tap(site: str, data: bytes) -> bytes:
+        nonlocal lies
+        value = wire.decode(data)
+        if value["what"] != "letters" or not value["letters"]:
+            return data
+        mine = [bytes(x) for x in value["letters"]]
+        heard.extend(mine)
+        if site != "north" or lies >= 60 or rng.random() < 0.3:
+            return data
+        lies += 1
+        raw = bytearray(mine[0])
+        kind = int(rng.integers(6))
+        if kind == 0:
+            raw[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
+        elif kind == 1:
+            del raw[int(rng.integers(len(raw))) :]
+        elif kind == 2:
+            raw = bytearray(heard[int(rng.integers(len(heard)))])
+        elif kind == 3:
+            letter = wire.decode(bytes(raw))
+            raw = bytearray(wire.encode([letter[0], "south", *letter[2:]]))
+        elif kind == 4:
+            letter = wire.decode(bytes(raw))
+            body = {k: (v + np.uint64(1) if isinstance(v, np.ndarray) else v) for k, v in letter[-1].items()}
+            raw = bytearray(wire.encode([*letter[:-1], body]))
+        value["letters"] = [bytes(raw), *mine[1:]] if kind != 5 else [*mine, *mine]
+        return wire.encode(value)
+
+    halves.tap = tap
+    outcome = halves.run()
+    assert lies >= 20
+    _right(world, study, halves, outcome)
+
+
+def test_a_flood_of_early_letters_stays_within_its_quota(world):
+    study, order = _order(world, "flood", TRIP.format(1, "subspace"))
+    halves = Halves(world, order)
+    east = halves.sites["east"]
+    big = np.zeros(100_000)
+    batch = [
+        wire.encode_message(Message("north", "east", "value", n, "sweep", 7, {"x": n}), east._protocol)
+        for n in range(200)
+    ]
+    flood = wire.encode({"order": order.digest, "letters": batch})
+    strangers = [
+        Message("nobody", "east", "value", 1, "sweep", 0, {}),
+        Message("north", "south", "value", 1, "sweep", 0, {}),
+    ]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(50):  # 10,000 letters
+        east.put(flood)
+    for n in range(120):  # 96 MB, in letters that differ
+        heavy = Message("north", "east", "value", n, "sweep", 9, {"x": big + n})
+        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(heavy, east._protocol)]}))
+    for m in strangers:
+        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(m, east._protocol)]}))
+    for junk in (b"", b"x" * 1000, wire.encode({"order": order.digest}), wire.encode([1]), wire.encode({"order": "x"})):
+        east.put(junk)
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert len(east._early) <= EARLY
+    assert kept < 2 * wire.LIMIT
+    assert east.dropped > 50
+    _right(world, study, halves, halves.run())
+
+
+def test_two_orders_that_do_not_fit_into_one_budget(tmp_path):
+    world = World(tmp_path, policy="max_epsilon_total = 1.0")
+    method = 'name = "dpem"\nplanning_size = 10000\nrank = 3\nrounds = 1\naggregation = "plain"'
+    tail = "[privacy]\nepsilon = 0.7\ndelta = 1e-6\n"
+    first, second = (_order(world, n, method, tail) for n in ("one", "two"))
+    one, two = Halves(world, first[1]), Halves(world, second[1])
+    assert {s.stage for s in one.sites.values()} == {"ready"}
+    assert {s.stage for s in two.sites.values()} == {"refused"}
+    assert {s.why for s in two.sites.values()} == {"declined"}
+    outcome = one.run()
+    for site in world.sites.values():
+        charges = ledger_of(site.node).charges()
+        assert len(charges) == len(outcome.releases)
+        assert {c.study for c in charges} == {"one"}
