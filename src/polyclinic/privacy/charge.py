@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -82,6 +82,9 @@ class Charge:
         return sum(math.prod(s) for s in self.shapes.values()) if self.shapes else int(self.details.get("scalars", 0))
 
 
+_FIELDS: Final = frozenset(f.name for f in fields(Charge))
+
+
 def events_for(charges: Iterable[Charge], adjacency: Adjacency) -> list[Event]:
     """What charges cost somebody whom ``adjacency`` speaks of.
 
@@ -149,8 +152,7 @@ def charge_from(value: Mapping[str, Any]) -> Charge:
         given["by"] = SumFacts(**given["by"])
     if "shapes" in given:
         given["shapes"] = {k: tuple(v) for k, v in given["shapes"].items()}
-    known = {f.name for f in fields(Charge)}
-    made = Charge(**{k: v for k, v in given.items() if k in known})
+    made = Charge(**{k: v for k, v in given.items() if k in _FIELDS})
     if isinstance(made.event, DiscreteGaussian):
         share = float(made.details.get("share", made.share))
         return replace(made, event=sum_of_discrete(made.event, share, made.scalars))

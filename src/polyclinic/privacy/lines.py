@@ -328,14 +328,24 @@ def sealed(number: int, body: Body, previous: str, site: str, sign: Any = None) 
     return Entry(number, stamp, site, body, previous, digest, signature), line
 
 
+def _without(line: bytes, digest: str, signature: str) -> bytes:
+    """A canonical line as it was before its hash and signature were put in.
+
+    Both stand after the body, and no text can hold an unescaped quote, so the last place is the one.
+    """
+    for name, value in (("signature", signature), ("hash", digest)):
+        part = f'"{name}":"{value}",'.encode()
+        at = line.rfind(part)
+        line = line if at < 0 else line[:at] + line[at + len(part) :]
+    return line
+
+
 def opened(line: bytes) -> tuple[Entry, bool]:
     """Read a line, and whether its hash and spelling fit; errors of any kind mean that it is not one of ours."""
     value = json.loads(line)
-    rest = dict(value)
-    signature = rest.pop("signature", "")
-    digest = rest.pop("hash")
+    signature, digest = value.get("signature", ""), value["hash"]
     # Any other spelling of the same values is an edit too.
-    fits = canonical(value) == line and hashlib.sha256(canonical(rest)).hexdigest() == digest
+    fits = canonical(value) == line and hashlib.sha256(_without(line, digest, signature)).hexdigest() == digest
     fits = fits and re.fullmatch(r"([0-9a-f]{128})?", signature) is not None  # the hash does not cover it
     if "v" not in value:
         body: Body = charge_from(value["charge"]) if "charge" in value else Note(value.get("text", ""))
