@@ -11,6 +11,7 @@ import numpy as np
 from polyclinic.evaluation.display import NAMED
 from polyclinic.evaluation.presence import ABSENT
 from polyclinic.report.contents import RunContents
+from polyclinic.report.course import ORDERED, course_chart
 
 __all__ = ["AtSite", "Code", "PhenotypeCard", "cards", "suggest_name"]
 
@@ -102,6 +103,7 @@ class PhenotypeCard:
     named: bool = True  # the name speaks of at least half of the phenotype in each mode
     reason: Literal["", "carriers", "few", "held", "noise", "failed"] = ""  # why it has no name
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
+    courses: tuple[tuple[str, str], ...] = ()  # ordered modes (visits, times) and the line of the phenotype over them
 
     @property
     def where(self) -> Literal["shared", "site-specific", "unknown"]:
@@ -195,9 +197,18 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
                 not reason,
                 reason,
                 tuple(shares),
+                () if too_few else _courses(run, r, name),
             )
         )
     return tuple(found)
+
+
+def _courses(run: RunContents, r: int, name: str) -> tuple[tuple[str, str], ...]:
+    """The phenotype over every ordered mode."""
+    found = zip(run.axes, run.factors, run.hidden)
+    return tuple(
+        (a.name, course_chart(a, f[:, r], h[:, r] & (f[:, r] != 0), name)) for a, f, h in found if a.name in ORDERED
+    )
 
 
 def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", "noise"]:
@@ -227,7 +238,7 @@ def suggest_name(modes: Sequence[tuple[str, Sequence[Code]]], *, avoid: Containe
     'Congestive heart failure'
     """
     order = sorted(modes, key=lambda m: 0 if "diag" in m[0].lower() or "condition" in m[0].lower() else 1)
-    lists = [codes for _, codes in order if codes]
+    lists = [codes for mode, codes in order if codes and mode not in ORDERED]
     if not lists:
         return ""
     first = lists[0]

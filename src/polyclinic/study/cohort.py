@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from itertools import pairwise
-from typing import Self
+from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 
 from polyclinic.study.toml import Section
 
 __all__ = ["CohortRule", "ExcludeRule", "TimeRule", "VisitRule", "bin_label"]
+
+
+BINS: Final = 12  # of one width, where only the width is given
 
 
 class CohortRule(Section):
@@ -51,8 +55,28 @@ class TimeRule(Section):
     before: int | None = Field(None, ge=0, description="Look-back: events from so many days before the index date ...")
     after: int | None = Field(None, ge=0, description="... to so many days after it.")
     bins: tuple[int, ...] = Field(
-        (), max_length=25, description="Edges, in days since the index date, of the mode 'time', e.g. [-365, -30, 0]."
+        (),
+        max_length=25,
+        description="Edges, in days since the index date, of the mode 'time', e.g. [-365, -30, 0]; or the width of twelve "
+        "bins from the index date on, '30d' (with `before`, `after`: as many as fill them).",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _width(cls, values: Any) -> Any:
+        """Edges of bins of one width."""
+        found = values.get("bins") if isinstance(values, dict) else None
+        if not isinstance(found, str):
+            return values
+        told = re.fullmatch(r"([1-9][0-9]{0,3})d", found.strip())
+        before, after = values.get("before"), values.get("after")
+        if told is None:
+            raise ValueError(f"bins: {found!r} is no width in days such as '30d', and no list of edges")
+        width = int(told[1])
+        whole = [x for x in (before, after) if isinstance(x, int)]
+        first = -(-(before or 0) // width) if whole else 0
+        last = -(-(after or 0) // width) if whole else BINS
+        return {**values, "bins": tuple(width * k for k in range(-first, last + 1))}
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -71,6 +95,11 @@ class TimeRule(Section):
             low = self.bins[0] if low is None else max(low, self.bins[0])
             high = self.bins[-1] if high is None else min(high, self.bins[-1])
         return low, high
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the bins are called, in order: the public axis of the mode 'time'."""
+        return tuple(bin_label(a, b, b == self.bins[-1]) for a, b in pairwise(self.bins))
 
     @property
     def relative(self) -> bool:

@@ -19,7 +19,7 @@ from polyclinic.errors import DataError
 from polyclinic.events.accounting import Step
 from polyclinic.events.codes import Code, group
 from polyclinic.events.engine import Connection, literal, reading
-from polyclinic.study import CodeRule, Study, TensorRule, bin_label
+from polyclinic.study import CodeRule, Study, TensorRule
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import read_public_axis
 from polyclinic.tensors.place import lacks, tick
@@ -194,7 +194,7 @@ def _timed(query: str, study: Study) -> str:
     A visit that lies in two bins is two places, so that codes meet the bin in which they occurred.
     """
     edges = study.time.bins if study.time is not None else ()
-    names = [bin_label(a, b, b == edges[-1]) for a, b in pairwise(edges)]
+    names = study.time.labels if study.time is not None else ()
     since = "(CAST(q.time AS DATE) - m.index_date)"
     cases = " ".join(
         f"WHEN {since} >= {a} AND {since} {'<=' if b == edges[-1] else '<'} {b} THEN {literal(x)}"
@@ -285,7 +285,9 @@ def _kept(
     kept: list[Axis] = []
     fixed = []
     for mode, titles, labels, often in zip(rule.modes, names, every, counted):
-        if mode in rule.vocabulary:
+        if mode == "time" and study.time is not None and study.time.bins:
+            kept.append(Axis(mode, study.time.labels, vocabulary="public"))  # in order, known before any record is read
+        elif mode in rule.vocabulary:
             axis = read_public_axis(mode, study.path(rule.vocabulary[mode]))
             listed = axis.labels or ()
             if titles and not set(titles) & set(listed):
@@ -299,7 +301,7 @@ def _kept(
             often_first = np.lexsort((np.arange(len(labels)), -often))[: rule.top.get(mode)]
             left = tuple(labels[i] for i in sorted(often_first.tolist()))
             kept.append(Axis(mode, left, tuple(titles[x] for x in left), "data"))
-        fixed.append(mode in rule.vocabulary or mode in rule.top)
+        fixed.append(mode in rule.vocabulary or mode in rule.top or kept[-1].vocabulary == "public")
     empty = [a.name for a in kept if not a.labels]
     if empty:
         raise DataError(
