@@ -62,7 +62,7 @@ def test_a_grid_of_nothing_is_as_fine_as_a_word(grid: float) -> None:
     found = code.unpack(sum(code.pack(part, s)["packed"] for s in code.sites))
     assert found is not None
     np.testing.assert_allclose(found["x"], 2 * part["x"], atol=1e-12)
-    far = {"x": np.array([1e300, 0.0, 0.0]), "dead": np.zeros(2)}
+    far = {"x": np.array([1e300, 1e300, 0.0]), "dead": np.zeros(2)}
     assert code.unpack(code.pack(far, "a")["packed"] + code.pack(part, "b")["packed"]) is None
     with pytest.raises(ProtocolMismatch, match="NaN"):
         code.pack({"x": np.array([np.nan, 0.0, 0.0]), "dead": np.zeros(2)}, "a")
@@ -73,7 +73,12 @@ def test_a_grid_of_nothing_is_as_fine_as_a_word(grid: float) -> None:
 def test_a_sum_outside_its_window_is_noticed() -> None:
     code = Packing({"x": Field((50,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "t")
     x = np.full(50, 0.2)
-    x[17] = 0.6
+    for far, at in ((0.6, 17), (-0.4, 49), (0.9, 0)):  # one alone is found by the checksum and mended
+        one = x.copy()
+        one[at] = far
+        mended = code.unpack(sum(code.pack({"x": one}, s)["packed"] for s in code.sites))
+        assert mended is not None and np.abs(mended["x"] - 3 * one).max() < 0.05
+    x[[17, 40]] = 0.6
     assert code.unpack(sum(code.pack({"x": x}, s)["packed"] for s in code.sites)) is None
     wide = code.widened(1)
     found = wide.unpack(sum(wide.pack({"x": x}, s)["packed"] for s in code.sites))
