@@ -159,6 +159,8 @@ class DPEMKeywords(TypedDict, total=False):
     regroup: bool
     prune: bool
     fdr: float
+    prior: Any
+    prior_is_public: bool
 
 
 class DPEMTyped:
@@ -180,6 +182,8 @@ class DPEMTyped:
     regroup: bool
     prune: bool
     fdr: float
+    prior: Any
+    prior_is_public: bool
 
     if TYPE_CHECKING:
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.keywords import DPEMTyped
@@ -26,8 +26,10 @@ from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
 from polyclinic.phenotypes.plan import Plan, plan_for
+from polyclinic.phenotypes.prior import Prior
 from polyclinic.phenotypes.regroup import alike, groups, split
-from polyclinic.phenotypes.shrinkage import posterior_mean
+from polyclinic.phenotypes.shrinkage import between, posterior_mean
+from polyclinic.phenotypes.vote import votes
 from polyclinic.tensors import device, em_kernels
 from polyclinic.tensors.doors import warn_of_odd_counts
 from polyclinic.tensors.site import Site
@@ -67,6 +69,21 @@ class DPEMParams(FactorParams):
     regroup: bool = Field(False, description="After rounds 2 and 4 join pieces and split heavy phenotypes (no cost).")
     prune: bool = Field(True, description="Drop phenotypes that the noise explains, join those found in pieces.")
     fdr: float = Field(0.01, gt=0, lt=1, description="False-discovery rate of the codes that are shown.")
+    prior: Prior | None = Field(
+        None, description="A fitted model to lean on as far as the data agree: public, or paid for by itself."
+    )
+    prior_is_public: bool = Field(
+        False, description="The prior's patients need no protection: it was learned from public data."
+    )
+
+    @field_validator("prior", mode="before")
+    @classmethod
+    def _prior(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, Prior) else Prior.of(value)
+
+    @field_serializer("prior")
+    def _told(self, value: Prior | None) -> str | None:
+        return None if value is None else repr(value)
 
     @model_validator(mode="after")
     def _payable(self) -> Self:
@@ -77,6 +94,13 @@ class DPEMParams(FactorParams):
             )
         if self.privacy is not None and self.privacy.level != "patient":
             raise ValueError(f"DPEM protects patients; level {self.privacy.level!r} belongs to DPFact and LocalTF")
+        if self.prior is not None and self.regroup:
+            raise ValueError("regroup = True with a prior: columns that are joined and split are no longer the prior's")
+        if self.prior is None and self.prior_is_public:
+            raise ValueError("prior_is_public = True without a prior")
+        hindered = "" if self.prior is None or self.privacy is None else self.prior.hindrance(self.prior_is_public)
+        if hindered:
+            raise ValueError(hindered)
         return self
 
 
@@ -84,7 +108,7 @@ class DPEMParams(FactorParams):
 class DPEMPublic:
     """What everybody sees: functions of released sums and of public values."""
 
-    stage: Literal["size", "marginals", "statistics", "end"]
+    stage: Literal["size", "marginals", "vote", "statistics", "end"]
     round: int
     plan: Plan
     factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
@@ -98,6 +122,12 @@ class DPEMPublic:
     objective: float | None = None
     sites: int = 1  # that begin
     bought: bool = False  # the number of patients was the first release
+    told: Factors = ()  # (I_n, R) per mode: what the prior says of every column; the marginals where it says nothing
+    expected: Factors = ()  # (I_n,) per mode: the prior's marginals
+    random: Factors = ()  # (I_n, R) per mode: the random start, should the prior be refused
+    shares: Array | None = None  # (R,) or (R + 1,): the prior's mixture
+    spoken: int = 0  # columns that the prior speaks of: the first ones
+    size: int | None = None  # patients, as planned with or as bought
 
 
 @dataclass(frozen=True)
@@ -118,6 +148,8 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         Per mode (I_n, R), True for the codes that the known noise does not explain; ``phenotypes_`` lists only these.
     background_
         Per mode (I_n,), what everybody has.
+    privacy_
+        The card; with a ``prior`` its own epsilon is in it (a patient of both studies has the sum of both).
     too_little_data_
         The public rule spent the whole budget on the marginals; the one "phenotype" is the background.
 
@@ -153,11 +185,14 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         factors = tuple(rng.gamma(rng.uniform(0.5, 3.0, plan.rank), size=(size, plan.rank)) for size in setting.shape)
         flat = tuple(np.full(size, 1.0 / size) for size in setting.shape)
         mixture = np.full(columns, 1.0 / max(columns, 1))
-        return DPEMPublic(
+        public = DPEMPublic(
             "size" if bought else "marginals", 0, plan, factors, flat, mixture, sites=len(setting.sites), bought=bought
         )
+        if p.prior is None:
+            return public
+        return _leaning(replace(public, size=p.planning_size), p.prior.on(setting.axes, setting.shape))
 
-    def _plan(self, shape: Sequence[int], sites: int, size: int | None) -> Plan:
+    def _plan(self, shape: Sequence[int], sites: int, size: int | None, *, refused: bool = False) -> Plan:
         p = self.params
         return plan_for(
             p.privacy,
@@ -167,6 +202,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             planning_size=size,
             noisy_sites=1 if facts_of(p.aggregation).reveals == "total" else sites,
             bought=p.privacy is not None and p.planning_size is None,
+            prior="none" if p.prior is None else "refused" if refused else "asked",
         )
 
     def _sized(self, public: DPEMPublic, count: float) -> DPEMPublic:
@@ -174,9 +210,40 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         plan = self._plan([len(m) for m in public.marginals], public.sites, max(round(count), 1))
         columns = plan.rank + self.params.background
         factors = tuple(f[:, : plan.rank] for f in public.factors)
-        return replace(
+        now = replace(
             public, stage="marginals", plan=plan, factors=factors, mixture=np.full(columns, 1.0 / max(columns, 1))
         )
+        if public.shares is None:
+            return now
+        shares = np.append(public.shares[: plan.rank], public.shares[len(public.shares) - self.params.background :])
+        told = tuple(t[:, : plan.rank] for t in public.told)
+        return replace(
+            now,
+            told=told,
+            shares=shares / shares.sum(),
+            size=max(round(count), 1),
+            spoken=min(public.spoken, plan.rank),
+        )
+
+    def _voted(self, public: DPEMPublic, more: float) -> DPEMPublic:
+        """The prior stays where more patients speak for it than against it; else the fit goes on as without one.
+
+        Then the random start is taken, the marginals are learnt anew without the prior, and the gate is asked: where it
+        closes, what is left of the budget buys the marginals once more.
+        """
+        if more > 0:
+            return replace(public, stage="statistics", round=1, released=None, noise_sd=0.0, precision=0.0)
+        assert public.released is not None
+        plan = self._plan([len(m) for m in public.marginals], public.sites, public.size, refused=True)
+        factors = tuple(f[:, : plan.rank] for f in public.random)
+        alone = replace(public, plan=plan, factors=factors, told=(), expected=(), shares=None, random=(), spoken=0)
+        alone = replace(alone, marginals=tuple(np.full(len(m), 1.0 / len(m)) for m in public.marginals))
+        if plan.rank:
+            columns = plan.rank + self.params.background
+            alone = replace(alone, mixture=np.full(columns, 1.0 / columns))
+            begun = _with_marginals(alone, public.released[:, 0], public.noise_sd)
+            return replace(begun, released=None, noise_sd=0.0, precision=0.0)
+        return replace(alone, stage="marginals", round=1)
 
     def next(self, public: DPEMPublic) -> Step | None:
         if public.stage == "end":
@@ -188,7 +255,19 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             return Step(
                 0, "size", {"n": (1,)}, bound=BOUND, sensitivity=1.0, multiplier=how_many, grid=1.0, counts=False
             )
+        if public.stage == "vote":
+            return Step(
+                0,
+                "vote",
+                {"n": (1,)},
+                bound=BOUND,
+                sensitivity=1.0 if paid else None,
+                multiplier=paid[1] if paid else None,
+                grid=1.0,
+                counts=False,
+            )
         first = public.stage == "marginals"
+        voted = self.params.prior is not None and public.round > 0  # it was one release more
         shapes: dict[str, tuple[int, ...]] = {"sums": (codes, 1 if first else len(public.mixture))}
         if not paid:
             shapes["objective"] = (1,)
@@ -198,7 +277,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             shapes,
             bound=BOUND,
             sensitivity=1.0 if paid else None,
-            multiplier=paid[public.round] if paid else None,
+            multiplier=paid[public.round + voted] if paid else None,
             grid=em_kernels.GRID,
             counts=not first,
             asides=() if paid else ("objective",),
@@ -208,7 +287,12 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         if step.name == "size":
             return self._sized(public, float(total.arrays["n"][0]))
         if step.name == "marginals":
-            return _with_marginals(public, total.arrays["sums"][:, 0], total.noise_sd)
+            sums, sd, _ = _remembered(public, total.arrays["sums"], total.noise_sd, memory=1.0)
+            now = _with_marginals(public, sums[:, 0], sd)
+            precision = 1.0 / sd**2 if sd > 0 else 0.0
+            return now if now.stage != "vote" else replace(now, released=sums, noise_sd=sd, precision=precision)
+        if step.name == "vote":
+            return self._voted(public, float(total.arrays["n"][0]))
         sums, sd, precision = _remembered(public, total.arrays["sums"], total.noise_sd)
         factors, mixture, _ = self._learn(public, sums, sd)
         objective = None if public.plan.multipliers else -float(total.arrays["objective"][0])
@@ -234,10 +318,21 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         inverse = np.array([1.0 / len(m) for m in public.marginals])  # noise variance of a column's sum ~ its length
         raw = sum(w * s.sum(0) for w, s in zip(inverse, parts)) / inverse.sum()
         mass = np.maximum(raw, max(0.1 * float(raw.mean()), 1e-9))
+        if public.shares is not None and sd:  # toward the prior's shares, as far as the noise explains the difference
+            target = max(float(raw.sum()), 1.0) * public.shares
+            off = raw - target
+            noise = len(raw) * sd**2 / inverse.sum()
+            mass = target + max(0.0, 1.0 - noise / max(float(off @ off), 1e-300)) * off
+            mass = np.maximum(mass, 0.1 * float(mass.mean()))
         floor = FLOOR if sd else FREE_FLOOR
         factors = []
-        for s, m in zip(parts, public.marginals):
-            x = posterior_mean(s[:, :rank], m[:, None] * mass[:rank], sd) + 1e-12 * m[:, None]
+        for n, (s, m) in enumerate(zip(parts, public.marginals)):
+            base = m[:, None] * mass[:rank]
+            if public.told:
+                x = between(s[:, :rank], base, public.told[n] * mass[:rank], sd)
+            else:
+                x = posterior_mean(s[:, :rank], base, sd)
+            x = x + 1e-12 * m[:, None]
             factors.append((1 - floor) * x / x.sum(0) + floor * m[:, None])
         return tuple(factors), mass / mass.sum(), raw
 
@@ -260,7 +355,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         assert public.released is not None
         sums, sd = public.released, public.noise_sd
         rank = public.factors[0].shape[1]
-        if self.params.prune:
+        if self.params.prune and not public.spoken:  # columns of a prior are no pieces, and no ghosts of the noise
             found = groups(alike(public.factors, public.marginals), public.mixture[:rank], PIECES)
             found += [[rank]] if self.params.background else []
         else:
@@ -277,7 +372,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         if self.params.prune:
             # A column's mass has noise of sd / sqrt(sum 1/I_n); below that the noise explains all of it.
             sure = sd / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
-            keep = np.flatnonzero(raw[:rank] > sure)
+            keep = np.flatnonzero((raw[:rank] > sure) | (np.arange(rank) < public.spoken))
             keep = keep if len(keep) else np.array([int(np.argmax(raw[:rank]))])
             columns = np.append(keep, rank) if self.params.background else keep
             sums, mixture, raw = sums[:, columns], mixture[columns], raw[columns]
@@ -307,6 +402,10 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
     ) -> tuple[DPEMPrivate, Contribution]:
         if step.name == "size":  # who has no event says nothing, here as everywhere
             return private, Contribution({"n": np.array([float(len(site.counts().rows))])})
+        if step.name == "vote":
+            prior = _prior(public.mixture, self.params.smoothing)
+            said = votes(site.counts(), self._stacked(public), public.marginals, prior, steps=STEPS)
+            return private, Contribution({"n": np.array([said.sum()])})
         if step.name == "marginals":
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)
         else:
@@ -338,11 +437,22 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
 
     def _publish(self, outcome: Outcome) -> None:
         super()._publish(outcome)
+        self._tell_the_prior()
         self.public_: DPEMPublic = outcome.public
         self.shown_ = [s[:, self.order_] for s in self.public_.shown]
         self.background_ = list(self.public_.marginals)
         self.too_little_data_ = self.public_.plan.rank == 0
         self._scale = np.prod([np.linalg.norm(f, axis=0) for f in self.public_.factors], axis=0)
+
+    def _tell_the_prior(self) -> None:
+        """The prior's privacy is part of the card."""
+        p = self.params
+        if p.prior is not None:
+            self.privacy_ = p.prior.joined(self.privacy_, public=p.prior_is_public)
+
+    def chosen_from(self, others: Sequence[Any]) -> None:
+        super().chosen_from(others)
+        self._tell_the_prior()
 
     def _shown(self) -> tuple[NDArray[np.bool_], ...]:
         return tuple(self.shown_)
@@ -355,14 +465,29 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
 
 def _with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
     """The background from the first release, and the start of every phenotype around it."""
-    marginals, factors = [], []
-    for s, m, g in zip(_by_mode(sums, public.marginals), public.marginals, public.factors):
-        x = posterior_mean(s, np.maximum(s.sum(), 1.0) * m, sd) + 1e-12 * m
+    marginals, factors, told = [], [], []
+    for n, (s, m, g) in enumerate(zip(_by_mode(sums, public.marginals), public.marginals, public.factors)):
+        whole = np.maximum(s.sum(), 1.0)
+        if public.told:
+            guess = np.where(public.expected[n] > 0, public.expected[n], 1e-3 * m)
+            x = between(s[:, None], (whole * m)[:, None], (whole * guess)[:, None], sd)[:, 0] + 1e-12 * m
+        else:
+            x = posterior_mean(s, whole * m, sd) + 1e-12 * m
         x = (1 - FLOOR) * x / x.sum() + FLOOR * m
         around = g * x[:, None]
+        around = around / around.sum(0)
+        if public.told:  # a code that the prior never saw is as frequent as it is here; so is a column without a prior
+            known, t = public.expected[n] > 0, public.told[n]
+            spoken = t.sum(0) > 0
+            q = np.where(known[:, None] & spoken, t * x[known].sum(), x[:, None])
+            q = (1 - FLOOR) * q / q.sum(0) + FLOOR * x[:, None]
+            around = np.where(spoken, q, around)
+            told.append(q)
         marginals.append(x)
-        factors.append(0.9 * around / around.sum(0) + 0.1 * x[:, None])
+        factors.append(0.9 * around + 0.1 * x[:, None])
     now = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
+    if now.shares is not None:
+        return replace(now, stage="vote", round=0, told=tuple(told), mixture=now.shares)
     if public.plan.rank:
         return now
     # Too little data for any phenotype: the whole budget went here (PRIVACY 5).
@@ -377,11 +502,25 @@ def _with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
     )
 
 
+def _leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
+    """The start with a prior: its heaviest phenotypes are the first columns, what is left of the rank begins at random.
+
+    Before the marginals are known, a column of ``told`` without a prior is 0.
+    """
+    rank, columns = public.plan.rank, len(public.mixture)
+    order = np.argsort(-prior.mixture, kind="stable")[:rank]
+    told = tuple(np.pad(f[:, order], ((0, 0), (0, rank - len(order)))) for f in prior.factors)
+    shares = np.full(columns, 1.0 / columns)
+    led = prior.mixture[order]
+    shares[: len(order)] = led / led.sum() * len(order) / columns
+    return replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors, spoken=len(order))
+
+
 def _by_mode(sums: Array, like: Sequence[Array]) -> list[Array]:
     return np.split(sums, np.cumsum([len(m) for m in like])[:-1])
 
 
-def _remembered(public: DPEMPublic, sums: Array, sd: float) -> tuple[Array, float, float]:
+def _remembered(public: DPEMPublic, sums: Array, sd: float, *, memory: float = MEMORY) -> tuple[Array, float, float]:
     """Mean of the releases so far, its noise, its precision: weights MEMORY^age / variance.
 
     An M-step moves the phenotypes little once they are found, so earlier releases speak of nearly the same sums: they are
@@ -389,7 +528,7 @@ def _remembered(public: DPEMPublic, sums: Array, sd: float) -> tuple[Array, floa
     """
     if sd <= 0:
         return sums, sd, 0.0
-    new, old = 1.0 / sd**2, MEMORY * public.precision
+    new, old = 1.0 / sd**2, memory * public.precision
     if public.released is None or old == 0.0:
         return sums, sd, new
     precision = old + new

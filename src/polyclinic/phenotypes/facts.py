@@ -120,6 +120,7 @@ DPEM: Final = MethodFacts(
     attacks=(Attack("sum", "without noise, exact sums show a code that few patients have, and who alone has it"),),
     steps={
         "size": StepMeaning("how many patients have any event"),
+        "vote": StepMeaning("how many more of your patients a given model explains better than worse"),
         "marginals": StepMeaning("how many of your patients have each code, each patient counting 1 in all", RARE),
         "statistics": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Final
+from typing import Final, Literal
 
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
@@ -19,6 +19,7 @@ SIZE: Final = (
 READABLE: Final = (
     0.5  # least signal of a column against its noise; below, phenotypes are worse than the marginals alone
 )
+VOTE: Final = 0.02  # share that asks whether a prior fits: one number, so little is enough
 RANK, LEAST, ROUNDS, FREE_ROUNDS = 30, 20, 8, 30
 
 
@@ -40,6 +41,7 @@ def plan_for(
     planning_size: int | None = None,
     noisy_sites: int = 1,
     bought: bool = False,
+    prior: Literal["none", "asked", "refused"] = "none",
 ) -> Plan:
     """Choose what was left open by the public rule of PRIVACY 5.
 
@@ -58,6 +60,9 @@ def plan_for(
     bought
         The number of patients is itself a paid release, the first one. Everything that follows from it (the gate, the
         rank) is post-processing; both branches of the gate spend the whole budget.
+    prior
+        ``"asked"``: a share buys the vote about a prior, and there is no gate: phenotypes that the noise hides are the
+        prior's then, no ghosts. ``"refused"``: the vote went against it, and the gate is asked with what is left.
 
     Notes
     -----
@@ -79,18 +84,20 @@ def plan_for(
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
     seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
     first = (SIZE,) if bought else ()
+    early = MARGINALS if prior == "none" else MARGINALS + VOTE
+    spent = (*first, *((MARGINALS, VOTE) if prior != "none" else ()))  # where the gate closes after the vote
     growth = 1.0
     if planning_size is not None:
         rank = rank or max(min(max(int(planning_size / (65 * seen)), LEAST), RANK, *shape), 1)
         each = planning_size / (rank * seen)
-        if each < READABLE * sqrt(sum(shape)):
-            shares = [*first, 1.0 - sum(first)]
+        if prior != "asked" and each < READABLE * sqrt(sum(shape)):
+            shares = [*spent, 1.0 - sum(spent)]
             return Plan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
         if not bought:  # the number of rounds and their shares are part of the price: fixed before the count is known
             rounds = rounds or (12 if each >= 1000 else ROUNDS)
             growth = 1.5 if 200 <= each < 1000 else 1.0
     rank, rounds = rank or max(min(RANK, *shape), 1), rounds or ROUNDS
     rising = [t**growth for t in range(1, rounds + 1)]  # early rounds only have to find the direction
-    rest = 1.0 - MARGINALS - sum(first)
-    shares = [*first, MARGINALS, *(rest * w / sum(rising) for w in rising)]
+    rest = 1.0 - early - sum(first)
+    shares = [*first, MARGINALS, *((VOTE,) if prior != "none" else ()), *(rest * w / sum(rising) for w in rising)]
     return Plan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))

@@ -10,12 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GRID", "posterior_mean"]
+__all__ = ["GRID", "between", "posterior_mean"]
 
 Float = NDArray[np.float64]
 
 # Ratios to the base that a code may have within a phenotype: never, hardly ever, then geometric to 300 times.
 GRID: Final[Float] = np.concatenate([[0.0, 0.02], np.geomspace(0.02, 300.0, 47)[1:]])
+TRUST: Final = 0.9  # weight of a prior's column before any data speak
 
 
 def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float = GRID, steps: int = 60) -> Float:
@@ -52,4 +53,52 @@ def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float
     weights = like * g
     rho = (weights @ grid) / weights.sum(1)
     out: Float = (rho * base.ravel()).reshape(released.shape)
+    return out
+
+
+def between(
+    released: Float, base: Float, prior: Float, noise_sd: float, *, grid: Float = GRID, steps: int = 60
+) -> Float:
+    """The posterior mean with two bases: every column follows the marginals or a prior's column, as its data say.
+
+    A cell of column r is ``base * rho`` with rho ~ G_0, with probability w_r ``prior * rho`` with rho ~ G_1. Both G and
+    all w_r are maximum-likelihood estimates by EM, started at w_r = TRUST and G around 1: where the noise hides
+    everything nothing moves, and the prior's column is returned; a prior of another law loses its weight.
+
+    Parameters
+    ----------
+    released, base, prior
+        (codes, R): noisy sums, expected sums if nothing stood out, expected sums by the prior.
+    noise_sd
+        Known standard deviation of the noise; 0: the released values, clipped at zero.
+
+    Examples
+    --------
+    >>> y, flat, told = np.array([[9.0], [8.0], [0.5], [-0.6]]), np.full((4, 1), 4.0), np.array([[8.0], [8.0], [0.1], [0.1]])
+    >>> between(y, flat, told, 1.0).round(0).ravel().tolist()
+    [8.0, 8.0, 0.0, 0.0]
+    >>> far = between(y, flat, told, 1e6).ravel(); (far / far.sum()).round(1).tolist()
+    [0.5, 0.5, 0.0, 0.0]
+    """
+    if noise_sd <= 0:
+        return np.maximum(released, 0.0)
+    y = released / noise_sd
+    logs = np.stack([-0.5 * np.square(y[..., None] - (b / noise_sd)[..., None] * grid) for b in (base, prior)])
+    like = np.exp(logs - logs.max((0, 3), keepdims=True))  # (2, codes, R, atoms)
+    around = np.exp(-0.5 * np.square(np.log(np.maximum(grid, grid[1]))))
+    around[0] = around.sum() / 10  # never
+    g = np.stack([around / around.sum()] * 2)
+    w = np.tile(np.array([1.0 - TRUST, TRUST])[:, None], released.shape[1])  # (2, R)
+    for _ in range(steps):
+        joint = w[:, None, :] * np.einsum("bcra,ba->bcr", like, g)
+        mine = joint / joint.sum(0)
+        part = like * g[:, None, None, :]
+        part *= (mine / np.maximum(part.sum(-1), 1e-300))[..., None]
+        g = part.sum((1, 2))
+        g /= np.maximum(g.sum(1, keepdims=True), 1e-300)
+        w = mine.mean(1)
+    part = like * g[:, None, None, :] * w[:, None, :, None]
+    part /= part.sum((0, 3), keepdims=True)
+    rho = part @ grid  # (2, codes, R), already weighted by whose cell it is
+    out: Float = rho[0] * base + rho[1] * prior
     return out
