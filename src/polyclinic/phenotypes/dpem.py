@@ -321,7 +321,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         if public.shares is not None and sd:  # toward the prior's shares, as far as the noise explains the difference
             target = max(float(raw.sum()), 1.0) * public.shares
             off = raw - target
-            noise = len(raw) * sd**2 / inverse.sum()
+            noise = (len(raw) + 2.0 * np.sqrt(2.0 * len(raw))) * sd**2 / inverse.sum()  # two sd above its mean
             mass = target + max(0.0, 1.0 - noise / max(float(off @ off), 1e-300)) * off
             mass = np.maximum(mass, 0.1 * float(mass.mean()))
         floor = FLOOR if sd else FREE_FLOOR
@@ -329,11 +329,11 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         for n, (s, m) in enumerate(zip(parts, public.marginals)):
             base = m[:, None] * mass[:rank]
             if public.told:
-                x = between(s[:, :rank], base, public.told[n] * mass[:rank], sd)
+                x, least = between(s[:, :rank], base, public.told[n] * mass[:rank], sd), public.told[n]
             else:
-                x = posterior_mean(s[:, :rank], base, sd)
+                x, least = posterior_mean(s[:, :rank], base, sd), m[:, None]
             x = x + 1e-12 * m[:, None]
-            factors.append((1 - floor) * x / x.sum(0) + floor * m[:, None])
+            factors.append((1 - floor) * x / x.sum(0) + floor * least)
         return tuple(factors), mass / mass.sum(), raw
 
     def _regrouped(self, public: DPEMPublic) -> DPEMPublic:
@@ -480,7 +480,7 @@ def _with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
             known, t = public.expected[n] > 0, public.told[n]
             spoken = t.sum(0) > 0
             q = np.where(known[:, None] & spoken, t * x[known].sum(), x[:, None])
-            q = (1 - FLOOR) * q / q.sum(0) + FLOOR * x[:, None]
+            q = (1 - FREE_FLOOR) * q / q.sum(0) + FREE_FLOOR * x[:, None]
             around = np.where(spoken, q, around)
             told.append(q)
         marginals.append(x)
@@ -512,7 +512,10 @@ def _leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
     told = tuple(np.pad(f[:, order], ((0, 0), (0, rank - len(order)))) for f in prior.factors)
     shares = np.full(columns, 1.0 / columns)
     led = prior.mixture[order]
-    shares[: len(order)] = led / led.sum() * len(order) / columns
+    if prior.background is not None and columns > rank:
+        shares *= (1.0 - prior.background) / shares[:rank].sum()
+        shares[rank] = prior.background
+    shares[: len(order)] *= led / led.mean()
     return replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors, spoken=len(order))
 
 

@@ -40,6 +40,8 @@ class Prior:
         What the prior's own patients were promised.
     digest
         SHA-256 of the model's file.
+    background
+        Share of all events that belong to none of its phenotypes; None: it has no background.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class Prior:
     axes: tuple[Axis, ...]
     card: Card
     digest: str
+    background: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("factors", "marginals"):
@@ -97,9 +100,11 @@ class Prior:
             ends = np.cumsum([len(f) for f in factors])[:-1]
             whole = found.placing.prior / found.placing.prior.sum()
             marginals = tuple(w @ whole for w in np.split(found.placing.stacked, ends))
+            apart = float(whole[found.rank :].sum()) if len(whole) > found.rank else None
         else:
+            apart = None
             marginals = tuple(f @ share for f in factors)
-        return cls(factors, share, marginals, found.axes, found.card, found.digest())
+        return cls(factors, share, marginals, found.axes, found.card, found.digest(), apart)
 
     def on(self, axes: Sequence[Axis], shape: Sequence[int]) -> Prior:
         """The same on the codes of a study: found by label; a code the prior never saw has probability 0 here."""

@@ -16,7 +16,8 @@ Float = NDArray[np.float64]
 
 # Ratios to the base that a code may have within a phenotype: never, hardly ever, then geometric to 300 times.
 GRID: Final[Float] = np.concatenate([[0.0, 0.02], np.geomspace(0.02, 300.0, 47)[1:]])
-TRUST: Final = 0.9  # weight of a prior's column before any data speak
+TRUST: Final = 0.99  # weight of a prior's column before any data speak
+BENDS: Final = 6  # numbers that describe how data differ from a prior, in Schwarz' criterion
 
 
 def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float = GRID, steps: int = 60) -> Float:
@@ -62,8 +63,9 @@ def between(
     """The posterior mean with two bases: every column follows the marginals or a prior's column, as its data say.
 
     A cell of column r is ``base * rho`` with rho ~ G_0, with probability w_r ``prior * rho`` with rho ~ G_1. Both G and
-    all w_r are maximum-likelihood estimates by EM, started at w_r = TRUST and G around 1: where the noise hides
-    everything nothing moves, and the prior's column is returned; a prior of another law loses its weight.
+    all w_r are maximum-likelihood estimates by EM, started at w_r = TRUST, G_0 around and G_1 at 1: where the noise hides
+    everything nothing moves; a prior of another law loses its weight. Where the likelihood gains less over the prior
+    itself than Schwarz' criterion asks for, the prior is returned as it is.
 
     Parameters
     ----------
@@ -84,10 +86,13 @@ def between(
         return np.maximum(released, 0.0)
     y = released / noise_sd
     logs = np.stack([-0.5 * np.square(y[..., None] - (b / noise_sd)[..., None] * grid) for b in (base, prior)])
-    like = np.exp(logs - logs.max((0, 3), keepdims=True))  # (2, codes, R, atoms)
+    top = logs.max((0, 3), keepdims=True)
+    like = np.exp(logs - top)  # (2, codes, R, atoms)
     around = np.exp(-0.5 * np.square(np.log(np.maximum(grid, grid[1]))))
     around[0] = around.sum() / 10  # never
     g = np.stack([around / around.sum()] * 2)
+    g[1] *= 1.0 - TRUST
+    g[1, np.abs(grid - 1.0).argmin()] += TRUST  # as the prior says, until the data say otherwise
     w = np.tile(np.array([1.0 - TRUST, TRUST])[:, None], released.shape[1])  # (2, R)
     for _ in range(steps):
         joint = w[:, None, :] * np.einsum("bcra,ba->bcr", like, g)
@@ -98,6 +103,9 @@ def between(
         g /= np.maximum(g.sum(1, keepdims=True), 1e-300)
         w = mine.mean(1)
     part = like * g[:, None, None, :] * w[:, None, :, None]
+    gain = (np.log(part.sum((0, 3))) + top[0, ..., 0] + 0.5 * np.square(y - prior / noise_sd)).sum()
+    if gain < 0.5 * BENDS * np.log(y.size):  # the noise explains the difference: the prior stays as it is
+        return prior.copy()
     part /= part.sum((0, 3), keepdims=True)
     rho = part @ grid  # (2, codes, R), already weighted by whose cell it is
     out: Float = rho[0] * base + rho[1] * prior

@@ -1,0 +1,130 @@
+"""A private fit that leans on a model which is public or already paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.evaluation.heldout import CountModel, marginal_model, structure_kept
+from polyclinic.evaluation.prediction import split
+from polyclinic.phenotypes.prior import Prior
+from polyclinic.phenotypes.vote import votes
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.site import Site, pooled
+
+LAW = {"procedures": 40, "diagnoses": 50, "phenotypes": 5, "codes": (6, 8)}
+BUDGET = pc.Privacy(1.0, 1e-6)
+
+
+class Bench:
+    """Patients of one law: 2,000 to learn from, 1,000 to judge; a prior of the same law, and one of another."""
+
+    def __init__(self) -> None:
+        net = pc.datasets.planted_counts(3_000, seed=31, sites=3, **LAW)
+        self.train, self.test = split(net, 2 / 3, 31)
+        self.like = pc.DPEM(rank=6, rounds=4, seed=1).fit([pooled(self.test)])
+        self.unlike = pc.DPEM(rank=6, rounds=10, seed=1).fit(pc.datasets.planted_counts(1_500, seed=77, **LAW))
+        self.judge = pooled(self.test).counts()
+        self.none = marginal_model(pooled(self.train).counts())
+        free = pc.DPEM(rank=6, rounds=20, seed=2, background=False, prune=False).fit(self.train)
+        self.full = CountModel.of(free)
+
+    def kept(self, model: object) -> float:
+        return structure_kept(CountModel.of(model), self.full, self.none, self.judge)
+
+    def fit(self, epsilon: float, prior: object | None, seed: int = 0) -> pc.DPEM:
+        given = {} if prior is None else {"prior": prior, "prior_is_public": True}
+        asked = pc.Privacy(epsilon, 1e-6)
+        return pc.DPEM(rank=6, seed=seed, privacy=asked, aggregation="masked", **given).fit(self.train)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_prior_of_the_same_law_is_never_lost_and_helps_where_noise_hides_the_data(bench: Bench) -> None:
+    alone = bench.kept(bench.like)
+    assert bench.kept(bench.fit(0.02, bench.like)) >= alone - 0.02
+    with_prior, without = bench.kept(bench.fit(0.2, bench.like)), bench.kept(bench.fit(0.2, None))
+    assert with_prior >= max(alone - 0.02, without + 0.2)
+
+
+def test_a_prior_of_another_law_is_refused_by_the_patients(bench: Bench) -> None:
+    m = bench.fit(2.0, bench.unlike)
+    assert not m.public_.told
+    assert m.public_.spoken == 0
+    mean = [np.mean([bench.kept(bench.fit(2.0, p, s)) for s in (0, 1, 2)]) for p in (None, bench.unlike)]
+    assert mean[1] >= mean[0] - 0.03  # three noises; the vote costs 2 % of the budget
+    assert m.privacy_.epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+def test_where_the_prior_is_refused_and_nothing_can_be_read_the_rest_buys_the_marginals(bench: Bench) -> None:
+    m = bench.fit(0.04, bench.unlike)
+    assert m.too_little_data_
+    assert len(m.weights_) == 1
+    assert m.privacy_.epsilon == pytest.approx(0.04, rel=1e-3)
+    assert abs(bench.kept(m) - bench.kept(bench.fit(0.04, None))) < 0.3
+
+
+def test_votes_are_whole_and_at_most_one(bench: Bench) -> None:
+    place = bench.like.result_.placing
+    said = votes(bench.judge, place.stacked, [m[:, 0] for m in bench.none.factors], place.prior, steps=16)
+    assert set(np.unique(said)) <= {-1.0, 0.0, 1.0}
+    assert said.sum() > 0.5 * len(said)
+
+
+def test_the_priors_epsilon_joins_the_card(bench: Bench, tmp_path: Path) -> None:
+    paid = pc.DPEM(rank=6, rounds=3, privacy=pc.Privacy(3.0, 1e-6), aggregation="masked").fit(bench.train)
+    read = pc.load(paid.save(tmp_path / "paid.phenotypes"))
+    m = pc.DPEM(rank=6, rounds=3, privacy=BUDGET, aggregation="masked", prior=read).fit(bench.train)
+    card = m.privacy_
+    assert card.guarantee == "formal"
+    assert card.epsilon == pytest.approx(4.0, rel=1e-3)
+    assert card.delta == pytest.approx(2e-6)
+    assert any("epsilon 3" in a and read.digest()[:16] in a for a in card.assumptions)
+    again = pc.load(m.save(tmp_path / "next.phenotypes"))
+    assert again.card.epsilon == card.epsilon
+    assert read.digest() in str(again.parameters["prior"])
+    public = pc.DPEM(rank=6, rounds=3, privacy=BUDGET, prior=bench.like, prior_is_public=True).fit(bench.train)
+    assert public.privacy_.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert any("as the analyst says" in a for a in public.privacy_.assumptions)
+
+
+def test_what_cannot_be_a_prior_is_said(bench: Bench) -> None:
+    with pytest.raises(pc.errors.ConfigError, match=r"no formal guarantee.*prior_is_public=True"):
+        pc.DPEM(privacy=BUDGET, prior=bench.like)
+    with pytest.raises(pc.errors.ConfigError, match="study file cannot name one"):
+        pc.DPEM(prior="model.phenotypes")
+    with pytest.raises(pc.errors.ConfigError, match="without a prior"):
+        pc.DPEM(prior_is_public=True)
+    with pytest.raises(pc.errors.ConfigError, match="no longer the prior's"):
+        pc.DPEM(prior=bench.like, regroup=True)
+    p = Prior.of(bench.like)
+    with pytest.raises(pc.errors.ConfigError, match="2 feature modes"):
+        p.on([Axis("drug", None)], [40])
+    with pytest.raises(pc.errors.ConfigError, match="only 0% of the prior's events"):
+        p.on([Axis(a.name, tuple(f"x{k}" for k in range(4))) for a in p.axes], [4, 4])
+
+
+def test_codes_are_found_by_their_labels(bench: Bench) -> None:
+    p = Prior.of(bench.like)
+    labels = [[f"{n}:{k}" for k in range(len(f))] for n, f in enumerate(p.factors)]
+    named = Prior(
+        p.factors, p.mixture, p.marginals, tuple(Axis(str(n), tuple(c)) for n, c in enumerate(labels)), p.card, "x"
+    )
+    turned = [[*c[::-1], "new"] for c in labels]
+    there = named.on([Axis(str(n), tuple(c)) for n, c in enumerate(turned)], [len(c) for c in turned])
+    for f, g in zip(p.factors, there.factors):
+        np.testing.assert_allclose(g[:-1][::-1], f)
+        assert (g[-1] == 0).all()
+
+
+def test_a_fit_with_a_prior_is_the_same_in_any_order_of_sites(bench: Bench) -> None:
+    given: list[Site] = list(bench.train)
+    one, two = (pc.DPEM(rank=6, rounds=3, prior=bench.like).fit(s) for s in (given, given[::-1]))
+    for f, g in zip(one.factors_, two.factors_):
+        np.testing.assert_array_equal(f, g)
