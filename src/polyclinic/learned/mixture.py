@@ -8,8 +8,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.special import logsumexp
 
 from polyclinic.errors import ConfigError, Divergence
 
@@ -134,6 +132,8 @@ class Mixture:
 
     def log_density(self, X: Array) -> Array:
         """(n,) log-likelihood of each record, by log-sum-exp, streamed in blocks."""
+        from scipy.special import logsumexp  # here: importing it takes a fresh process longer than a small fit
+
         p = self.precisions_cholesky()
         out = np.empty(len(X))
         for s in blocks(len(X), self.d):
@@ -142,6 +142,8 @@ class Mixture:
 
     def responsibilities(self, X: Array) -> Array:
         """(n, k) posterior probability that a record belongs to each group (eq. 2; ERRATA E4.10)."""
+        from scipy.special import logsumexp
+
         p = self.precisions_cholesky()
         out = np.empty((len(X), self.k))
         for s in blocks(len(X), self.d):
@@ -177,6 +179,8 @@ def whitened(kind: CovarianceType, difference: Array, factors: Array, j: int) ->
 
 
 def _upper(covariance: Array) -> Array:
+    from scipy.linalg import solve_triangular
+
     try:
         lower = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
