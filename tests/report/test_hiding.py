@@ -163,7 +163,7 @@ def test_an_outcome_that_cannot_be_shown_has_a_reason(fitted: tuple[pc.SumALS, l
     asked = associate(model, bare, outcome="mortality")
     assert asked is not None and asked.reason == "no patient has a known outcome" and not asked.effects
     rare = associate(model, [replace(s, labels=np.arange(s.patients) == 0) for s in sites])
-    assert rare is not None and "fewer than 22 patients are known to be with it" in rare.reason
+    assert rare is not None and "fewer than 22 patients are known to have had it" in rare.reason
     odd = associate(model, [replace(s, labels=np.full(s.patients, 2)) for s in sites])
     assert odd is not None and "other values than 0 and 1" in odd.reason
 

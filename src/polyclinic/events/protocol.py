@@ -157,6 +157,15 @@ def _between(column: str, study: Study) -> str:
     return " AND ".join(parts) or "true"
 
 
+def _stays(con: Connection, opened: Opened) -> str:
+    """Query: the visits with their days; where a source writes down no day of any visit (DE-SynPUF), those of the events."""
+    if opened.visits is None:
+        return STAYS
+    dated = con.execute(f"SELECT count(TRY_CAST(starts AS DATE)) FROM ({opened.visits})").fetchone()
+    events = con.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'canonical'").fetchone()
+    return STAYS if dated == (0,) and events != (0,) and not opened.typed else opened.visits
+
+
 def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
     """Query: patient_id, day; the days from which on a patient could be looked at."""
     c = study.cohort
@@ -170,7 +179,7 @@ def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
     chosen = _in_types(con, types, "v.type") if types else "true"
     query = (
         "SELECT CAST(v.patient_id AS VARCHAR) AS patient_id, TRY_CAST(v.starts AS DATE) AS day, "
-        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({opened.visits or STAYS}) v WHERE {chosen}"
+        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({_stays(con, opened)}) v WHERE {chosen}"
     )
     for kind, codes in first.items():
         plain = [x.strip().upper().replace(".", "") for x in codes]
@@ -239,7 +248,7 @@ def _members(con: Connection, node: Node, study: Study | None, opened: Opened, p
     if opened.observed is None and c is not None and c.washout:
         first = (
             "SELECT CAST(patient_id AS VARCHAR) AS patient_id, min(TRY_CAST(starts AS DATE)) AS day FROM "
-            f"({opened.visits or STAYS}) GROUP BY 1"
+            f"({_stays(con, opened)}) GROUP BY 1"
         )
     if c is not None and c.washout:
         cases.append(
