@@ -34,9 +34,12 @@ def test_an_insider_faces_what_was_booked(sites, lost):
 
 @pytest.mark.parametrize(("sites", "lost"), [(3, 0), (5, 1)])
 def test_the_insider_audit_finds_shares_that_count_on_the_insider(monkeypatch, sites, lost):
-    """Row 4 as it was: each adds 1/t of the noise, and whoever takes its own off faces less than was booked."""
+    """Row 4 as it was: each adds 1/t of the noise, and whoever takes its own off faces less than was booked.
+
+    With 5 sites and one lost that is 13 % of the noise: it takes many canaries to see it.
+    """
     monkeypatch.setattr(Masked, "share", lambda self, roster: 1 / roster.threshold)
-    found = audit(dpem(), canaries=9000, patients=50, seed=7, insider=Insider(sites, lost))
+    found = audit(dpem(), canaries=30_000, patients=50, seed=7, insider=Insider(sites, lost))
     assert found.verdict == "failed"
     assert any("too little noise" in f for f in found.faults)
 

@@ -222,7 +222,7 @@ def test_columns_in_another_order_are_put_in_one_order() -> None:
 def test_other_columns_are_refused_by_name_before_anything_is_summed(
     change: Callable[[pd.DataFrame], object], words: list[str], privacy: Privacy | None
 ) -> None:
-    paid = {} if privacy is None else {"privacy": privacy, "patients": 90, "radius": 6.0}
+    paid = {} if privacy is None else {"privacy": privacy, "patients": 90, "radius": 6.0, "classes": (0, 1)}
     with pytest.raises(ProtocolMismatch) as e:
         UnPSL().fit_sites(framed(change), rounds=2, **paid)
     assert all(w in str(e.value) for w in words)

@@ -269,7 +269,7 @@ def forecast(
     >>> import polyclinic as pc
     >>> t = pc.forecast(10, pc.Privacy(1.0), planning_size=33_653)
     >>> dict(zip(t["figure"], t["bought"]))["outcome"], round(t["error_95"][0], 2)
-    ('yes', 0.17)
+    ('yes', 0.15)
     """
     placer = empty_placer(model) if isinstance(model, int) else model
     variables = STANDARD if people is None else variables_of((), people)

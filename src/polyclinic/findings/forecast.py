@@ -201,7 +201,7 @@ def spend(asked: Asked, size: float) -> Spending:
 
     >>> made = spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 10_000)
     >>> made.what, round(made.forecasts[0].error, 2)
-    (('carriers', 'outcome'), 0.5)
+    (('carriers', 'outcome'), 0.46)
     >>> spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 300).what
     ()
     """

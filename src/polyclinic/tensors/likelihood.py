@@ -34,8 +34,8 @@ def deviance(tensor: SparseTensor, factors: Sequence[Array], loss: Likelihood, p
     """2 (log-likelihood of a model that knows every cell - that of this one), over all cells.
 
     >>> t = SparseTensor([[0, 0]], [2.0], (1, 1))
-    >>> round(deviance(t, [np.ones((1, 1))], "poisson", np.array([[2.0]])), 6)
-    0.0
+    >>> abs(deviance(t, [np.ones((1, 1))], "poisson", np.array([[2.0]]))) < 1e-9  # it knows the only cell
+    True
     """
     flat, scale = same_scale(factors)
     value = log_likelihood(tensor, np.concatenate(flat), loss, patients * scale)
