@@ -27,6 +27,7 @@ def polyclinic(*arguments: object, code: int = 0) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_rehearsals_private_study_has_a_complete_dossier_at_the_site(federation, tmp_path):
     study = federation.study(
         "dpem-dossier",

@@ -23,6 +23,7 @@ def polyclinic(*arguments: object) -> tuple[int, dict, str]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_sites_that_declined_are_named_with_exit_code_4_and_no_reason(federation):
     study = federation.study(
         "too-much",

@@ -103,9 +103,9 @@ def _nvrtc():
 
 @pytest.mark.parametrize("target", ["compute_80", "sm_90"])
 def test_the_kernels_compile_without_a_card(target):
-    """Every kernel for ranks 7, 10, 50, 65 in both precisions, by the compiler that CuPy uses."""
+    """Every kernel for ranks 10 and 65 in both precisions, by the compiler that CuPy uses."""
     compiler = _nvrtc()
-    names = sorted({n for r in (7, 10, 50, 65) for p in ("float32", "float64") for n in cuda.instances(r, p).values()})
+    names = sorted({n for r in (10, 65) for p in ("float32", "float64") for n in cuda.instances(r, p).values()})
     program = ctypes.c_void_p()
     assert compiler.nvrtcCreateProgram(ctypes.byref(program), cuda.source().encode(), b"kernels.cu", 0, None, None) == 0
     for name in names:
