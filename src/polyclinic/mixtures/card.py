@@ -1,4 +1,4 @@
-"""The E-step of a mixture on a graphics card: matrix products in float64, the same sums as :mod:`.statistics` to 1e-12."""
+"""The E-step of a mixture on a graphics card: matrix products in float64, the same sums as :mod:`polyclinic.mixtures.statistics` to 1e-12."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 1 << 22  # records at a time: fixed, so that sums have one order
 
 
 def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
-    """As :func:`.statistics.expect`, records on the card; what comes back are its sums alone."""
+    """As :func:`polyclinic.mixtures.statistics.expect`, records on the card; what comes back are its sums alone."""
     import cupy
     from cupyx.scipy.special import logsumexp
 

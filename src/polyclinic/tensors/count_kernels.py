@@ -3,9 +3,10 @@
 Model: cell (i, j, k, ...) has the rate m = sum_r a_ir b_jr c_kr ..., every factor at least 0 and feature columns summing to 1,
 so that all cells of patient i together have the rate sum_r a_ir: zeros are counted without being touched.
 
-* ``poisson``: x ~ Poisson(m). Log-likelihood sum x log m - sum_r a_r (and a constant).
-* ``bernoulli``: x = 1 where a Poisson(m) count is above 0, so P(x = 1) = 1 - exp(-m) (Zhou 2015, the Bernoulli-Poisson
-  link). Log-likelihood sum over ones of log(exp(m) - 1) - sum_r a_r. The odds or logit link would need every zero cell.
+``poisson``: x ~ Poisson(m). Log-likelihood sum x log m - sum_r a_r (and a constant).
+
+``bernoulli``: x = 1 where a Poisson(m) count is above 0, so P(x = 1) = 1 - exp(-m) (Zhou 2015, the Bernoulli-Poisson
+link). Log-likelihood sum over ones of log(exp(m) - 1) - sum_r a_r. The odds or logit link would need every zero cell.
 
 EM: the expected events of phenotype r in a cell are ``w a_r b_jr c_kr`` with w = x / m, or 1 / (1 - exp(-m)). Their sums over
 a patient's cells are the new memberships, their sums over all patients (codes, R) the new factors, of all modes at once.
