@@ -162,7 +162,7 @@ def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     table.add_column("model")
-    table.add_column("coordinator\nsees")
+    table.add_column("coordinator\nsees", min_width=11)
     heads = ("fit", "RMSE\nall", "RMSE\nnonz.", "FMS to\ntruth", "mort.\nAUC", "rounds", "MB up", "s")
     for name in heads:  # whole at 80 columns: a figure that is cut says nothing
         table.add_column(name, justify="right", no_wrap=True)
