@@ -233,9 +233,8 @@ STUDIES = {
 }
 
 
-@pytest.mark.slow  # waits for delayed and lost files: a minute or two
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["dpem", "trip"])
+@pytest.mark.parametrize("name", ["dpem", pytest.param("trip", marks=pytest.mark.slow)])
 def test_a_hostile_carrier_changes_no_bit(world, name):
     method, tail = STUDIES[name]
     path = world.study(f"{name}-MARKERSTUDY", method, tail)
