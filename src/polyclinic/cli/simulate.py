@@ -45,10 +45,17 @@ def command(
         return
     for key, value in metrics.items():
         if not isinstance(value, dict | list):
-            console.print(f"{key:<16} {value}")
+            console.print(f"{key:<24} {_told(value)}")
     small = folder.read_json(folder.study).get("small")
     if small:
         gone = [x for names in small["joined"].values() for x in names] or small["skipped"]
         became = f"joined into {len(small['joined'])}" if small["joined"] else "left out"
-        console.print(f"small sites      {len(gone)} {became} (fewer than {small['minimum']} patients): see the report")
-    console.print(f"run folder       {folder.path}")
+        console.print(
+            f"{'small sites':<24} {len(gone)} {became} (fewer than {small['minimum']} patients): see the report"
+        )
+    console.print(f"{'run folder':<24} {folder.path}")
+
+
+def _told(value: object) -> str:
+    """A figure as a person reads it; None is what was not taken, or is too few to show."""
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -23,7 +23,7 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
     import cupy
     from cupyx.scipy.special import logsumexp
 
-    from polyclinic.mixtures.statistics import Statistics
+    from polyclinic.mixtures.statistics import Statistics, second_moments
 
     k, d, kind = mixture.k, mixture.d, mixture.kind
     factors = mixture.precisions_cholesky()
@@ -64,6 +64,4 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
                 C += total[:d, :d]
             else:
                 C[j] += np.diagonal(total)[:d]
-    upper = np.triu_indices(d)
-    second = C[..., upper[0], upper[1]] if kind in ("full", "tied") else C.sum(1) if kind == "spherical" else C
-    return Statistics(a, b, np.ascontiguousarray(second), loglik)
+    return Statistics(a, b, second_moments(kind, C), loglik)

@@ -16,7 +16,7 @@ from polyclinic.federation.moments import whole
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, squared_distance
 from polyclinic.tensors.device import records_on_card
 
-__all__ = ["Statistics", "expect", "maximise", "shapes"]
+__all__ = ["Statistics", "expect", "maximise", "second_moments", "shapes"]
 
 FLOOR = 10 * np.finfo(float).eps  # scikit-learn's guard against dividing by an empty group
 
@@ -75,7 +75,6 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
     a, b = np.zeros(k), np.zeros((k, d))
     C = np.zeros({"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k, d)}[kind])
     loglik = 0.0
-    upper = np.triu_indices(d)
     for s in blocks(len(X), d):
         x = X[s]
         r = np.empty((k, len(x)))  # component-major: every row below is contiguous
@@ -103,8 +102,15 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
                 C += weighted.T @ difference
             else:
                 C[j] += np.einsum("ip,ip->p", weighted, difference)
-    second = C[..., upper[0], upper[1]] if kind in ("full", "tied") else C.sum(1) if kind == "spherical" else C
-    return Statistics(a, b, np.ascontiguousarray(second), loglik)
+    return Statistics(a, b, second_moments(kind, C), loglik)
+
+
+def second_moments(kind: CovarianceType, C: Array) -> Array:
+    """What leaves of the sums of products: the upper triangle (full, tied), the diagonal (diag), its sum (spherical)."""
+    if kind in ("full", "tied"):
+        upper = np.triu_indices(C.shape[-1])
+        return np.ascontiguousarray(C[..., upper[0], upper[1]])
+    return np.ascontiguousarray(C.sum(1) if kind == "spherical" else C)
 
 
 def maximise(total: Statistics, old: Mixture, *, reg_covar: Array | float = 0.0, paper: bool = False) -> Mixture:

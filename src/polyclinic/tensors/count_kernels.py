@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from polyclinic.tensors.em_kernels import stacked_rows
+from polyclinic.tensors.em_kernels import products, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["EPS", "Likelihood", "expected_events", "log_likelihood", "place"]
@@ -36,21 +36,6 @@ PIECES: Final = 16  # private outputs at most; cut by the data alone, so that an
 LEAST: Final = 2_048  # patients a piece
 
 _FAST = {"reassoc", "contract", "nsz"}
-
-
-@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
-def _products(rows: NDArray[np.int32], w: Float, phi: Float) -> None:
-    """phi[e, r] = product over modes of the factors at entry e."""
-    n, modes = rows.shape
-    rank = w.shape[1]
-    for e in range(n):
-        first = rows[e, 0]
-        for r in range(rank):
-            phi[e, r] = w[first, r]
-        for m in range(1, modes):
-            row = rows[e, m]
-            for r in range(rank):
-                phi[e, r] *= w[row, r]
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
@@ -88,7 +73,7 @@ def _place(
     phi, spare = np.empty((longest, rank)), np.empty(rank)
     for i in range(len(indptr) - 1):
         lo, hi = indptr[i], indptr[i + 1]
-        _products(rows[lo:hi], w, phi[: hi - lo])
+        products(rows[lo:hi], w, phi[: hi - lo])
         _climb(values[lo:hi], phi[: hi - lo], ones, steps, tol, out[i], spare)
 
 
@@ -107,7 +92,7 @@ def _events(
         lo, hi = indptr[i], indptr[i + 1]
         n = hi - lo
         own = a[i]
-        _products(rows[lo:hi], w, phi[:n])
+        products(rows[lo:hi], w, phi[:n])
         _climb(values[lo:hi], phi[:n], ones, steps, 0.0, own, spare)
         for r in range(rank):
             logs -= own[r]

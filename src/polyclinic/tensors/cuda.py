@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors import layout
 from polyclinic.tensors.em_kernels import LANES, padded, stacked_rows
+from polyclinic.tensors.hals import ridged
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Card", "DeviceTensor", "instances", "memberships", "products", "source", "unit_statistics"]
@@ -238,10 +239,7 @@ class Card:
 
     def hals(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, *, sweeps: int, ridge: float) -> Any:
         """As :func:`.hals.hals`, non-negative, with ``m * scale`` for M; changes ``factor`` and returns it."""
-        g = np.array(gram)
-        g[np.diag_indices_from(g)] += ridge
-        d = np.diagonal(g)
-        inverse = np.where(d > 1e-14 * max(float(d.max(initial=0.0)), 1e-300), 1.0 / np.where(d > 0, d, 1.0), 0.0)
+        g, inverse = ridged(gram, ridge)
         return self._rows(factor, g, inverse, m, scale, sweeps, 0.0)
 
     def descend(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, steepest: float) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -44,8 +44,7 @@ KEPT: Final = 4  # tensors that stay on the card
 
 _log = logging.getLogger(__name__)
 _device: Device = "cpu"
-_there: OrderedDict[int, tuple[SparseTensor, DeviceTensor]] = OrderedDict()
-_records: OrderedDict[int, tuple[Matrix, Any]] = OrderedDict()
+_there: OrderedDict[int, tuple[Any, Any]] = OrderedDict()  # id: (tensor or records, the same on the card)
 
 
 def use_device(device: Device) -> None:
@@ -68,7 +67,6 @@ def use_device(device: Device) -> None:
         )
     if device != _device:
         _there.clear()
-        _records.clear()
     _device = device
 
 
@@ -124,23 +122,25 @@ def rows_on_card(X: Matrix) -> Any:
     """Records on the card; the last few stay there."""
     import cupy
 
-    if id(X) not in _records:
-        _records[id(X)] = X, cupy.asarray(np.ascontiguousarray(X, np.float64))
-        while len(_records) > KEPT:
-            _records.popitem(last=False)
-    return _records[id(X)][1]
+    return _kept(X, lambda: cupy.asarray(np.ascontiguousarray(X, np.float64)))
 
 
 def card_of(tensor: SparseTensor) -> DeviceTensor:
     """The tensor on the card; the last few stay there."""
     from polyclinic.tensors.cuda import DeviceTensor
 
-    if id(tensor) not in _there:
-        _there[id(tensor)] = tensor, DeviceTensor(tensor)  # the tensor itself is kept, so its id stays its own
+    there: DeviceTensor = _kept(tensor, lambda: DeviceTensor(tensor))
+    return there
+
+
+def _kept(here: Any, bring: Callable[[], Any]) -> Any:
+    """What ``here`` is on the card; ``here`` itself is kept beside it, so that its id stays its own."""
+    if id(here) not in _there:
+        _there[id(here)] = here, bring()
         while len(_there) > KEPT:
             _there.popitem(last=False)
-    _there.move_to_end(id(tensor))
-    return _there[id(tensor)][1]
+    _there.move_to_end(id(here))
+    return _there[id(here)][1]
 
 
 def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, threads: int = 1) -> Matrix:

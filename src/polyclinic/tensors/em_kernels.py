@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["GRID", "LANES", "UNIT", "memberships", "padded", "stacked_rows", "unit_statistics"]
+__all__ = ["GRID", "LANES", "UNIT", "memberships", "padded", "products", "stacked_rows", "unit_statistics"]
 
 UNIT: Final = 65_536  # a patient's vector has at most this length, in whole grid steps
 GRID: Final = 1.0 / UNIT
@@ -78,13 +78,8 @@ def _sum(a: Float) -> float:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _place(
-    rows: NDArray[np.int32], counts: Float, w: Float, prior: Float, steps: int, a: Float, next_a: Float, phi: Float
-) -> None:
-    """Fill ``a`` with the patient's memberships: ``steps`` EM steps from the prior's mean, Dirichlet smoothing ``prior``.
-
-    ``phi`` (entries, R) is left filled with the product of the factors at every entry.
-    """
+def products(rows: NDArray[np.int32], w: Float, phi: Float) -> None:
+    """phi[e, r] = product over the modes of the factors at entry e."""
     n, modes = rows.shape
     rank = w.shape[1]
     for e in range(n):
@@ -95,6 +90,18 @@ def _place(
             row = rows[e, m]
             for r in range(rank):
                 phi[e, r] *= w[row, r]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _place(
+    rows: NDArray[np.int32], counts: Float, w: Float, prior: Float, steps: int, a: Float, next_a: Float, phi: Float
+) -> None:
+    """Fill ``a`` with the patient's memberships: ``steps`` EM steps from the prior's mean, Dirichlet smoothing ``prior``.
+
+    ``phi`` (entries, R) is left filled with the product of the factors at every entry.
+    """
+    n, rank = len(rows), w.shape[1]
+    products(rows, w, phi)
     share = 1.0 / _sum(prior)
     for r in range(rank):
         a[r] = prior[r] * share

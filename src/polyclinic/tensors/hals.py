@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from polyclinic.tensors.compiled import kernel
 from polyclinic.tensors.simd import WIDTH, aligned, axpy, lanes, load, ramp, store
 
-__all__ = ["hals"]
+__all__ = ["hals", "ridged"]
 
 Matrix = NDArray[np.float64]
 ROWS: Final = 8 * WIDTH  # rows worked off side by side, one per lane: enough independent sums to hide latency
@@ -41,6 +41,18 @@ def _sweeps(shape, factor, gram, inverse, mttkrp, sweeps, nonnegative, a, m, out
         for i in range(n):
             for r in range(rank):
                 out[s + i, r] = a[r, i]
+
+
+def ridged(gram: Matrix, ridge: float) -> tuple[Matrix, Matrix]:
+    """G with ``ridge`` on its diagonal, and one over that diagonal: 0 where a column is dead.
+
+    >>> ridged(np.diag([3.0, 0.0]), 1.0)[1].tolist(), ridged(np.diag([4.0, 0.0]), 0.0)[1].tolist()
+    ([0.25, 1.0], [0.25, 0.0])
+    """
+    g = np.array(gram, np.float64)
+    g[np.diag_indices_from(g)] += ridge
+    d = np.diagonal(g)
+    return g, np.where(d > 1e-14 * max(float(d.max(initial=0.0)), 1e-300), 1.0 / np.where(d > 0, d, 1.0), 0.0)
 
 
 def hals(
@@ -89,10 +101,7 @@ def hals(
     >>> hals(np.zeros((1, 2)), np.eye(2), np.array([[3.0, -1.0]])).tolist()
     [[3.0, 0.0]]
     """
-    g = np.array(gram, np.float64)
-    g[np.diag_indices_from(g)] += ridge
-    d = np.diagonal(g)
-    inverse = np.where(d > 1e-14 * max(float(d.max(initial=0.0)), 1e-300), 1.0 / np.where(d > 0, d, 1.0), 0.0)
+    g, inverse = ridged(gram, ridge)
     start = np.ascontiguousarray(factor, np.float64)
     target = np.ascontiguousarray(mttkrp, np.float64)
     if l21:
