@@ -57,9 +57,9 @@ def hospital(
     with open(folder / "features.csv", "w", newline="", encoding="utf-8") as f:
         csv.writer(f).writerows([["patient_id", *columns, "status"], *features])
     own = np.random.default_rng([seed + 1, *name.encode()])  # apart, so that the events stay what they were
-    people = [["patient_id", "label", "age", "sex", "days", "died"]]
-    for p, row in enumerate(features):
-        sick = own.random() < (0.55 if row[-1] else 0.2)
+    people: list[list[object]] = [["patient_id", "label", "age", "sex", "days", "died"]]
+    for p, (*_, ill) in enumerate(features):
+        sick = own.random() < (0.55 if ill else 0.2)
         days = int(own.integers(1, 700))
         people.append([f"{name}-{p}", int(sick), int(own.integers(25, 95)), own.choice(["F", "M"]), days, int(sick)])
     with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as f:
