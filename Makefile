@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
-EXTRAS := dev,nvflare,postgres,sqlite,exact,monitor,frames,plots,papers,docs
+EXTRAS := dev,nvflare,postgres,sqlite,exact,monitor,frames,plots,docs
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest -q
 OUT ?= runs/demo
@@ -16,10 +16,10 @@ NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml Makefile
+$(STAMP): pyproject.toml papers/pyproject.toml Makefile
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --upgrade pip uv
-	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[$(EXTRAS)]" || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]"
+	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[$(EXTRAS)]" -e papers || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]" -e papers
 	@touch $(STAMP)
 
 # The main job: hospitals learn phenotypes together; ends with the path of the report.
@@ -30,8 +30,8 @@ demo: setup
 test: setup lint unit e2e browser papers
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src papers tests benchmarks examples
+	$(BIN)/ruff format --check src papers tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
@@ -54,7 +54,7 @@ screenshot: setup
 	@$(PY) docs/images/screenshot.py $(OUT)/report.html docs/images/report.png
 
 papers: setup
-	$(PYTEST) -n 2 -m "paper and not slow" tests
+	$(PYTEST) -n 2 -m "paper and not slow" tests papers/tests
 
 # Every experiment in full (hours; goes on where it was), and the page of results in the docs.
 papers-full: setup
@@ -80,6 +80,7 @@ rehearsal: setup
 dist: setup
 	@rm -rf dist/*.whl dist/*.tar.gz
 	$(BIN)/uv build --quiet --out-dir dist
+	$(BIN)/uv build --quiet --out-dir dist papers
 	$(PY) deploy/try_wheel.py dist
 	$(MAKE) sbom
 

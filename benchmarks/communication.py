@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.papers.reach import reach
 from polyclinic.tensors.site import pooled
+from polyclinic_papers.reach import reach
 
 SETTINGS = {
     "TRIP": (pc.TRIP, {"warmup": 0}, [{}, {"warmup": 0}, {"warmup": 0, "penalty": 0.3}]),

@@ -33,8 +33,8 @@ aggregation = "masked"
 
 def main(dist: Path, *, demo: bool) -> None:
     """Try it."""
-    (wheel,) = dist.resolve().glob("*.whl")
-    (source,) = dist.resolve().glob("*.tar.gz")
+    (wheel,) = dist.resolve().glob("polyclinic-*.whl")
+    (source,) = dist.resolve().glob("polyclinic-*.tar.gz")
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     with tempfile.TemporaryDirectory() as folder:
         bare, here = Path(folder) / "bare", Path(folder) / "work"
@@ -64,6 +64,14 @@ def main(dist: Path, *, demo: bool) -> None:
         run("dossier", "run")
         assert (here / "run" / "report.html").stat().st_size > 20_000
         run("site", "init", "--kind", "omop", "--sql")
+        lacking = subprocess.run(
+            [bare / "bin" / "polyclinic", "papers", "list"], cwd=here, env=env, capture_output=True, text=True
+        )
+        assert lacking.returncode == 2 and "pip install polyclinic-papers" in lacking.stderr, lacking.stderr
+        (papers,) = dist.resolve().glob("polyclinic_papers-*.whl")
+        subprocess.run(
+            [uv, "pip", "install", "--quiet", "--python", bare / "bin" / "python", papers], check=True, env=env
+        )
         run("papers", "list")
         _page(bare, here, env)
         if demo:

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from polyclinic.cli import EXITS, VERBS
+from polyclinic.cli import EXITS, VERBS, verbs
+from polyclinic.plugins import plugged
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -25,9 +26,9 @@ def reference() -> str:
         "",
         "| verb | what it does |",
         "|---|---|",
-        *(f"| [`{verb}`](#polyclinic-{verb}) | {what} |" for verb, what in VERBS.items() if _there(verb)),
+        *(f"| [`{verb}`](#polyclinic-{verb}) | {what} |" for verb, what in verbs().items() if _there(verb)),
     ]
-    for verb, what in VERBS.items():
+    for verb, what in verbs().items():
         if _there(verb):
             lines += ["", f"## polyclinic {verb}", "", what]
             lines += _described(_command(verb), f"polyclinic {verb}")
@@ -35,13 +36,15 @@ def reference() -> str:
 
 
 def _there(verb: str) -> bool:
-    return find_spec(f"polyclinic.cli.{verb}") is not None
+    return verb not in VERBS or find_spec(f"polyclinic.cli.{verb}") is not None
 
 
 def _command(verb: str) -> Any:
     import typer
     from typer.main import get_command
 
+    if verb not in VERBS:
+        return get_command(plugged("polyclinic.commands")[verb].load())
     module = import_module(f"polyclinic.cli.{verb}")
     if hasattr(module, "app"):
         return get_command(module.app)

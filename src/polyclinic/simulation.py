@@ -26,6 +26,7 @@ from polyclinic.findings.value import Findings
 from polyclinic.findings.whole import Whole
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.similarity import Similarity
+from polyclinic.plugins import did_you_mean, next_door, plugged
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of, policy_of
@@ -40,7 +41,7 @@ from polyclinic.tensors.weighting import heaviest_share, weighted
 __all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
 
 SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
-GENERATORS = ("icu_network", "planted_counts", "planted_four_mode", "dpfact_synthetic")
+GENERATORS = ("icu_network", "planted_counts", "planted_four_mode")
 
 
 def sites_of(study: Study) -> Sites:
@@ -72,11 +73,16 @@ def gathered(study: Study) -> Gathered:
 
 def _generated(study: Study) -> Sites:
     assert study.data is not None
-    if study.data.dataset not in GENERATORS:
-        raise ConfigError(f"data.dataset {study.data.dataset!r} is unknown", faults=[f"known: {', '.join(GENERATORS)}"])
+    name, known = study.data.dataset, [*GENERATORS, *plugged("polyclinic.datasets")]
+    if name not in known:
+        raise ConfigError(
+            f"data.dataset {name!r} is unknown",
+            faults=[f"known: {', '.join(known)}"],
+            hint=next_door(name) or did_you_mean(name, known),
+        )
     values = {"seed": study.seed, **study.data.parameters}
     try:
-        made = getattr(datasets, study.data.dataset)(**values)
+        made = getattr(datasets, name)(**values)
     except TypeError as e:
         raise ConfigError(f"data: wrong parameters of {study.data.dataset}", faults=[str(e)]) from None
     return align(made)

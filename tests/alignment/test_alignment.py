@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import polyclinic as pc
 from polyclinic.alignment import Dictionary, align_by_ring, align_to
-from polyclinic.alignment.polynomial import legacy_insecure
 from polyclinic.alignment.ring import RingSite, ring, step_of
 from polyclinic.errors import ConfigError, DataError, MessageRefused, ProtocolMismatch
 from polyclinic.federation.envelope import Envelope, introduce
 from polyclinic.federation.protocol import Message, Roster
+from polyclinic_papers.polynomial import legacy_insecure
 
 vocabularies = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=5), min_size=2, max_size=4)
 

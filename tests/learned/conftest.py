@@ -10,7 +10,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.federation.battery import example_sites
-from polyclinic.similarity.baselines import GMML, Cosine, Euclidean, LowRank
+from polyclinic_papers.baselines import GMML, Cosine, Euclidean, LowRank
 
 TENSORS = example_sites("tensor")
 TABLES = example_sites("features")

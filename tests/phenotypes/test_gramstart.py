@@ -12,13 +12,13 @@ from polyclinic.errors import ConfigError, DataError, PolicyRefusal
 from polyclinic.federation.fold import Fold, setting_of
 from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Total
-from polyclinic.papers.trip_settings import rare_network
 from polyclinic.phenotypes.audition import candidates
 from polyclinic.phenotypes.coarse import coarse, replicable_rank
 from polyclinic.phenotypes.gramstart import GramStart, StartPublic, cells_of
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.site import pooled
+from polyclinic_papers.trip_settings import rare_network
 
 
 @pytest.fixture(scope="module")

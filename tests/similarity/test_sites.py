@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from polyclinic.datasets import load_parkinsons, unpsl_synthetic
 from polyclinic.errors import ConfigError, DataError, ProtocolMismatch
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.budget import Privacy
@@ -18,6 +17,8 @@ from polyclinic.similarity.private import PrivateUnPSL, buckets
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
 from polyclinic.tensors.site import Site
+from polyclinic_papers.planted_similarity import unpsl_synthetic
+from polyclinic_papers.samples import load_parkinsons
 
 
 def hospitals(n: int = 90, d: int = 5, seed: int = 0) -> list[Site]:
@@ -45,7 +46,7 @@ def test_three_hospitals_equal_the_centre_on_parkinsons(data_path: Callable[[str
 @pytest.mark.slow
 @pytest.mark.parametrize(("data", "seed"), [("synthetic", 0), ("synthetic", 5), ("parkinsons", 1), ("parkinsons", 3)])
 def test_three_hospitals_equal_the_centre_however_patients_are_spread(data: str, seed: int) -> None:
-    from polyclinic.papers.unpsl import figure3
+    from polyclinic_papers.unpsl import figure3
 
     assert figure3(data, seed=seed)["gap"][-1] < 1e-3  # type: ignore[arg-type]
 

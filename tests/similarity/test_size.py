@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.datasets import load_leukemia
 from polyclinic.similarity.unpsl import UnPSL
+from polyclinic_papers.samples import load_leukemia
 
 MANY = """
 import json

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
-from polyclinic.datasets import load_leukemia, load_parkinsons, unpsl_synthetic
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.similarity.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
 from polyclinic.similarity.folds import folds
 from polyclinic.similarity.neighbours import halves, knn_predict
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
+from polyclinic_papers.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
+from polyclinic_papers.planted_similarity import unpsl_synthetic
+from polyclinic_papers.samples import load_leukemia, load_parkinsons
 
 
 def two_groups(n: int = 60, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

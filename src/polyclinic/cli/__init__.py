@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["VERBS", "main"]
+from polyclinic.plugins import did_you_mean, next_door, plugged
+
+__all__ = ["VERBS", "main", "verbs"]
 
 VERBS: Final = {  # verb -> what it does; its module is imported only when the verb is used
     "demo": "Six intensive care units learn phenotypes together; ends with a report.",
@@ -26,17 +28,22 @@ VERBS: Final = {  # verb -> what it does; its module is imported only when the v
     "dossier": "What an ethics board reads and signs, before a study and after it.",
     "ledger": "Show, verify or export a site's privacy ledger.",
     "audit": "Attack our own privacy: canaries and known attacks.",
-    "papers": "The five papers' experiments: list, run, report.",
     "web": "A live page of a run.",
 }
 
 EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused by policy or budget, 5 a peer was lost."
 
 
+def verbs() -> dict[str, str]:
+    """Every verb and what it does: built in, and of other distributions (entry point group ``polyclinic.commands``)."""
+    return VERBS | {name: _told(name) for name in plugged("polyclinic.commands") if name not in VERBS}
+
+
 def usage() -> str:
     """The overview that ``polyclinic --help`` prints."""
-    width = max(map(len, VERBS))
-    lines = [f"  {name:<{width}}  {text}" for name, text in VERBS.items()]
+    known = verbs()
+    width = max(map(len, known))
+    lines = [f"  {name:<{width}}  {text}" for name, text in known.items()]
     return "\n".join(
         [
             "Usage: polyclinic VERB [OPTIONS]",
@@ -62,8 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         sys.stdout.write(f"polyclinic {__version__}\n")
         sys.exit(0)
-    if args[0] not in VERBS:
-        sys.stderr.write(f"unknown verb {args[0]!r}\n\n{usage()}")
+    others = plugged("polyclinic.commands")
+    if args[0] not in VERBS and args[0] not in others:
+        near = next_door(args[0]) or did_you_mean(args[0], [*VERBS, *others])
+        sys.stderr.write(f"unknown verb {args[0]!r}{': ' if near else ''}{near}\n\n{usage()}")
         sys.exit(2)
     sys.exit(_run(args[0], args[1:]))
 
@@ -100,9 +109,17 @@ def _run(verb: str, args: list[str]) -> int:
         raise
 
 
+def _told(verb: str) -> str:
+    """What a plugged command says of itself: the help of its typer application."""
+    help_ = plugged("polyclinic.commands")[verb].load().info.help
+    return help_ if isinstance(help_, str) else ""
+
+
 def _command(verb: str) -> Any:
     import typer
 
+    if verb not in VERBS:
+        return plugged("polyclinic.commands")[verb].load()
     module = import_module(f"polyclinic.cli.{verb}")
     if hasattr(module, "app"):
         return module.app

@@ -83,7 +83,7 @@ class Order:
     @property
     def peers(self) -> bool:
         """Whether letters go from site to site, and every site adds for itself."""
-        return self.aggregation in ("subspace", "cycle")
+        return facts_of(self.aggregation).topology == "peers"
 
     @property
     def unlisted(self) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
             f"study {study.name!r}: nodes_per_site is for aggregation = 'subspace' without [privacy]",
             hint="a site's own sum is better protected than its nodes' letters",
         )
-    if adder in ("subspace", "cycle"):
+    if facts_of(adder).topology == "peers":
         from polyclinic.federation.fold import roster_for
         from polyclinic.federation.sums import by_name
 

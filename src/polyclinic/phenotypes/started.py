@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Pri, Setting
+from polyclinic.federation.sums import kind_of
 from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams
 from polyclinic.phenotypes.gramstart import STARTS, GramStart, StartPublic
 from polyclinic.phenotypes.start import start as random_start
@@ -22,7 +23,6 @@ from polyclinic.tensors.site import Site
 __all__ = ["Start", "Started", "StartedParams"]
 
 Array = NDArray[np.float64]
-ADDING: Final = ("plain", "masked", "subspace", "cycle")  # sums; a median of Grams is not a Gram
 ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
 WANDERING: Final = 0.0005  # ... after a random start, which rests on plateaus on its way
 WEAK: Final = 0.05  # a first sweep that gains more: the cells saw little of the structure
@@ -147,7 +147,7 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
             return "the paper's variant starts at random"
         if p.zeros == "missing" or not p.nonnegative:
             return "the Gram start is for non-negative phenotypes that count every cell"
-        if p.aggregation not in ADDING:
+        if not kind_of(p.aggregation).adds:  # a median of Grams is not a Gram
             return f"aggregation {p.aggregation!r} is no sum, and a Gram is one"
         return ""
 

@@ -1,1 +1,1 @@
-"""Patient similarity: UnPSL, central and between hospitals, its baselines, search and explanations."""
+"""Patient similarity: UnPSL, central and between hospitals, search and explanations."""

@@ -83,10 +83,11 @@ def explain(metric: SimilarityMetric, x: ArrayLike, z: ArrayLike) -> Explanation
 
     Examples
     --------
-    >>> from polyclinic.similarity.baselines import Euclidean
-    >>> e = Euclidean(standardize="none").fit([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]], [0, 1, 1])
-    >>> explain(e, [1.0, 2.0], [3.0, 4.0]).contributions
-    array([3., 8.])
+    >>> from polyclinic.similarity.unpsl import UnPSL
+    >>> metric = UnPSL(seed=0).fit([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.5]], [0, 1, 1, 0])
+    >>> found = explain(metric, [1.0, 2.0], [3.0, 4.0])
+    >>> bool(np.isclose(found.contributions.sum(), found.similarity))
+    True
     """
     from scipy.special import expit
 

@@ -11,8 +11,8 @@ import pytest
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Roster
 from polyclinic.federation.sums import graph
-from polyclinic.federation.sums.cycle import Cycle, hamiltonian
 from polyclinic.federation.sums.masked import Masked
+from polyclinic_papers.cycle import Cycle, hamiltonian
 
 Make = Callable[..., Any]
 

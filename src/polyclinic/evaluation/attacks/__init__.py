@@ -8,21 +8,24 @@ from typing import Any
 import numpy as np
 
 from polyclinic.evaluation.attacks.tap import Attack
+from polyclinic.plugins import plugged
 
 __all__ = ["Attack", "every_attack"]
 
 
 def every_attack(seed: int = 0) -> Iterator[Attack]:
     """All known attacks, each against the variant it breaks and the one that stops it (``polyclinic audit --attacks``)."""
-    from polyclinic.evaluation.attacks import polynomial, presence, record, trip
+    from polyclinic.evaluation.attacks import dictionary, presence, record, trip
 
-    yield from polynomial.run(seed)
+    yield from dictionary.run(seed)
     yield from trip.run(seed)
     yield from presence.run(seed)
     yield from record.run(seed)
     yield from _insider(seed)
     yield from _mixture(seed)
     yield from _similarity(seed)
+    for entry in plugged("polyclinic.attacks").values():
+        yield from entry.load()(seed)
 
 
 def _insider(seed: int) -> Iterator[Attack]:

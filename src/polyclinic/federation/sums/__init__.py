@@ -1,4 +1,4 @@
-"""Ways to add over sites, interchangeable under every method: plain, masked, subspace, cycle, and robust rules."""
+"""Ways to add over sites, interchangeable under every method: plain, masked, subspace, and robust rules; open to plug-ins (``polyclinic.sums``)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Sum, SumFacts
+from polyclinic.plugins import did_you_mean, next_door, plugged
 
-__all__ = ["NAMES", "by_name", "facts_of"]
+__all__ = ["NAMES", "by_name", "facts_of", "kind_of"]
 
 _WHERE = {
     "plain": ("plain", "Plain"),
     "masked": ("masked", "Masked"),
     "subspace": ("subspace", "Subspace"),
-    "cycle": ("cycle", "Cycle"),
     "median": ("robust", "Median"),
     "trimmed": ("robust", "Trimmed"),
     "geometric": ("robust", "Geometric"),
@@ -31,15 +31,16 @@ def by_name(name: str, **options: Any) -> Sum:
     Parameters
     ----------
     name
-        ``"plain"``; secure: ``"masked"``, ``"subspace"``, ``"cycle"``; robust: ``"median"``, ``"trimmed"``, ``"geometric"``,
+        ``"plain"``; secure: ``"masked"``, ``"subspace"``; robust: ``"median"``, ``"trimmed"``, ``"geometric"``,
         ``"krum"``, ``"multikrum"``, ``"bounded"``. Secure and robust exclude each other.
+        Or the name of a plugged one (entry point group ``polyclinic.sums``): ``"cycle"`` comes with polyclinic-papers.
     options
         For that sum. ``identities`` (signing keys) are passed to secure sums and ignored by the others.
 
     >>> by_name("plain").reveals, by_name("masked").reveals
     ('each', 'total')
     """
-    kind = _class(name)
+    kind = kind_of(name)
     if kind.facts.reveals == "each":
         options.pop("identities", None)
     return kind(**options)
@@ -48,19 +49,34 @@ def by_name(name: str, **options: Any) -> Sum:
 def facts_of(name: str) -> SumFacts:
     """What a way to add says of itself.
 
-    >>> facts_of("cycle").topology
+    >>> facts_of("subspace").topology
     'peers'
     """
-    return _class(name).facts
+    return kind_of(name).facts
 
 
-def _class(name: str) -> type[Sum]:
+def kind_of(name: str) -> type[Sum]:
+    """The class of a way to add."""
     if "+" in name:
         raise ConfigError(
             f"aggregation {name!r}: a robust rule must see every contribution, a secure sum shows none",
-            hint="choose one: secure masked, subspace, cycle, or robust (gives up that protection)",
+            hint="choose one: secure masked, subspace, or robust (gives up that protection)",
         )
-    if name not in _WHERE:
-        raise ConfigError(f"unknown aggregation {name!r}", faults=[f"known: {', '.join(NAMES)}"])
-    module, cls = _WHERE[name]
-    return cast(type[Sum], getattr(import_module(f"{__name__}.{module}"), cls))
+    if name in _WHERE:
+        module, cls = _WHERE[name]
+        return cast(type[Sum], getattr(import_module(f"{__name__}.{module}"), cls))
+    others = plugged("polyclinic.sums")
+    if name not in others:
+        known = [*NAMES, *others]
+        raise ConfigError(
+            f"unknown aggregation {name!r}",
+            faults=[f"known: {', '.join(known)}"],
+            hint=next_door(name) or did_you_mean(name, known),
+        )
+    found = others[name].load()
+    if not (isinstance(found, type) and issubclass(found, Sum)):
+        raise ConfigError(
+            f"aggregation {name!r} is no sum: {others[name].value} is plugged in, and is not a class of Sum",
+            hint="derive it from polyclinic.federation.protocol.Sum",
+        )
+    return found

@@ -1,0 +1,353 @@
+"""An experiment: what a paper reported, what we get, and whether its claim holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from polyclinic import __version__
+from polyclinic.errors import ConfigError
+from polyclinic.tensors.files import atomic
+
+__all__ = [
+    "Claim",
+    "Experiment",
+    "Interval",
+    "Lab",
+    "Result",
+    "draw",
+    "interval",
+    "markdown",
+    "mean_sd",
+    "parameters",
+    "run",
+    "took",
+]
+
+Mode = Literal["quick", "full"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a paper, and what became of it.
+
+    ``holds`` is None where the paper's figure cannot be compared (the reason says why, with the erratum's number).
+    ``asserted`` claims are tested in quick mode.
+    """
+
+    text: str
+    paper: str
+    ours: str
+    holds: bool | None
+    why: str = ""
+    asserted: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table, curves for a figure, and claims.
+
+    ``curves`` are drawn over ``at`` (numbers, or names for bars; by default 1, 2, ...) with ``spread`` (standard deviations)
+    as error bars; ``log`` names the logarithmic axes (``"x"``, ``"y"``, ``"xy"``).
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    claims: Sequence[Claim] = ()
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    x: str = "round"
+    y: str = ""
+    note: str = ""
+    at: Sequence[Any] = ()
+    spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of one paper."""
+
+    name: str
+    paper: str
+    title: str
+    run: Callable[[Lab], Result]
+    data: str = "generated"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over repetitions with its 95 % interval (Student); of one repetition, just the value."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def above(self, bar: float) -> bool:
+        """Whether the whole interval lies above the bar."""
+        return self.low > bar
+
+    def below(self, bar: float) -> bool:
+        """Whether the whole interval lies below the bar."""
+        return self.high < bar
+
+    def __str__(self) -> str:
+        if self.n < 2:
+            return f"{self.mean:.4g} (one seed)"
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}] (95 %, {self.n} seeds)"
+
+
+def interval(values: Sequence[float | None]) -> Interval:
+    """Mean and 95 % Student interval; repetitions that gave nothing (None) are left out.
+
+    >>> str(interval([0.1, 0.2, 0.3]))
+    '0.2 [-0.04841, 0.4484] (95 %, 3 seeds)'
+    """
+    known = np.array([v for v in values if v is not None], float)
+    if len(known) < 2:
+        mean = float(known[0]) if len(known) else float("nan")
+        return Interval(mean, mean, mean, len(known))
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
+    return Interval(float(known.mean()), float(known.mean()) - half, float(known.mean()) + half, len(known))
+
+
+class Lab:
+    """Where an experiment works: its parameters and seeds, and a folder that makes it resumable part by part."""
+
+    def __init__(self, name: str, mode: Mode, folder: Path | None = None) -> None:
+        self.name, self.mode, self.folder = name, mode, folder
+        self.parameters = parameters(name, mode)
+        self.before: float | None = 0.0  # seconds of parts that an earlier run did; None: not kept
+        self._counted: set[str] = set()  # parts met in this run: each counts once
+        self._within: list[dict[str, float]] = []  # of every part now being done: those done inside it
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parameters[key]
+
+    @property
+    def repetitions(self) -> int:
+        """How often everything is repeated: seeds, splits or trials."""
+        return int(next((self.parameters[k] for k in ("seeds", "repeats", "trials") if k in self.parameters), 1))
+
+    @property
+    def seeds(self) -> range:
+        """Repetitions; fixed."""
+        return range(int(self.parameters.get("seeds", 5)))
+
+    def tune(
+        self, name: str, settings: Sequence[Mapping[str, Any]], loss: Callable[..., float | None]
+    ) -> dict[str, Any]:
+        """The setting of least loss; every method of a comparison gets equally many, on a seed that no figure uses."""
+        found = [self.part(f"tune {name} {json.dumps(s, default=str)}", lambda s=s: loss(**s)) for s in settings]
+        best = min(range(len(found)), key=lambda i: float("inf") if found[i] is None else found[i])
+        return dict(settings[best])
+
+    def part(self, key: str, work: Callable[..., Any]) -> Any:
+        """Do a part once: its result is kept in the folder, so that an interrupted experiment goes on where it was."""
+        if self.folder is None:
+            return work()
+        mark = hashlib.sha256(json.dumps([__version__, self.parameters], sort_keys=True).encode()).hexdigest()[:12]
+        path = self.folder / self.name / "parts" / f"{mark}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        kept = _kept(path)
+        if kept is not None:
+            self._count(path.name, kept)
+            return kept["value"]
+        self._within.append({})
+        begun = time.perf_counter()
+        try:
+            value = json.loads(json.dumps(work(), default=_plain))
+        finally:
+            seconds, within = time.perf_counter() - begun, self._within.pop()
+        with atomic(path) as temporary:
+            temporary.write_text(json.dumps({"key": key, "seconds": seconds, "within": within, "value": value}))
+        self._counted.add(path.name)
+        for outer in self._within:
+            outer[path.name] = seconds - sum(within.values())
+        return value
+
+    def _count(self, name: str, kept: Mapping[str, Any]) -> None:
+        """Add what an earlier run spent on a part, less those inside it that are counted already."""
+        if name in self._counted:
+            return
+        if "seconds" not in kept:
+            self.before = None
+            return
+        within = kept.get("within", {})
+        known = sum(v for part, v in within.items() if part in self._counted)
+        self._counted |= {name, *within}
+        if self.before is not None:
+            self.before += kept["seconds"] - known
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """A part done before; one that is damaged is done anew."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and "value" in kept else None
+
+
+def parameters(name: str, mode: Mode) -> dict[str, Any]:
+    """The experiment's parameters from ``parameters.toml``: ``[NAME.full]`` over which ``[NAME.quick]`` is laid in quick mode."""
+    known = tomllib.loads((files("polyclinic_papers") / "parameters.toml").read_text(encoding="utf-8"))
+    if name not in known:
+        raise ConfigError(f"no parameters of experiment {name!r}", faults=[f"known: {', '.join(known)}"])
+    section = known[name]
+    return {**section.get("full", {}), **(section.get("quick", {}) if mode == "quick" else {})}
+
+
+def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
+    """Run an experiment and write its JSON, Markdown and (if matplotlib is there) figure."""
+    begun = time.perf_counter()
+    lab = Lab(experiment.name, mode, folder)
+    result = experiment.run(lab)
+    if mode == "quick" and lab.repetitions < 2:
+        result = replace(result, claims=[_once(c) for c in result.claims])
+    value = {
+        "name": experiment.name,
+        "paper": experiment.paper,
+        "title": experiment.title,
+        "mode": mode,
+        "parameters": lab.parameters,
+        "seconds": None if lab.before is None else time.perf_counter() - begun + lab.before,
+        **asdict(result),
+    }
+    place = folder / experiment.name
+    plain = json.loads(json.dumps(value, default=_plain))
+    for ending, text in ((".json", json.dumps(plain, indent=1)), (".md", markdown(plain))):
+        with atomic(place / f"{mode}{ending}") as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+    draw(plain, place / f"{mode}.svg")
+    return dict(plain)
+
+
+def _once(claim: Claim) -> Claim:
+    """A claim that fails on one repetition is not refuted."""
+    if claim.holds is not False:
+        return claim
+    return replace(claim, why="; ".join(filter(None, ("one repetition decides nothing: run it in full", claim.why))))
+
+
+def markdown(value: Mapping[str, Any], level: str = "##") -> str:
+    """The experiment as a page section: table, claims with paper and ours side by side."""
+    out = [f"{level} {value['title']} (`{value['name']}`, {value['mode']})", ""]
+    out += ["| " + " | ".join(map(_cell, value["columns"])) + " |", "|" + "---|" * len(value["columns"])]
+    out += ["| " + " | ".join(_cell(c) for c in row) + " |" for row in value["rows"]]
+    if value["claims"]:
+        out += ["", "| claim | paper says | we get | holds | why different |", "|---|---|---|---|---|"]
+        for c in value["claims"]:
+            holds = {True: "holds", False: "does **not** hold", None: "not comparable"}[c["holds"]]
+            why = _cell(c["why"]) or (
+                "**worse than the paper, and we have no explanation**" if c["holds"] is False else ""
+            )
+            out.append(f"| {_cell(c['text'])} | {_cell(c['paper'])} | {_cell(c['ours'])} | {holds} | {why} |")
+    if value["note"]:
+        out += ["", value["note"]]
+    settings = ", ".join(f"{k} = {v}" for k, v in value["parameters"].items())
+    out += [
+        "",
+        f"Parameters: {settings}; {took(value)}. `polyclinic papers run {value['name']}"
+        + (" --quick`" if value["mode"] == "quick" else "`"),
+    ]
+    return "\n".join(out)
+
+
+def took(value: Mapping[str, Any]) -> str:
+    """How long an experiment took, all parts together, by the clock."""
+    return "time not kept" if value["seconds"] is None else f"{value['seconds']:.0f} s"
+
+
+def mean_sd(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation over repetitions, as text.
+
+    >>> mean_sd([1.0, 2.0, 3.0])
+    '2.0000 ± 1.0000'
+    >>> mean_sd([1.0])
+    '1.0000 ± -'
+    """
+    known = [v for v in values if v is not None]
+    if not known:
+        return "-"
+    sd = f"{np.std(known, ddof=1):.4f}" if len(known) > 1 else "-"
+    return f"{np.mean(known):.4f} ± {sd}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return re.sub(r"([|$*])", r"\\\1", text)  # what Markdown would read as a cell's end, a formula or stress
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(type(value).__name__)
+
+
+def draw(value: Mapping[str, Any], path: Path) -> None:
+    """The curves of a result as a figure; nothing where it has none, or matplotlib is not there."""
+    if not value["curves"]:
+        return
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        return
+    with plt.rc_context(
+        {"svg.hashsalt": value["name"], "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+        names = [str(v) for v in value["at"]]
+        bars = bool(names) and not all(isinstance(v, int | float) for v in value["at"])
+        for k, (name, curve) in enumerate(value["curves"].items()):
+            spread = value["spread"].get(name)
+            if bars:
+                width = 0.8 / len(value["curves"])
+                axes.bar(
+                    [i + (k + 0.5) * width - 0.4 for i in range(len(curve))], curve, width, yerr=spread, label=name
+                )
+                continue
+            at = value["at"] or range(1, len(curve) + 1)
+            few = "o-" if len(curve) <= 12 else "-"
+            if spread:
+                axes.errorbar(at, curve, yerr=spread, fmt=few, capsize=2, label=name)
+            else:
+                axes.plot(at, curve, few, label=name)
+        if bars:
+            axes.set_xticks(
+                range(len(names)),
+                names,
+                rotation=20 if max(map(len, names)) > 8 else 0,
+                ha="right" if max(map(len, names)) > 8 else "center",
+            )
+        if "x" in value["log"]:
+            axes.set_xscale("log")
+            if 0 < len(value["at"]) <= 10:
+                axes.set_xticks(value["at"], [f"{v:g}" for v in value["at"]])
+                axes.minorticks_off()
+        if "y" in value["log"]:
+            axes.set_yscale("log")
+        axes.set_xlabel(value["x"])
+        axes.set_ylabel(value["y"])
+        axes.legend(frameon=False, fontsize="small")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)

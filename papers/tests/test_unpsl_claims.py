@@ -1,0 +1,48 @@
+"""UnPSL's Table 1: the paper's claim is judged by the paired interval, ours apart from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polyclinic_papers.similarity import _against, _highest, _not_below
+from polyclinic_papers.unpsl import spread
+
+
+def table(**accuracies: list[float]) -> dict[str, Any]:
+    return {
+        f"{n} 3": {"accuracy": sum(a) / len(a), "accuracy_se": spread(a), "accuracies": a}
+        for n, a in accuracies.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "holds", "why"),
+    [
+        ([0.80, 0.81, 0.79, 0.80], True, ""),
+        ([0.93, 0.86, 0.94, 0.87], False, "undecided"),
+        ([0.97, 0.98, 0.97, 0.98], False, "E3.12"),
+    ],
+)
+def test_highest_of_all_is_judged_by_the_interval_to_the_best_other(other: list[float], holds: bool, why: str) -> None:
+    found = table(UnPSL=[0.90, 0.91, 0.90, 0.91], Euclidean=[0.7, 0.7, 0.7, 0.7], GMML=other)
+    claim = _highest(found, "parkinsons", "sample", 3)
+    assert claim.holds is holds and claim.why.startswith(why) and bool(claim.why) == bool(why)
+    assert claim.paper == "highest accuracy of all" and "best other: GMML" in claim.ours
+
+
+def test_our_weaker_line_is_said_to_be_ours() -> None:
+    found = table(UnPSL=[0.90, 0.92, 0.88, 0.91], Euclidean=[0.7, 0.7, 0.7, 0.7], GMML=[0.901, 0.921, 0.881, 0.911])
+    claim = _not_below(found, "parkinsons", "sample", 3)
+    assert claim.holds and claim.paper == "-" and claim.text.startswith("our own")
+    assert _highest(found, "parkinsons", "sample", 3).holds is False
+    ahead = table(UnPSL=[0.90, 0.92, 0.88, 0.91], Euclidean=[0.7, 0.7, 0.7, 0.7], GMML=[0.95, 0.97, 0.93, 0.96])
+    worse = _not_below(ahead, "parkinsons", "sample", 3)
+    assert worse.holds is False and worse.why == "GMML is ahead by more"
+
+
+def test_one_split_has_no_standard_error_and_no_interval() -> None:
+    found = table(UnPSL=[0.9], Euclidean=[0.8])
+    assert _against(found, "Euclidean 3", "UnPSL 3") == ("+0.1000 (one split)", None)
+    assert "±" not in _not_below(found, "parkinsons", "sample", 3).ours

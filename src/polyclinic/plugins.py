@@ -1,0 +1,51 @@
+"""What others plug in: entry points of installed distributions, and the nearest names to a misspelt one.
+
+A distribution declares, in its ``pyproject.toml``, what it adds::
+
+    [project.entry-points."polyclinic.sums"]
+    mine = "my_package.mine:Mine"
+
+Groups: ``polyclinic.methods``, ``polyclinic.sums``, ``polyclinic.sources``, ``polyclinic.sections``, ``polyclinic.datasets``,
+``polyclinic.attacks``, ``polyclinic.commands``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+__all__ = ["PAPERS", "did_you_mean", "next_door", "plugged"]
+
+PAPERS: Final = "polyclinic-papers"  # the distribution of the five papers, in this repository
+_NEXT_DOOR: Final = (
+    "papers", "cycle", "dpfact_synthetic", "unpsl_synthetic", "PlantedSimilarity", "Samples", "gene_filter",
+    "load_colon", "load_leukemia", "load_parkinsons",
+)  # fmt: skip
+
+
+@cache
+def plugged(group: str) -> dict[str, EntryPoint]:
+    """Entry points of a group, by name; of two with one name the first distribution's."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        found.setdefault(entry.name, entry)
+    return found
+
+
+def next_door(name: str) -> str:
+    """How to get what this name stands for, where it lives in the papers' distribution; else nothing."""
+    return f"{name} is in {PAPERS}: pip install {PAPERS}" if name in _NEXT_DOOR else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that names the nearest known names; empty where none is near.
+
+    >>> did_you_mean("tripp", ["trip", "dpfact"])
+    'did you mean trip?'
+    """
+    lower = {k.lower(): k for k in known}
+    near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
+    return f"did you mean {' or '.join(near)}?" if near else ""

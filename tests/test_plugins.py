@@ -1,0 +1,54 @@
+"""What another distribution plugs in is found by its name; what is lacking is told, with where it is."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import polyclinic as pc
+from polyclinic import plugins
+from polyclinic.cli import main, verbs
+from polyclinic.errors import ConfigError
+from polyclinic.federation.sums import by_name, kind_of
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch):
+    """As if nothing but the given entry points were installed."""
+
+    def install(**entries: str) -> None:
+        def found(*, group: str) -> list[EntryPoint]:
+            return [EntryPoint(name, value, group) for name, value in entries.items()]
+
+        plugins.plugged.cache_clear()
+        monkeypatch.setattr(plugins, "entry_points", found)
+
+    yield install
+    plugins.plugged.cache_clear()
+
+
+def test_the_papers_are_plugged_in() -> None:
+    assert "papers" in verbs() and by_name("cycle").facts.topology == "peers"
+    assert len(pc.datasets.dpfact_synthetic(shape=(500, 300, 800))) == 5
+
+
+def test_without_the_papers_everything_that_lacks_says_where_it_is(only, capsys) -> None:
+    only()
+    assert "papers" not in verbs()
+    with pytest.raises(SystemExit) as left:
+        main(["papers", "list"])
+    assert left.value.code == 2 and "pip install polyclinic-papers" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="pip install polyclinic-papers"):
+        by_name("cycle")
+    with pytest.raises(AttributeError, match="pip install polyclinic-papers"):
+        pc.datasets.load_colon
+
+
+def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only) -> None:
+    only(mine="polyclinic.federation.sums.plain:Plain", wrong="pathlib:Path")
+    assert kind_of("mine").__name__ == "Plain"
+    with pytest.raises(ConfigError, match="'wrong' is no sum: pathlib:Path"):
+        kind_of("wrong")
+    with pytest.raises(ConfigError, match="did you mean masked"):
+        kind_of("maskd")
