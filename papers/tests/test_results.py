@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from polyclinic.cli.papers import app
 from typer.testing import CliRunner
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic_papers.catalogue import CATALOGUE, find
+from polyclinic_papers.command import app
 from polyclinic_papers.experiment import Claim, Experiment, Result, run
 from polyclinic_papers.results import page, results, write_page
 
