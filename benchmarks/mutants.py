@@ -1,8 +1,12 @@
 """Would a test notice? Small faults are put into the code that privacy rests on, one at a time, and its tests are run.
 
-``python benchmarks/mutants.py --sample 200 --seed 1`` prints each fault that no test noticed, and the share that was. Every
-fault runs in a process of its own, forked from one that has imported what does not change; the file on disk is never
-touched, so several of these can run at a time beside anything else.
+``python benchmarks/mutants.py --sample 200 --seed 1`` prints each fault that no test noticed, and the share that was.
+
+Which test reaches which line is measured once (``coverage``, one context for each test). A fault is then tried by the tests
+that reach its line, the quickest first, in a process forked from one that has everything imported: the faulty code takes the
+place of the function's. Faults outside of functions (constants, defaults) are tried with the module imported anew. What no such
+test notices is tried by all tests of the file's list, for tests that start processes of their own. The file on disk is never
+touched.
 
 A fault is one of: a comparison turned or moved by one, a sign, ``and`` for ``or``, a condition turned, a number moved by one, a
 truth turned, a ``raise`` or a call left out, a result that is not returned. Texts, annotations and what is only printed are

@@ -173,7 +173,7 @@ def test_votes_cost_what_is_booked(asked, shares):
 
 
 def _event(step: Step):
-    from polyclinic.privacy.door import event_of
+    from polyclinic.privacy.grid import event_of
 
     return event_of(step)
 

@@ -14,8 +14,8 @@ from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, epsilon, gaussian_mu
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import Door, event_of
-from polyclinic.privacy.grid import EXACT, FINE, LEAST, noise_scale
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.grid import EXACT, FINE, LEAST, event_of, noise_scale
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import Approve, Close, Gap, Reserve
 from polyclinic.privacy.policy import Policy

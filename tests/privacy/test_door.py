@@ -16,6 +16,7 @@ from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.releasestore import ReleaseStore
 
 GRID = 2.0**-16
 
@@ -96,7 +97,7 @@ def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_p
     assert not list(store.glob("*.npz"))
     door = Door("n", ledger=Ledger(path), store=store, run="7f")
     with monkeypatch.context() as m:
-        m.setattr(Door, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        m.setattr(ReleaseStore, "keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             door.release(step(), values(), share=1.0, attempt=0)
     assert part.read_bytes() != before, "bytes without a line never left: they are drawn anew"

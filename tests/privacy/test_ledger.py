@@ -272,10 +272,11 @@ def test_killing_between_charge_and_release_never_undercounts(tmp_path):
         from polyclinic.privacy.door import Door
         from polyclinic.privacy.ledger import Ledger
         from polyclinic.privacy.release import Contribution, Step
+        from polyclinic.privacy.releasestore import ReleaseStore
         folder = Path(sys.argv[1])
         door = Door("north", ledger=Ledger(folder / "ledger.jsonl"), study="icu", store=folder / "out", run="7f")
         if sys.argv[2] == "die":
-            Door._keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            ReleaseStore.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         step = Step(1, "statistics", {"x": (2,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
         door.release(step, Contribution({"x": np.ones(2)}), share=1.0, attempt=0)
     """)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from polyclinic.privacy.accountant import DiscreteGaussian, Event
 from polyclinic.privacy.facts import PLAIN, SumFacts
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["Charge", "charge_from", "event_from", "events_for", "plain"]
+__all__ = ["Charge", "charge_from", "event_from", "events_for", "plain", "versions"]
 
 
 @dataclass(frozen=True)
@@ -157,3 +158,17 @@ def charge_from(value: Mapping[str, Any]) -> Charge:
         share = float(made.details.get("share", made.share))
         return replace(made, event=sum_of_discrete(made.event, share, made.scalars))
     return made
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The software that a line was written by."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("polyclinic", "numpy", "dp-accounting", "opendp"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -8,34 +8,32 @@ Another attempt at the same sum sends the same bytes and pays nothing, but for w
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import count
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import numpy as np
 
 from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
-from polyclinic.privacy.accountant import Event, Gaussian, Unbounded, gaussian_mu
+from polyclinic.privacy.accountant import Event, Unbounded
 from polyclinic.privacy.budget import Privacy
+from polyclinic.privacy.charge import versions
 from polyclinic.privacy.facts import PLAIN, MethodFacts, SumFacts
-from polyclinic.privacy.grid import NoiseScale, noise_scale
+from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, together
 from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.lines import Approve, Evaluate, Refuse, Reject, Reserve, Rules
-from polyclinic.privacy.mechanism import Noise, SimulatedNoise
-from polyclinic.privacy.outbox import Outbox, private_folder, read_release, write_release
+from polyclinic.privacy.lines import Evaluate, Refuse, Reserve, Rules
+from polyclinic.privacy.mechanism import Noise, SimulatedNoise, add_noise
+from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.policy import Policy, price
-from polyclinic.privacy.release import Array, Contribution, Step
-from polyclinic.privacy.review import facts_digest, in_words
+from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.releasestore import ReleaseStore, release_digest
+from polyclinic.privacy.reviewer import Reviewer, Waiting
 from polyclinic.privacy.tally import Tally, cost
 
-__all__ = ["Door", "event_of"]
+__all__ = ["Door"]
 
 
 class Door:
@@ -105,10 +103,9 @@ class Door:
         self.cohort = cohort
         self.wait = wait
         self.run, self.resumed = run, resumed
-        self._store = store
+        self.store = ReleaseStore(store)
         folder = outbox if outbox is not None else None if store is None else store / "outbox"
         self.outbox = None if folder is None else Outbox(folder)
-        self._kept: dict[str, tuple[int, str, Contribution]] = {}
         self.session = ""
         self._fresh = False
         self.resume_for = resume_for
@@ -273,29 +270,29 @@ class Door:
         if step.how == "gather":
             share = 1.0  # seen by itself, so it must carry all the noise itself
         step = self._step(step)
-        digest = _digest(step, share, mine)
-        id, stored = self._find(self._name(step, number), digest)
+        digest = release_digest(step, share, mine)
+        id, stored = self.store.find(self._name(step, number), digest)
         if stored is not None:
-            if not self.ledger.paid(self._run, id, bytes=_digest(step, 1.0, stored)):
+            if not self.ledger.paid(self._run, id, bytes=release_digest(step, 1.0, stored)):
                 raise self._gone(
                     step,
                     f"release {id} is in the store, and the book has no line for these bytes (deleted, or put back)",
                 )
             if also and not self.ledger.paid(self._run, id, attempt):
                 self._pay(
-                    self._charge(step, attempt, _together(also), NoiseScale(0.0, None), share, by, number, id, stored)
+                    self._charge(step, attempt, together(also), NoiseScale(0.0, None), share, by, number, id, stored)
                 )
             return self._reviewed(id, step, share, by, stored)
 
         scale = noise_scale(step, share)
         self._check_grid(step, mine)
         if self.ledger.paid(self._run, id):
-            return self._reviewed(id, step, share, by, self._finish(id, step, digest))
-        noisy = self._noisy(mine, math.sqrt(share) * scale.sd, scale.grid)
-        self._prepare(id, step, digest, noisy)
+            return self._reviewed(id, step, share, by, self._finished(id, step, digest))
+        noisy = add_noise(self.noise, mine, math.sqrt(share) * scale.sd, scale.grid)
+        self.store.prepare(id, step, digest, noisy)
         event = event_of(step, also)
         self._pay(self._charge(step, attempt, event, scale, share, by, number, id, noisy))
-        self._keep(id, step, digest, noisy)
+        self.store.keep(id, step, digest, noisy)
         return self._reviewed(id, step, share, by, noisy)
 
     def _pay(self, charge: Charge) -> None:
@@ -342,11 +339,9 @@ class Door:
             share=share,
             grid=scale.grid,
             release=id,
-            bytes=_digest(step, 1.0, noisy),
-            versions=_versions(),
+            bytes=release_digest(step, 1.0, noisy),
+            versions=versions(),
         )
-
-    # ---- noise
 
     def _check_grid(self, step: Step, mine: Contribution) -> None:
         if step.grid is None:
@@ -358,15 +353,6 @@ class Door:
                 faults=[f"{k}: not whole multiples of the announced grid {step.grid:g}" for k in off],
             )
 
-    def _noisy(self, mine: Contribution, sd: float, grid: float | None) -> Contribution:
-        if not sd or grid is None:
-            return mine
-        arrays: dict[str, Array] = {}
-        for name, values in mine.arrays.items():
-            units = np.rint(np.asarray(values, np.float64) / grid).astype(np.int64)
-            arrays[name] = (units + self.noise.integers(sd / grid, units.shape)).astype(np.float64) * grid
-        return Contribution(arrays, mine.weight)
-
     # ---- stored bytes and review
 
     @property
@@ -377,51 +363,14 @@ class Door:
         words = f"{self.study}\0{self.method}\0{step.round}\0{step.name}\0{number}\0{self.site}\0{self._run}"
         return f"r{step.round:04d}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
-    def _find(self, name: str, digest: str) -> tuple[str, Contribution | None]:
-        """The release of these very values under a name; other values under it are another release, and pay anew."""
-        for k in count():
-            id = f"{name}-{k}"
-            found = self._load(id)
-            if found is None:
-                return id, None
-            if found[0] == digest:
-                return id, found[1]
-        raise AssertionError
-
-    def _load(self, id: str) -> tuple[str, Contribution] | None:
-        if self._store is None:
-            kept = self._kept.get(id)
-            return None if kept is None else (kept[1], kept[2])
-        file = self._store / f"{id}.npz"
-        if not file.exists():
-            return None
-        release, facts = read_release(file)
-        return str(facts["digest"]), release
-
-    def _prepare(self, id: str, step: Step, digest: str, release: Contribution) -> None:
-        if self._store is not None:
-            private_folder(self._store)
-            facts = {"digest": digest, "round": step.round, "step": step.name}
-            write_release(self._store / f"{id}.part", release, facts)
-
-    def _keep(self, id: str, step: Step, digest: str, release: Contribution) -> None:
-        if self._store is None:
-            self._kept = {k: v for k, v in self._kept.items() if v[0] >= step.round - 1}
-            self._kept[id] = (step.round, digest, release)
-        else:
-            (self._store / f"{id}.part").replace(self._store / f"{id}.npz")
-
-    def _finish(self, id: str, step: Step, digest: str) -> Contribution:
-        """A line is in the book and its release was not sent: the prepared bytes, if they are the ones that were booked."""
-        part = None if self._store is None else self._store / f"{id}.part"
-        if part is not None and part.exists():
-            release, facts = read_release(part)
-            if facts["digest"] == digest and self.ledger.paid(self._run, id, bytes=_digest(step, 1.0, release)):
-                self._keep(id, step, digest, release)
-                return release
-        raise self._gone(
-            step, f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)"
-        )
+    def _finished(self, id: str, step: Step, digest: str) -> Contribution:
+        found = self.store.finish(id, step, digest, lambda of: self.ledger.paid(self._run, id, bytes=of))
+        if found is None:
+            raise self._gone(
+                step,
+                f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)",
+            )
+        return found
 
     def _gone(self, step: Step, fault: str) -> PolicyRefusal:
         return PolicyRefusal(
@@ -431,84 +380,9 @@ class Door:
         )
 
     def _reviewed(self, id: str, step: Step, share: float, by: SumFacts, release: Contribution) -> Contribution:
-        """Wait for the owner where the policy asks for it: for these very bytes, or once for a step's facts."""
+        """Wait for the owner where the policy asks for it."""
         if self.policy is None or self.policy.review == "none" or self.outbox is None:
             return release
-        each = self.policy.review == "each"
-        facts = _digest(step, 1.0, release) if each else facts_digest(step, share, by)
-        if not each and self.ledger.tally.approves(self._run, step.name, facts):
-            return release
-        ticket = f"{id}-{facts[:8]}"  # approval is of these values, or of these facts, not of a name
-        shown = {
-            "study": self.study,
-            "method": self.method,
-            "site": self.site,
-            "order": self._run,
-            "round": step.round,
-            "step": step.name,
-            "shapes": {k: list(v) for k, v in step.shapes.items()},
-            "how": step.how,
-            "noise_sd": self.noise_sd(step),
-            "approves": "these values" if each else "every release of this step with these facts",
-            "words": in_words(step, share, by, self.facts),
-        }
-        end = time.monotonic() + self.wait
-        said = self.outbox.put(ticket, release, shown)
-        while said.state == "pending" and time.monotonic() < end:
-            time.sleep(min(0.2, self.wait))
-            said = self.outbox.get(ticket)
-            if not each and self.ledger.tally.approves(self._run, step.name, facts):
-                return release  # ahead, while it waited
-        digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
-        if said.state == "approved":
-            if not self.ledger.tally.approves(self._run, step.name, facts):
-                self.ledger.write(Approve(self._run, step.name, facts, said.decided_by, f"shown {digest}"))
-            return release
-        if said.state == "rejected":
-            self.ledger.write(Reject(self._run, step.name, facts, said.decided_by, f"shown {digest}"))
-        verb = "was rejected by the owner" if said.state == "rejected" else "waits for the owner's approval"
-        raise PolicyRefusal(
-            f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: the release {verb}",
-            faults=[f"release {ticket}"],
-            hint=""
-            if said.state == "rejected"
-            else "read and approve it with `polyclinic ledger approve`, then resume the run",
-        )
-
-
-def event_of(step: Step, also: Sequence[Event] = ()) -> Event:
-    """The charge of a step: ``Gaussian(multiplier)``, by the lemma of ``privacy.grid``, and what the sum itself leaks."""
-    if step.sensitivity is None or step.multiplier is None or not step.noise_sd > 0:
-        return Unbounded()
-    return _together([Gaussian(step.multiplier), *also])
-
-
-def _together(events: Sequence[Event]) -> Event:
-    """One event as costly as several Gaussian ones; without a bound if one has none."""
-    if len(events) == 1:
-        return events[0]
-    mu = gaussian_mu(events)
-    return Unbounded() if mu is None or not 0 < mu < math.inf else Gaussian(1 / mu)
-
-
-def _digest(step: Step, share: float, mine: Contribution) -> str:
-    """A name for one release: its step, its share and its values. Stays at the site."""
-    words: dict[str, Any] = {**vars(step), "shapes": {k: list(v) for k, v in sorted(step.shapes.items())}}
-    h = hashlib.sha256(json.dumps([words, share, mine.weight], sort_keys=True).encode())
-    for name in sorted(mine.arrays):
-        h.update(name.encode() + b"\0")
-        h.update(np.asarray(mine.arrays[name], np.float64).tobytes())
-    return h.hexdigest()
-
-
-@cache
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in ("polyclinic", "numpy", "dp-accounting", "opendp"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        reviewer = Reviewer(self.outbox, self.ledger, self.policy.review == "each", self.wait)
+        case = Waiting(self.study, self.method, self.site, self._run, id, step, share, by, release)
+        return reviewer.let_out(case, self.facts)

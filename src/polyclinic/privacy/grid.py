@@ -18,13 +18,15 @@ The total's parameter is ``sqrt((m D)^2 + 4 h^2)``, D the sensitivity over all s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from polyclinic.errors import ConfigError
+from polyclinic.privacy.accountant import Event, Gaussian, Unbounded, gaussian_mu
 from polyclinic.privacy.release import Step
 
-__all__ = ["NoiseScale", "noise_scale", "on_grid"]
+__all__ = ["NoiseScale", "event_of", "noise_scale", "on_grid", "together"]
 
 EXACT: Final = 2.0**53  # whole numbers up to here are exact in float64
 LEAST: Final = 8.0  # grid steps of noise in a share, below which the lemma is not used
@@ -92,3 +94,18 @@ def on_grid(step: Step, share: float) -> Step:
     if step.grid is None or not step.noise_sd > 0:
         return step
     return replace(step, grid=noise_scale(step, share).grid)
+
+
+def event_of(step: Step, also: Sequence[Event] = ()) -> Event:
+    """The charge of a step: ``Gaussian(multiplier)``, by the lemma above, and what the sum itself leaks."""
+    if step.sensitivity is None or step.multiplier is None or not step.noise_sd > 0:
+        return Unbounded()
+    return together([Gaussian(step.multiplier), *also])
+
+
+def together(events: Sequence[Event]) -> Event:
+    """One event as costly as several Gaussian ones; without a bound if one has none."""
+    if len(events) == 1:
+        return events[0]
+    mu = gaussian_mu(events)
+    return Unbounded() if mu is None or not 0 < mu < math.inf else Gaussian(1 / mu)

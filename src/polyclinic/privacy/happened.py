@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import event_of
+from polyclinic.privacy.grid import event_of
 from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.release import Release

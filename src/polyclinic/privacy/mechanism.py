@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, MissingExtra
+from polyclinic.privacy.release import Array, Contribution
 
 __all__ = [
     "NOT_PRIVATE",
@@ -16,6 +17,7 @@ __all__ = [
     "Noise",
     "RehearsalNoise",
     "SimulatedNoise",
+    "add_noise",
     "discrete_gaussian",
     "secure_generator",
 ]
@@ -124,3 +126,24 @@ def _opendp() -> Any:
         raise MissingExtra("opendp", "exact", "exact privacy noise") from None
     dp.enable_features("contrib")
     return dp
+
+
+def add_noise(noise: Noise, mine: Contribution, sd: float, grid: float | None) -> Contribution:
+    """Values on a grid, with noise of parameter ``sd`` drawn on it: ``h (round(x / h) + Z)``, Z discrete Gaussian of ``sd / h``.
+
+    Parameters
+    ----------
+    noise
+        Where it comes from.
+    mine
+        The values, without noise.
+    sd, grid
+        Parameter of the noise that this site adds, and the grid h; 0 or None: the values as they are.
+    """
+    if not sd or grid is None:
+        return mine
+    arrays: dict[str, Array] = {}
+    for name, values in mine.arrays.items():
+        units = np.rint(np.asarray(values, np.float64) / grid).astype(np.int64)
+        arrays[name] = (units + noise.integers(sd / grid, units.shape)).astype(np.float64) * grid
+    return Contribution(arrays, mine.weight)
