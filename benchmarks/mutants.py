@@ -17,52 +17,70 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import hashlib
 import importlib.abc
 import importlib.util
-import io
 import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from inspect import CO_OPTIMIZED
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "src"
 
-TARGETS: Final[dict[str, tuple[str, ...]]] = {
-    "privacy/door.py": (
+BOOK: Final = tuple(
+    f"privacy/{name}.py"
+    for name in (
+        "door",
+        "releasestore",
+        "reviewer",
+        "ledger",
+        "bookfile",
+        "lines",
+        "reading",
+        "tally",
+        "accountant",
+        "grid",
+        "mechanism",
+    )
+)
+"""The door, the book and the accountant, with the noise inside the charged event."""
+
+MASKED: Final = tuple(f"federation/sums/{name}.py" for name in ("masked", "masked_site", "masked_office"))
+FOLD: Final = tuple(
+    sorted(str(f.relative_to(SOURCE / "polyclinic")) for f in (SOURCE / "polyclinic/federation").glob("fold*.py"))
+)
+GUARDS: Final = (*BOOK, *MASKED, *FOLD)
+"""The files that guard patients."""
+
+TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    BOOK: (
+        "tests/privacy/test_book_details.py",
+        "tests/privacy/test_accountant.py",
         "tests/privacy/test_door.py",
-        "tests/privacy/test_book_details.py",
-        "tests/attacks/test_book.py",
-    ),
-    "privacy/ledger.py": (
-        "tests/privacy/test_book_details.py",
         "tests/privacy/test_ledger.py",
         "tests/privacy/test_watch.py",
+        "tests/privacy/test_policy.py",
+        "tests/privacy/test_owner.py",
+        "tests/privacy/test_mechanism.py",
+        "tests/privacy/test_commands.py",
         "tests/attacks/test_book.py",
+        "tests/attacks/test_accounting.py",
     ),
-    "privacy/lines.py": ("tests/privacy/test_ledger.py", "tests/attacks/test_book.py"),
-    "privacy/reading.py": ("tests/privacy/test_ledger.py", "tests/privacy/test_watch.py", "tests/attacks/test_book.py"),
-    "privacy/tally.py": (
-        "tests/privacy/test_book_details.py",
-        "tests/privacy/test_ledger.py",
-        "tests/privacy/test_door.py",
-        "tests/attacks/test_book.py",
-    ),
-    "privacy/accountant.py": ("tests/privacy/test_accountant.py", "tests/privacy/test_book_details.py"),
-    "privacy/grid.py": ("tests/privacy/test_book_details.py", "tests/attacks/test_accounting.py"),
-    "federation/sums/masked.py": ("tests/federation/sums/test_masked.py",),
-    "federation/sums/masked_site.py": ("tests/federation/sums/test_masked.py",),
-    "federation/sums/masked_office.py": ("tests/federation/sums/test_masked.py",),
-    "federation/fold.py": ("tests/federation/test_fold.py",),
+    MASKED: ("tests/federation/sums/test_masked.py", "tests/federation/sums/test_masked_details.py"),
+    FOLD: ("tests/federation/test_fold.py", "tests/federation/test_fold_details.py"),
 }
-BOOK: Final = tuple(k for k in TARGETS if k.startswith("privacy/"))
 
 # Faults that change nothing that can be seen, each with the reason.
 EQUAL: Final[dict[tuple[str, str, str], str]] = {
@@ -100,6 +118,8 @@ class Mutant:
     kind: str
     place: int
     text: str
+    reach: tuple[int, int]  # lines of the statement: who runs one of them may notice
+    owner: int | None  # first line of the function it is in; None: it is run when the module is imported
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -107,45 +127,85 @@ class Mutant:
         return (self.file, self.text, self.kind)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a fault can be put."""
+
+    node: ast.AST
+    kind: str
+    reach: tuple[int, int]
+    owner: int | None
+
+
 class _Places(ast.NodeVisitor):
     """All places of a tree where a fault can be put, in one fixed order."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[ast.AST, str]] = []
+        self.found: list[Place] = []
+        self.reach = (1, 1)
+        self.owner: int | None = None
+
+    def _put(self, node: ast.AST, kind: str) -> None:
+        self.found.append(Place(node, kind, self.reach, self.owner))
 
     def generic_visit(self, node: ast.AST) -> None:
-        if isinstance(
-            node, ast.JoinedStr | ast.Raise | ast.AnnAssign | ast.arg | ast.ImportFrom | ast.Import | ast.Assert
-        ):
-            if isinstance(node, ast.Raise):
-                self.found.append((node, "no raise"))
-            if isinstance(node, ast.AnnAssign) and node.value is not None:
-                self.visit(node.value)
-            return
-        if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__", "__reduce__"):
-            return
+        before = self.reach, self.owner
+        if isinstance(node, ast.stmt):
+            self.reach = (node.lineno, _header(node))
+        if not _wording(node):
+            self._kinds(node)
+            self._children(node)
+        elif isinstance(node, ast.Raise):
+            self._put(node, "no raise")
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self.visit(node.value)
+        self.reach, self.owner = before
+
+    def _kinds(self, node: ast.AST) -> None:
         if isinstance(node, ast.If | ast.While | ast.IfExp) and not (isinstance(node, ast.If) and _typing(node.test)):
-            self.found.append((node, "condition turned"))
+            self._put(node, "condition turned")
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            self.found.append((node, "compared otherwise"))
+            self._put(node, "compared otherwise")
         if isinstance(node, ast.BinOp) and type(node.op) in SWAPS and not _text(node):
-            self.found.append((node, "other sign"))
+            self._put(node, "other sign")
         if isinstance(node, ast.BoolOp):
-            self.found.append((node, "and/or"))
+            self._put(node, "and/or")
         if isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
-            self.found.append((node, "another number" if not isinstance(node.value, bool) else "truth turned"))
+            self._put(node, "another number" if not isinstance(node.value, bool) else "truth turned")
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            self.found.append((node, "call left out"))
+            self._put(node, "call left out")
         if isinstance(node, ast.AugAssign):
-            self.found.append((node, "not added"))
+            self._put(node, "not added")
         if isinstance(node, ast.Return) and node.value is not None and not _nothing(node.value):
-            self.found.append((node, "nothing returned"))
+            self._put(node, "nothing returned")
+
+    def _children(self, node: ast.AST) -> None:
+        function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
                 continue
+            if function and name == "body" and self.owner is None:
+                assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                self.owner = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     self.visit(child)
+
+
+def _wording(node: ast.AST) -> bool:
+    """Texts, annotations and what is only shown."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name in ("__repr__", "__str__", "__reduce__")
+    return isinstance(
+        node, ast.JoinedStr | ast.Raise | ast.AnnAssign | ast.arg | ast.ImportFrom | ast.Import | ast.Assert
+    )
+
+
+def _header(node: ast.stmt) -> int:
+    """The last line of a statement, without what it holds."""
+    inside = [b for name in ("body", "orelse", "finalbody", "handlers") for b in getattr(node, name, [])]
+    first = min((b.lineno for b in inside), default=None)
+    return int(node.end_lineno or node.lineno) if first is None else max(node.lineno, first - 1)
 
 
 def _typing(test: ast.AST) -> bool:
@@ -192,7 +252,7 @@ class _Put(ast.NodeTransformer):
         return super().generic_visit(node)
 
 
-def places(file: str) -> tuple[ast.Module, list[tuple[ast.AST, str]], str]:
+def places(file: str) -> tuple[ast.Module, list[Place], str]:
     """The tree of a file, its places, and its text."""
     text = (SOURCE / "polyclinic" / file).read_text()
     tree = ast.parse(text)
@@ -206,35 +266,59 @@ def mutants(file: str) -> list[Mutant]:
     _, found, text = places(file)
     lines = text.splitlines()
     return [
-        Mutant(file, node.lineno, kind, n, lines[node.lineno - 1].strip())  # type: ignore[attr-defined]
-        for n, (node, kind) in enumerate(found)
+        Mutant(file, line := p.node.lineno, p.kind, n, lines[line - 1].strip(), p.reach, p.owner)  # type: ignore[attr-defined]
+        for n, p in enumerate(found)
     ]
 
 
-def faulty(m: Mutant) -> str:
-    """The source with the fault in it."""
+def faulty(m: Mutant) -> CodeType:
+    """The module with the fault in it."""
     tree, found, _ = places(m.file)
-    node, kind = found[m.place]
-    made = _Put(node, kind).visit(tree)
-    return ast.unparse(ast.fix_missing_locations(made))
+    made = _Put(found[m.place].node, m.kind).visit(tree)
+    return compile(ast.fix_missing_locations(made), str(SOURCE / "polyclinic" / m.file), "exec")
 
 
 class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives one module another source."""
+    """Gives one module other code."""
 
-    def __init__(self, module: str, path: Path, source: str) -> None:
-        self.module, self.path, self.source = module, path, source
+    def __init__(self, m: Mutant) -> None:
+        self.module = "polyclinic." + m.file.removesuffix(".py").replace("/", ".")
+        self.path, self.code = SOURCE / "polyclinic" / m.file, faulty(m)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.module:
             return None
-        return importlib.util.spec_from_file_location(name, self.path, loader=self)  # type: ignore[arg-type]
+        return importlib.util.spec_from_file_location(name, self.path, loader=self)
 
     def create_module(self, spec: Any) -> Any:
         return None
 
     def exec_module(self, module: Any) -> None:
-        exec(compile(self.source, str(self.path), "exec"), module.__dict__)
+        exec(self.code, module.__dict__)
+
+
+def replace_function(m: Mutant) -> bool:
+    """Put the faulty code in the place of its function's, wherever that function is used; whether it could be."""
+
+    def outermost(code: CodeType) -> Iterator[CodeType]:
+        for c in code.co_consts:
+            if isinstance(c, CodeType):
+                yield c
+                if "<locals>" not in c.co_qualname and not c.co_flags & CO_OPTIMIZED:  # a class: its methods
+                    yield from outermost(c)
+
+    path = str(SOURCE / "polyclinic" / m.file)
+    new = next((c for c in outermost(faulty(m)) if c.co_firstlineno == m.owner and c.co_flags & CO_OPTIMIZED), None)
+    done = False
+    for f in gc.get_objects():
+        if isinstance(f, FunctionType) and f.__code__.co_filename == path and f.__code__.co_firstlineno == m.owner:
+            if new is None or f.__code__.co_qualname != new.co_qualname:
+                continue
+            if f.__code__.co_freevars != new.co_freevars:
+                return False
+            f.__code__ = new
+            done = True
+    return done
 
 
 def _warm() -> None:
@@ -252,57 +336,227 @@ def _warm() -> None:
     import scipy.stats
     import sklearn.base
 
+    hypothesis.settings.register_profile("mutants", deadline=None, database=None)
     del cryptography, hypothesis, numba, numpy, pandas, pydantic, pyarrow, pytest, scipy, sklearn
 
 
-def _child(m: Mutant | None, tests: Sequence[str]) -> int:
-    """Run the tests against a fault; 0: nobody noticed."""
+OPTIONS: Final = [
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:randomly",
+    "-p",
+    "no:timeout",
+    "--no-header",
+    "--hypothesis-profile=mutants",
+]
+SKIP: Final = "not long_book and not studies_at_once"  # clocks and races: a busy machine would kill for a fault
+
+
+def _pytest(plugin: object, tests: Sequence[str]) -> int:
     import pytest
 
     os.chdir(ROOT)
-    sys.path.insert(0, str(SOURCE))
-    sys.path.insert(0, str(ROOT))
-    if m is not None:
-        path = SOURCE / "polyclinic" / m.file
-        name = "polyclinic." + m.file.removesuffix(".py").replace("/", ".")
-        sys.meta_path.insert(0, _Loader(name, path, faulty(m)))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow and not e2e", "--no-header"]
-    options += [
-        "-k",
-        "not long_book and not studies_at_once",
-    ]  # clocks and races: a busy machine would kill for a fault
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return int(pytest.main([*options, *tests]))
+    for p in (ROOT, SOURCE):
+        if str(p) not in sys.path:
+            sys.path.insert(0, str(p))
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        return int(pytest.main([*OPTIONS, "-m", "not slow and not e2e", "-k", SKIP, *tests], plugins=[plugin]))
 
 
-def run(m: Mutant | None, tests: Sequence[str], seconds: float) -> tuple[str, float]:
-    """``killed``, ``survived`` or ``too slow`` (noticed as well), and the seconds of processor that it took."""
+def _apart(work: Callable[[], int], seconds: float) -> tuple[int | None, float]:
+    """Do it in a process of its own; its answer (None: it had to be ended), and the seconds of processor that it took."""
     begin = os.times()
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        signal.alarm(int(seconds))  # a fault can make a loop without an end
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(max(int(seconds), 1))  # a fault can make a loop without an end
         try:
-            os._exit(_child(m, tests))
+            os._exit(work())
         except BaseException:
             os._exit(70)
     _, status = os.waitpid(pid, 0)
     end = os.times()
     spent = end.children_user + end.children_system - begin.children_user - begin.children_system
-    if os.WIFSIGNALED(status):
-        return "too slow", spent
-    return ("survived" if os.WEXITSTATUS(status) == 0 else "killed"), spent
+    return (None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), spent
 
 
-def existing(file: str) -> list[str]:
-    """The tests of a file that exist."""
-    return [t for t in TARGETS[file] if (ROOT / t).exists()]
+class _Loop:
+    """A pytest plugin that does something else with the tests that were collected than to run them once."""
+
+    def __init__(self, work: Callable[[Any], int]) -> None:
+        self.work = work
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        if session.testsfailed:  # a test file that does not import
+            os._exit(2)
+        os._exit(self.work(session))
 
 
-def sample(files: Sequence[str], count: int, seed: int) -> Iterator[Mutant]:
+def _run_items(items: Sequence[Any], session: Any, killer: Path | None = None) -> int:
+    """Run tests until one fails; 0: none did."""
+    for n, item in enumerate(items):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=items[n + 1] if n + 1 < len(items) else None)
+        if session.testsfailed:
+            if killer is not None:
+                killer.write_text(str(item.nodeid))
+            return 1
+    return 0
+
+
+@dataclass
+class Map:
+    """Which tests reach which lines, and how long each takes."""
+
+    reach: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
+
+    def tests(self, m: Mutant) -> list[str]:
+        """Those that reach a fault, the quickest first."""
+        lines = self.reach.get(m.file, {})
+        found = {t for line in range(m.reach[0], m.reach[1] + 1) for t in lines.get(line, ())}
+        return sorted(found, key=lambda t: self.seconds.get(t, 0.0))
+
+
+def measure(files: Sequence[str], tests: Sequence[str]) -> Map:
+    """Run all tests once without a fault. The answer is kept for as long as neither the files nor the tests change."""
+    names = [SOURCE / "polyclinic" / f for f in files]
+    words = b"".join(p.read_bytes() for p in [*names, *(ROOT / t for t in tests)])
+    kept = Path(tempfile.gettempdir()) / f"polyclinic-mutants-{hashlib.sha256(words).hexdigest()[:16]}.json"
+    if not kept.exists():
+        said, spent = _apart(lambda: _pytest(_Loop(lambda s: _measured(s, names, kept)), tests), 3600)
+        if said != 0:
+            raise SystemExit("the tests fail without any fault: nothing can be learnt from them")
+        print(f"which test reaches which line: {spent:.0f} s", flush=True)
+    value = json.loads(kept.read_text())
+    reach = {f: {int(n): t for n, t in lines.items()} for f, lines in value["reach"].items()}
+    return Map(reach, value["seconds"])
+
+
+def _measured(session: Any, names: Sequence[Path], kept: Path) -> int:
+    import coverage
+
+    cov = coverage.Coverage(data_file=None, include=[str(p) for p in names], config_file=False)
+    seconds: dict[str, float] = {}
+    cov.start()
+    for n, item in enumerate(session.items):
+        cov.switch_context(item.nodeid)
+        begin = time.process_time()
+        _run_items([item, *session.items[n + 1 : n + 2]][:1], session)
+        seconds[item.nodeid] = time.process_time() - begin
+        if session.testsfailed:
+            return 1
+    cov.stop()
+    data = cov.get_data()
+    reach = {}
+    for p in names:
+        lines = data.contexts_by_lineno(str(p))
+        reach[str(p.relative_to(SOURCE / "polyclinic"))] = {n: [c for c in some if c] for n, some in lines.items()}
+    kept.write_text(json.dumps({"reach": reach, "seconds": seconds}))
+    return 0
+
+
+class Trial:
+    """Tries faults, each in a process of its own.
+
+    Parameters
+    ----------
+    tests
+        All test files of the list.
+    known
+        Which test reaches what.
+    """
+
+    def __init__(self, tests: Sequence[str], known: Map) -> None:
+        self.tests, self.known = tests, known
+        self.killer = Path(tempfile.mkstemp(prefix="killer-")[1])
+
+    def inside(self, session: Any, m: Mutant) -> tuple[str, float]:
+        """A fault in a function: forked from the process that has the tests collected."""
+        by_name = {i.nodeid: i for i in session.items}
+        reach = self.known.tests(m)
+        first = [by_name[t] for t in reach if t in by_name]
+        rest = [i for i in session.items if i.nodeid not in set(reach)]
+
+        def work(items: Sequence[Any]) -> int:
+            return _run_items(items, session, self.killer) if replace_function(m) else 71
+
+        total = 0.0
+        for items in (first, rest):
+            expected = sum(self.known.seconds.get(i.nodeid, 1.0) for i in items)
+            said, spent = _apart(lambda some=items: work(some), 60 + 10 * expected)  # type: ignore[misc]
+            total += spent
+            if said == 71:
+                return self.outside(m)
+            if said != 0:
+                return ("killed" if said is not None else "too slow"), total
+        return "survived", total
+
+    def outside(self, m: Mutant) -> tuple[str, float]:
+        """A fault in what is run on import: everything is imported anew."""
+
+        def work() -> int:
+            sys.meta_path.insert(0, _Loader(m))
+            for name in [n for n in sys.modules if n.split(".")[0] in ("polyclinic", "tests")]:
+                del sys.modules[name]
+            return _pytest(_Loop(lambda s: _run_items(s.items, s, self.killer)), self.tests)
+
+        said, spent = _apart(work, 900)
+        return ("survived" if said == 0 else "killed" if said is not None else "too slow"), spent
+
+
+def sample(files: Sequence[str], count: int, seed: int) -> list[Mutant]:
     """Faults drawn over all files alike, without those that are known to change nothing."""
     every = [m for f in files for m in mutants(f) if m.key not in EQUAL]
-    return iter(random.Random(seed).sample(every, min(count, len(every))))
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def tests_of(files: Sequence[str]) -> tuple[str, ...]:
+    """The test files for these files, those that exist."""
+    return tuple(t for some, tests in TESTS.items() if set(some) & set(files) for t in tests if (ROOT / t).exists())
+
+
+@dataclass
+class Report:
+    """What came of the faults, on paper as it goes."""
+
+    out: Path | None
+    screen: int
+    told: list[str]
+
+    def add(self, m: Mutant, said: str, spent: float, killer: str) -> None:
+        """One fault was tried."""
+        self.told.append(said)
+        if said == "survived" or len(self.told) % 20 == 0:
+            words = f"{len(self.told):4d} {said:9s} {spent:5.1f} s  {m.file}:{m.line} {m.kind}: {m.text}\n"
+            os.write(self.screen, words.encode())
+        if self.out is not None:
+            with open(self.out, "a") as f:
+                f.write(json.dumps({**vars(m), "said": said, "cpu": round(spent, 2), "by": killer}) + "\n")
+
+
+def trials(group: Sequence[Mutant], files: Sequence[str], report: Report) -> int:
+    """Try faults of files that share a list of tests."""
+    tests = tests_of(files)
+    trial = Trial(tests, measure(files, tests))
+
+    def one(m: Mutant, session: Any) -> None:
+        trial.killer.write_text("")
+        said, spent = trial.outside(m) if m.owner is None else trial.inside(session, m)
+        report.add(m, said, spent, trial.killer.read_text())
+
+    def loop(session: Any) -> int:
+        for m in group:
+            one(m, session)
+        told = "\n".join(report.told)
+        trial.killer.write_text(told)
+        return 0
+
+    said, _ = _apart(lambda: _pytest(_Loop(loop), tests), 10**6)
+    report.told[:] = [t for t in trial.killer.read_text().splitlines() if t]
+    return 2 if said != 0 else 0
 
 
 def main() -> int:
@@ -310,50 +564,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--files", nargs="*", default=list(BOOK), help=f"of {', '.join(TARGETS)}")
-    parser.add_argument("--seconds", type=int, default=600, help="wall clock for one fault's tests")
-    parser.add_argument("--part", default="0/1", help="K/N: every N-th fault from K on, to share the work")
-    parser.add_argument("--out", type=Path, help="a JSON line for each fault; those that stand there are not run again")
+    parser.add_argument("--files", nargs="*", help="below src/polyclinic; default: door, book and accountant")
+    parser.add_argument(
+        "--guards", action="store_true", help="all files that guard patients: masked sums and fold, too"
+    )
+    parser.add_argument("--out", type=Path, help="a JSON line for each fault")
     parser.add_argument("--least", type=float, default=0.95, help="share that has to be noticed")
-    parser.add_argument("--again", type=Path, help="run those again that survived in this file")
+    parser.add_argument("--again", type=Path, help="only those that survived in this file")
     options = parser.parse_args()
-    _warm()
-    chosen = list(sample(options.files, options.sample, options.seed))
+    files = options.files or list(GUARDS if options.guards else BOOK)
+    chosen = sample(files, options.sample, options.seed)
     if options.again is not None:
         old = [json.loads(x) for x in options.again.read_text().splitlines()]
         names = {(o["file"], o["text"], o["kind"]) for o in old if o["said"] == "survived"}
-        chosen = [m for f in options.files for m in mutants(f) if m.key in names]
-    part, parts = (int(x) for x in options.part.split("/"))
-    done = {}
-    if options.out is not None and options.out.exists():
-        done = {(o["file"], o["place"], o["text"]): o for o in map(json.loads, options.out.read_text().splitlines())}
-    tests = sorted({t for m in chosen for t in existing(m.file)})
-    if run(None, tests, 10 * options.seconds)[0] != "survived":
-        print("the tests fail without any fault: nothing can be learnt from them")
-        return 2
-    told: list[str] = []
-    for n, m in enumerate(chosen):
-        if n % parts != part:
-            continue
-        before = done.get((m.file, m.place, m.text))
-        if before is not None:
-            told.append(before["said"])
-            continue
-        begin = time.time()
-        said, spent = run(m, existing(m.file), options.seconds)
-        told.append(said)
-        if said == "survived" or len(told) % 20 == 0:
-            print(f"{len(told):4d} {said:9s} {m.file}:{m.line} {m.kind}: {m.text}", flush=True)
-        if options.out is not None:
-            row = {**vars(m), "said": said, "cpu": round(spent, 2), "wall": round(time.time() - begin, 1)}
-            with open(options.out, "a") as f:
-                f.write(json.dumps(row) + "\n")
-    if run(None, tests, 10 * options.seconds)[0] != "survived":  # the machine changed meanwhile
-        print("the tests now fail without any fault: what was counted as noticed may not have been")
-        return 2
-    noticed = sum(t != "survived" for t in told)
-    print(f"{noticed} of {len(told)} faults were noticed ({noticed / max(len(told), 1):.1%})")
-    return 0 if noticed >= options.least * len(told) else 1
+        chosen = [m for f in files for m in mutants(f) if m.key in names]
+    _warm()
+    report = Report(options.out, os.dup(1), [])
+    for some in TESTS:
+        group = [m for m in chosen if m.file in some]
+        if group and trials(group, some, report) != 0:
+            print("the trial broke off")
+            return 2
+    noticed = sum(t != "survived" for t in report.told)
+    print(f"{noticed} of {len(report.told)} faults were noticed ({noticed / max(len(report.told), 1):.1%})")
+    return 0 if noticed >= options.least * len(report.told) else 1
 
 
 if __name__ == "__main__":
