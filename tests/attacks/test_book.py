@@ -386,7 +386,7 @@ def _at_once(path: Path, processes: int) -> list[float]:
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_long_book_is_opened_charged_and_verified_in_time(tmp_path, monkeypatch, count):
-    import polyclinic.privacy.ledger as module
+    import polyclinic.privacy.bookfile as module
 
     path = tmp_path / "l.jsonl"
     ledger = Ledger(path, site="north")
