@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,37 @@ def federation(tmp_path_factory):
     )
     with running(made):
         yield made
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a folder on a disk of its own; gives a function that fills it and one that frees it."""
+    mounted = []
+
+    def mount(path: Path, megabytes: int):
+        path.mkdir(parents=True)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"a disk cannot be mounted here ({done.stderr.strip()})")
+        mounted.append(path)
+        filler = path / "filler"
+
+        def fill() -> None:
+            with open(filler, "wb", buffering=0) as f:
+                for size in (2**20, 2**12, 1):
+                    try:
+                        while True:
+                            f.write(bytes(size))
+                    except OSError:
+                        continue
+
+        return fill, lambda: filler.unlink(missing_ok=True)
+
+    yield mount
+    for path in mounted:
+        for _ in range(20):
+            if subprocess.run(["umount", str(path)], capture_output=True).returncode == 0:
+                break
+            time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""``polyclinic coordinator``: found a federation, approve its sites, run studies between hosts."""
+"""``polyclinic coordinator``: run studies between hosts; who takes part is in ``members``."""
 
 from __future__ import annotations
 
@@ -9,193 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from polyclinic.cli import doctor
+from polyclinic.cli.members import COMMANDS, Folder, Json, home_of, say
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
 app.command("doctor")(doctor.coordinator)
+for _command in COMMANDS:
+    app.command()(_command)
 
-Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Wait = Annotated[
     str | None,
     typer.Option(
         "--wait", help="Look on for so many seconds, or 'no'; the study goes on by itself. Default: to its end."
     ),
 ]
-Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
-
-
-def _folder(path: Path) -> Any:
-    import os
-
-    from polyclinic.engines.flare import need_flare
-    from polyclinic.engines.flare.folders import CoordinatorFolder
-
-    need_flare()
-    os.umask(0o077)
-    return CoordinatorFolder(path)
-
-
-def _home(path: Path) -> Any:
-    """The folder of a federation that was founded, or what to do."""
-    from polyclinic.errors import ConfigError
-
-    home = _folder(path)
-    if not home.settings.exists():
-        raise ConfigError(
-            f"{path}: no federation was founded here",
-            hint="give the coordinator's folder, or make one: polyclinic coordinator init FOLDER --site NAME ...",
-        )
-    return home
-
-
-def _say(value: dict[str, Any], json_: bool, text: str) -> None:
-    from polyclinic.cli.console import console, say_json
-
-    if json_:
-        say_json(value)
-    else:
-        console.print(text, markup=False, soft_wrap=True)
-
-
-@app.command()
-def init(
-    folder: Folder,
-    site: Annotated[list[str], typer.Option("--site", help="Name of a site to invite; once for each.")],
-    host: Annotated[str, typer.Option(help="Name under which the sites reach this coordinator.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Port for the sites.", min=1025, max=65535)] = 8202,
-    admin_port: Annotated[
-        int, typer.Option(help="Port for the coordinator's own commands.", min=1025, max=65535)
-    ] = 8203,
-    enrol_port: Annotated[
-        int, typer.Option(help="Port where sites ask to join; 0: requests are carried as files.", min=0, max=65535)
-    ] = 8204,
-    days: Days = 14.0,
-    json_: Json = False,
-) -> None:
-    """Make the certificate authority and one invite per site; nothing of a site is made here."""
-    from polyclinic.engines.flare.coordination import coordinator_fingerprint, found
-    from polyclinic.engines.flare.folders import read_json
-
-    home = _folder(folder)
-    invites = found(
-        home, list(site), host=host, port=port, admin_port=admin_port, enrol_port=enrol_port or None, days=days
-    )
-    mark = coordinator_fingerprint(read_json(invites[0]))
-    lines = [f"fingerprint of this coordinator: {mark}"]
-    lines += ["send each site its own invite, as a letter that others should not read (each may be used once):"]
-    lines += [f"  {p}" for p in invites]
-    lines += ["next: polyclinic coordinator start; then: polyclinic coordinator requests"]
-    _say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, "\n".join(lines))
-
-
-@app.command()
-def invite(
-    folder: Folder,
-    name: Annotated[str, typer.Argument(help="Name of the site.")],
-    days: Days = 14.0,
-    json_: Json = False,
-) -> None:
-    """Invite one more site, or one anew; an earlier invite for it ends."""
-    from polyclinic.engines.flare.invitation import invite as make
-
-    path = make(_home(folder), name, days=days)
-    _say({"invite": str(path)}, json_, f"{path}")
-
-
-@app.command()
-def requests(folder: Folder, json_: Json = False) -> None:
-    """Who was invited, who asks to join, and the fingerprints to compare by telephone."""
-    from polyclinic.engines.flare.invitation import entries
-
-    home = _home(folder)
-    found: dict[str, dict[str, Any]] = {
-        n: {
-            "state": "ended" if e.state == "invited" and e.over else e.state,
-            "fingerprint": e.fingerprint,
-            "received": e.received,
-            "sender": e.sender,
-        }
-        for n, e in entries(home).items()
-    }
-    lines = [f"{n}  {e['state']}" + (f"  {e['fingerprint']}" if e["fingerprint"] else "") for n, e in found.items()]
-    asking = [n for n, e in found.items() if e["state"] == "waiting"]
-    if asking:
-        lines.append(f"compare by telephone, then: polyclinic coordinator approve {folder} {asking[0]}")
-    _say({"requests": found}, json_, "\n".join(lines) or "nobody was invited yet")
-
-
-@app.command()
-def approve(
-    folder: Folder,
-    site: Annotated[str, typer.Argument(help="Name of a site that asks to join; or a request file (`--offline`).")],
-    fingerprint: Annotated[
-        str | None, typer.Option(help="What the site's owner read to you; refused if it differs.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needs --fingerprint.")] = False,
-    json_: Json = False,
-) -> None:
-    """Sign a site's certificate, after both people compared the fingerprint of its keys."""
-    from polyclinic.engines.flare import coordination
-    from polyclinic.engines.flare.coordinator import readmit
-    from polyclinic.engines.flare.enrolment import read_request
-    from polyclinic.engines.flare.folders import read_json
-    from polyclinic.errors import ConfigError
-
-    home = _home(folder)
-    file = Path(site) if site.endswith(".json") or "/" in site else None
-    made = read_request(read_json(file) if file is not None else coordination.waiting(home, site).request)
-    if yes and fingerprint is None:
-        raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
-    if not yes and fingerprint is None:
-        asked = f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?"
-        typer.confirm(asked, abort=True, err=json_)
-    before = read_json(home.sites).get(made.site, {}) if home.sites.exists() else {}
-    if file is not None:
-        path, mark = coordination.approve(home, file, fingerprint)
-        text = f"send this to {made.site}: {path}"
-    else:
-        path, mark = coordination.approve_site(home, site, fingerprint)
-        text = f"{site} is approved ({mark}); its `site join` receives the certificate by itself"
-    if before.get("revoked"):
-        readmit(home, made.site)
-    _say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, text)
-
-
-@app.command()
-def reject(
-    folder: Folder, site: Annotated[str, typer.Argument(help="Name of the site that asks.")], json_: Json = False
-) -> None:
-    """Reject a request to join, e.g. because the fingerprints differ; its invite ends."""
-    from polyclinic.engines.flare.coordination import reject as say_no
-
-    mark = say_no(_home(folder), site)
-    _say({"site": site, "rejected": mark}, json_, f"the request {mark} of {site} is rejected")
-
-
-@app.command()
-def roster(folder: Folder, json_: Json = False) -> None:
-    """Write the signed list of sites, for every owner to compare and pin (`site pin`)."""
-    from polyclinic.engines.flare.coordination import roster as write
-    from polyclinic.engines.flare.folders import read_json
-
-    path = write(_home(folder))
-    marks = read_json(path)["fingerprints"]
-    _say({"roster": str(path), "sites": marks}, json_, "\n".join([*(f"{n}  {m}" for n, m in marks.items()), str(path)]))
-
-
-@app.command()
-def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
-    """Revoke a site: it gets no message and no study, and cannot register again."""
-    from polyclinic.engines.flare.coordinator import revoke as out
-
-    out(_home(folder), name)
-    _say(
-        {"revoked": name},
-        json_,
-        f"{name} is revoked; its certificate stays valid for TLS until the authority is renewed",
-    )
 
 
 @app.command()
@@ -218,7 +46,7 @@ def start(
     from polyclinic.monitor.process import begin
     from polyclinic.study.service import MonitorRule
 
-    home = _home(folder)
+    home = home_of(folder)
     try:
         rule = MonitorRule(listen=monitor, notify=notify)
     except ValidationError as e:
@@ -229,7 +57,7 @@ def start(
     begin("coordinator", home.path, home.path, rule)
     more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
     more += " (that port was closed, and is open again)" if value["state"] == "reopened" else ""
-    _say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
+    say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
 
 
 @app.command()
@@ -238,11 +66,11 @@ def stop(folder: Folder, json_: Json = False) -> None:
     from polyclinic.engines.flare.coordinator import stop as end
     from polyclinic.monitor.process import finish
 
-    home = _home(folder)
+    home = home_of(folder)
     finish(home.path)
     value = end(home)
     more = f"; to be resumed: {', '.join(value['studies'])}" if value["studies"] else ""
-    _say(value, json_, f"coordinator stopped{more}" if value["ended"] else "the coordinator was not running")
+    say(value, json_, f"coordinator stopped{more}" if value["ended"] else "the coordinator was not running")
 
 
 @app.command()
@@ -250,7 +78,7 @@ def status(folder: Folder, json_: Json = False) -> None:
     """Who is connected, who is waited for, and how every study stands."""
     from polyclinic.engines.flare.coordinator import status as look
 
-    value = look(_home(folder))
+    value = look(home_of(folder))
     lines = [f"coordinator {value['state']} ({value['host']}:{value['port']})"]
     if value["state"] == "running" and value["joining"] == "closed":
         lines.append(f"the port for joining is closed: polyclinic coordinator start {folder} opens it again")
@@ -271,7 +99,7 @@ def status(folder: Folder, json_: Json = False) -> None:
             lines += [f"  {s['what']}"] if s.get("what") else []
             lines += [f"  - {f}" for f in s.get("faults", [])]
             lines.append(f"  go on: polyclinic coordinator resume {folder} {s['study']}")
-    _say(value, json_, "\n".join(lines))
+    say(value, json_, "\n".join(lines))
 
 
 def _seen(name: str, seconds: float | None) -> str:
@@ -299,7 +127,7 @@ def submit(
     from polyclinic.engines.flare.coordinator import need_running
     from polyclinic.study import Study
 
-    home, patience = _home(folder), _seconds(wait)
+    home, patience = home_of(folder), _seconds(wait)
     need_running(home)
     _run(home, sign_study(home, Study.read(study)), json_, patience)
 
@@ -314,7 +142,7 @@ def resume(
     """Go on with a study that was interrupted, to the same model."""
     from polyclinic.engines.flare.coordinator import need_running, order_of
 
-    home, patience = _home(folder), _seconds(wait)
+    home, patience = home_of(folder), _seconds(wait)
     order = order_of(home, study)
     need_running(home)
     _run(home, order, json_, patience)
@@ -360,7 +188,7 @@ def _run(home: Any, order: Any, json_: bool, wait: float | None = None) -> None:
                 value = look_on(home, order, wait, tell)
                 if value["state"] not in ("finished", "stopped", "failed"):
                     text = f"study {order.id}: {value['state']}; polyclinic coordinator status {home.path} says how far it is"
-                    _say({**value, "study": order.id, "run": str(home.run(order.id))}, json_, text)
+                    say({**value, "study": order.id, "run": str(home.run(order.id))}, json_, text)
                     return
     finish_run(home, order, value, json_)
 
@@ -389,7 +217,7 @@ def finish_run(home: Any, order: Any, value: dict[str, Any], json_: bool, engine
             *(f"  - {f}" for f in value.get("faults", [])),
             f"  {value.get('hint', '')}",
         ]
-    _say(out, json_, "\n".join(lines))
+    say(out, json_, "\n".join(lines))
     if code:
         raise typer.Exit(code)
 

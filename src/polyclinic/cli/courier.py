@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,7 +20,20 @@ Pace = Annotated[
     float,
     typer.Option("--pace", help="How slow the carrier is: real seconds in one second of the protocol.", min=0.1),
 ]
+Every = Annotated[float, typer.Option("--every", help="Seconds between two looks into the inbox.", min=0.01)]
+Resend = Annotated[
+    float | None,
+    typer.Option("--resend", help="Seconds after which a file without an answer is written again; default: 2 x pace."),
+]
 NODE = Path("node.toml")
+
+
+class Rhythm(NamedTuple):
+    """How slow the carrier is, in real seconds."""
+
+    pace: float
+    every: float
+    resend: float | None
 
 
 def _say(value: dict[str, Any], json_: bool, text: str) -> None:
@@ -55,6 +68,8 @@ def submit(
     inbox: Inbox,
     outbox: Outbox,
     pace: Pace = 60.0,
+    every: Every = 1.0,
+    resend: Resend = None,
     json_: Json = False,
 ) -> None:
     """Sign a study for all approved sites and run it through two folders; goes on until it has ended."""
@@ -62,7 +77,7 @@ def submit(
     from polyclinic.study import Study
 
     home = _home(folder)
-    _run(home, sign_study(home, Study.read(study)), inbox, outbox, pace, json_)
+    _run(home, sign_study(home, Study.read(study)), inbox, outbox, Rhythm(pace, every, resend), json_)
 
 
 @app.command()
@@ -72,13 +87,15 @@ def resume(
     inbox: Inbox,
     outbox: Outbox,
     pace: Pace = 60.0,
+    every: Every = 1.0,
+    resend: Resend = None,
     json_: Json = False,
 ) -> None:
     """Go on with a study that was interrupted, to the same model."""
     from polyclinic.engines.flare.coordinator import order_of
 
     home = _home(folder)
-    _run(home, order_of(home, study), inbox, outbox, pace, json_)
+    _run(home, order_of(home, study), inbox, outbox, Rhythm(pace, every, resend), json_)
 
 
 @app.command()
@@ -89,22 +106,22 @@ def status(
 ) -> None:
     """Who is awaited and since when, and what lies in the folders; exit code 5 while somebody is awaited."""
     from polyclinic.engines.courier.office import states
-    from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_json
+    from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
     from polyclinic.errors import ConfigError
 
     if (folder is None) == (node is None):
         raise ConfigError("give the coordinator's folder, or --node of a site")
     if node is not None:
-        from polyclinic.engines.courier.branch import branch_box
+        from polyclinic.engines.courier.branch import site_state
 
-        own = SiteFolder.of(node)
-        kept = own.path / "courier" / "state.json"
-        value: dict[str, Any] = {"site": own.node.name, **branch_box(own).waiting()}
-        value |= {"studies": read_json(kept)["studies"]} if kept.exists() else {"studies": []}
-        text = f"{own.node.name}: {value['to_be_carried']} files to be carried, {value['in_the_inbox']} in the inbox"
+        value = site_state(SiteFolder.of(node))
+        lines = [f"{value['site']}: the courier is {'at work' if value['state'] == 'running' else 'not running'}"]
+        lines += [f"  {value['to_be_carried']} files to be carried, {value['in_the_inbox']} in the inbox"]
+        lines += [f"  refused, because it was changed: {f}" for f in value["refused"]]
+        lines += [f"  {n} letters that {to} has not taken yet" for to, n in value["without_receipt"].items()]
         if "coordinator" not in value["cards"]:
-            text += "\nthe coordinator's card has not come: carry coordinator.card into the inbox"
-        _say(value, json_, text)
+            lines.append("  the coordinator's card has not come: carry coordinator.card into the inbox")
+        _say(value, json_, "\n".join(lines))
         return
     assert folder is not None
     found = states(CoordinatorFolder(folder))
@@ -151,7 +168,7 @@ def _home(path: Path) -> Any:
     return home
 
 
-def _run(home: Any, order: Any, inbox: Path, outbox: Path, pace: float, json_: bool) -> None:
+def _run(home: Any, order: Any, inbox: Path, outbox: Path, rhythm: Rhythm, json_: bool) -> None:
     from polyclinic.cli.coordinator import finish_run
     from polyclinic.engines.courier.office import run_by_courier
 
@@ -159,5 +176,5 @@ def _run(home: Any, order: Any, inbox: Path, outbox: Path, pace: float, json_: b
         typer.echo(
             f"study {order.id}: carry {outbox} to the sites and their files to {inbox}; courier status says who is awaited"
         )
-    value = run_by_courier(home, order, inbox, outbox, pace=pace)
+    value = run_by_courier(home, order, inbox, outbox, **rhythm._asdict())
     finish_run(home, order, value, json_, "courier")

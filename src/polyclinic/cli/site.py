@@ -108,6 +108,40 @@ def pin(
 
 
 @app.command()
+def renew(
+    node: NodeFile = NODE,
+    approval: Annotated[
+        Path | None, typer.Option(help="The new certificate as a file, which `coordinator renew` wrote.")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the coordinator's signature.", min=0.0)] = 900.0,
+    json_: Json = False,
+) -> None:
+    """Get a new certificate for this site's keys, also after the old one ended; keys, book, pins and studies stay."""
+    from polyclinic.engines.flare import need_flare
+
+    need_flare()
+    from polyclinic.engines.flare.processes import Recorded, alive
+    from polyclinic.engines.flare.renewal import renew as ask
+
+    folder = _folder(node)
+    until = ask(folder, approval)
+    if until is None and wait > 0:
+        if not json_:
+            typer.echo(f"asked; waiting for: polyclinic coordinator renew FOLDER {folder.node.name} ...")
+        until = ask(folder, wait=wait)
+    if until is None:
+        text = (
+            f"not signed yet (polyclinic coordinator renew FOLDER {folder.node.name}); the same command again goes on"
+        )
+        _say({"state": "waiting", "site": folder.node.name}, json_, text)
+        raise typer.Exit(5)
+    up = alive(Recorded.read(folder.pids / "client.json"))
+    text = f"{folder.node.name}: a new certificate, valid until {until:%Y-%m-%d}"
+    text += "; it is used from the next start on: polyclinic site stop, site start" if up else ""
+    _say({"state": "renewed", "site": folder.node.name, "until": f"{until:%Y-%m-%d}", "restart": up}, json_, text)
+
+
+@app.command()
 def leave(
     node: NodeFile = NODE,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

@@ -8,4 +8,5 @@ lost: what was not answered is sent again, what was answered before is answered 
     mailbox     inbox and outbox of one party: put, take, what was seen, what was refused
     office      the coordinator's end: carries a driver's asks
     branch      a hospital's end: answers them
+    letters     between hospitals, where a sum has no coordinator
 """

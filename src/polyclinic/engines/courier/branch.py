@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from polyclinic.engines.courier.letters import Letters
 from polyclinic.engines.courier.mailbox import Mailbox
-from polyclinic.engines.courier.parcel import Parcel, fresh_id, own_key
+from polyclinic.engines.courier.parcel import Parcel, own_key
 from polyclinic.engines.flare.admission import asked
-from polyclinic.engines.flare.folders import SiteFolder, append_event, private, read_json, write_json
+from polyclinic.engines.flare.folders import SiteFolder, append_event, at_work, private, read_json, write_json
 from polyclinic.engines.flare.retention import seconds
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
@@ -21,7 +22,7 @@ from polyclinic.federation.messages import Answer, Busy, Here, encode_answer
 from polyclinic.federation.order import COORDINATOR, read_order
 from polyclinic.federation.refusals import why_of
 
-__all__ = ["Branch", "branch_box"]
+__all__ = ["Branch", "branch_box", "site_state"]
 
 AT_ONCE: Final = 8  # asks of all studies that are worked on at a time
 
@@ -50,6 +51,22 @@ def branch_box(folder: SiteFolder) -> Mailbox:
     )
 
 
+def site_state(folder: SiteFolder) -> dict[str, Any]:
+    """How a site's courier stands, as another process sees it: what lies in its folders, whose cards came, what it last wrote."""
+    box = branch_box(folder)
+    box.look_for_cards()
+    kept = box.home / "state.json"
+    last = read_json(kept) if kept.exists() else {}
+    return {
+        "site": folder.node.name,
+        "state": "running" if at_work(box.home / "lock") else "stopped",
+        **box.waiting(),
+        "refused": last.get("refused", []),
+        "studies": last.get("studies", []),
+        "without_receipt": last.get("without_receipt", {}),
+    }
+
+
 class Patient(Worker):
     """A worker that says "busy" to nobody: that word would cost a whole trip of the carrier."""
 
@@ -72,13 +89,20 @@ class Branch:
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _answers: dict[str, Any] = field(default_factory=dict)  # study -> files of answers that may still lie in the outbox
 
+    def __post_init__(self) -> None:
+        rule = self.folder.node.courier
+        self.letters = Letters(self.box, self._writing, 60.0 if rule is None else rule.resend)
+
     def once(self) -> int:
         """Take what came; returns how many files were taken."""
         found = self.box.take()
         for p in found:
-            if p.kind == "post":
-                if p.study in self.workers:
-                    self.workers[p.study].put(p.data)
+            if p.kind == "receipt":
+                self.letters.arrived(p)
+            elif p.kind == "post":
+                worker = self._known(p.study)
+                if worker is not None and self.letters.take(p):
+                    worker.put(p.data)
             elif p.sender != COORDINATOR:
                 self.box.log(event="message refused", what=f"{p.kind} from {p.sender!r}, who is not the coordinator")
             elif p.kind == "order":
@@ -86,6 +110,7 @@ class Branch:
             elif p.kind == "ask":
                 self._ask(p)
         self._flying = {k: f for k, f in self._flying.items() if not f.done()}
+        self.letters.again()
         return len(found)
 
     def _order(self, p: Parcel) -> None:
@@ -95,7 +120,11 @@ class Branch:
             order = read_order(p.data.decode("ascii", "replace"), self.box.pinned[COORDINATOR])
             if order.digest != p.study:
                 raise MessageRefused("an order under another order's name")
-            self.workers[order.digest] = Patient(order, self.folder, partial(self._post, order.digest))
+            kept = private(self.folder.study(order.digest)) / "order.json"
+            write_json(
+                kept, {"order": order.encode()}
+            )  # before the first answer: the coordinator then sends it no more
+            self.workers[order.digest] = Patient(order, self.folder, partial(self.letters.send, order.digest))
         except PolyclinicError as e:
             self._refused[p.study] = encode_answer(Here("refused", why=why_of(e)))
             append_event(
@@ -112,7 +141,7 @@ class Branch:
         if study not in self.workers:
             order = next((o for o in asked(self.folder) if o.digest == study), None)
             if order is not None:
-                self.workers[study] = Patient(order, self.folder, partial(self._post, study))
+                self.workers[study] = Patient(order, self.folder, partial(self.letters.send, study))
         return self.workers.get(study)
 
     def _ask(self, p: Parcel) -> None:
@@ -132,10 +161,6 @@ class Branch:
             while len(old) > 4 * AT_ONCE:  # answered long ago; the coordinator asks again for what it has not got
                 self.box.withdraw(old.pop(0))
 
-    def _post(self, study: str, to: str, data: bytes) -> None:
-        with self._writing:
-            self.box.put(Parcel(self.box.me, to, "post", study, fresh_id(), data))
-
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Serve until stopped."""
         rule = self.folder.node.courier
@@ -146,6 +171,7 @@ class Branch:
             self.once()
             if time.monotonic() - looked > 5.0:
                 looked = time.monotonic()
-                write_json(self.box.home / "state.json", {**self.box.waiting(), "studies": sorted(self.workers)})
+                now = {"studies": sorted(self.workers), "without_receipt": self.letters.unreceipted()}
+                write_json(self.box.home / "state.json", {**self.box.waiting(), **now})
                 self.box.forget_sent(seconds(self.folder.node.site.resume_for) or float("inf"))
             time.sleep(rule.every)

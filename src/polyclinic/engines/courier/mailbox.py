@@ -128,6 +128,12 @@ class Mailbox:
             raise MessageRefused("its name does not fit what is inside")
         return found
 
+    def look_for_cards(self) -> None:
+        """Read the cards that came; takes nothing."""
+        for path in sorted(self.inbox.glob("*.card")):
+            if (card := CARD.fullmatch(path.name)) is not None:
+                self._card(path, card[1])
+
     def _card(self, path: Path, name: str) -> None:
         if name in self.cards or name == self.me or name not in self.pinned or path.name in self._refused:
             return

@@ -31,8 +31,8 @@ __all__ = ["Half", "Parcel", "card_of", "open_parcel", "own_key", "read_card", "
 MARK: Final = b"PCF1"
 HEAD: Final = 12 + 32
 LIMIT: Final = wire.LIMIT + 16 * 2**20  # bytes of one file
-Kind = Literal["order", "ask", "answer", "post"]
-KINDS: Final = ("order", "ask", "answer", "post")
+Kind = Literal["order", "ask", "answer", "post", "receipt"]
+KINDS: Final = ("order", "ask", "answer", "post", "receipt")
 CARD: Final = "polyclinic courier card 1"
 SIGNED: Final = "polyclinic courier 1"
 

@@ -38,7 +38,10 @@ SKEW: Final = 300.0  # seconds: certificates hold from five minutes before they 
 REMARK: Final = 30.0  # seconds of skew worth a remark
 OPENING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface, empty SETTINGS
 RENEW: Final = (
-    "ask the coordinator for a new invite (polyclinic coordinator invite), then: polyclinic site leave, site join"
+    "polyclinic site renew, and the coordinator: polyclinic coordinator renew FOLDER SITE; keys, book and pins stay"
+)
+RETURN: Final = (
+    "ask the coordinator for a new invite (polyclinic coordinator invite), then: polyclinic site join INVITE"
 )
 
 
@@ -230,7 +233,7 @@ def membership(answer: Callable[[], Answer], coordinator: str, name: str, key: b
             "membership", "warning", text, "polyclinic coordinator start opens it; studies do not need it"
         ), None
     if said.status == 403:
-        todo = f"ask the coordinator why (polyclinic coordinator status); to come back: {RENEW}"
+        todo = f"ask the coordinator why (polyclinic coordinator status); to come back: {RETURN}"
         return Probe(
             "membership", "fault", "the coordinator has revoked this site, or does not know it", todo, exit=5
         ), said
@@ -244,7 +247,7 @@ def membership(answer: Callable[[], Answer], coordinator: str, name: str, key: b
         return Probe("membership", "fault", text, "has the federation been founded anew? Then join anew", exit=5), said
     if body["sites"].get(name) != key.hex():
         text = f"the coordinator lists no {name!r} with this site's key: it has been revoked, or joined elsewhere"
-        return Probe("membership", "fault", text, RENEW, exit=5), said
+        return Probe("membership", "fault", text, RETURN, exit=5), said
     return Probe("membership", "ok", f"{name} is one of {len(body['sites'])} sites on the signed roster"), said
 
 

@@ -38,6 +38,7 @@ class Entry:
     request: Mapping[str, Any] | None = None
     received: float | None = None
     sender: str = ""
+    renewal: float | None = None  # since when the site asks for a new certificate
 
     @property
     def over(self) -> bool:

@@ -87,7 +87,7 @@ def coordinator_probes(folder: CoordinatorFolder) -> list[Probe]:
     """All probes of a coordinator: its files, its name, and its own port as a site meets it."""
     settings = folder.read_settings()
     host, port = str(settings["host"]), int(settings["port"])
-    renew = "found the federation anew (polyclinic coordinator init); the sites join anew"
+    renew = f"polyclinic coordinator renew {folder.path}, then coordinator stop and start; the sites notice nothing"
     server = certificate(Papers.of(folder.server / "startup", "server"), host, todo=renew)
     found = [
         *_versions([("nvflare", "nvflare")]),

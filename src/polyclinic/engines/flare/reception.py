@@ -1,6 +1,7 @@
 """Where sites ask to join: a small TLS port of the coordinator, and a site's way to it.
 
     POST /join     secret of the invite and the request -> waiting, approved (with the approval), or refused
+    POST /renew    signed by a site that has joined -> its new certificate, once a person has signed one
     POST /roster   with the certificate of a site that has joined -> the signed list of sites
 
 The site trusts the authority of its invite and nobody else. Everything is bounded: bytes, seconds, connections at a time,
@@ -156,6 +157,10 @@ class _Counter(BaseHTTPRequestHandler):
             sender = str(self.client_address[0])
             if self.path == "/join":
                 status, answer = invitation.ask(self.server.folder, value, sender)
+            elif self.path == "/renew":
+                from polyclinic.engines.flare.renewal import hand_out
+
+                status, answer = hand_out(self.server.folder, value)
             elif self.path == "/roster":
                 status, answer = self._roster()
             if answer.get("state") == "refused":
@@ -236,7 +241,7 @@ def _why(e: Exception) -> str:
     return str(getattr(e, "strerror", None) or (e if isinstance(e, OSError) else type(e).__name__))
 
 
-_BY_HAND: Final = {"/join": "join --offline", "/roster": "pin roster.json"}
+_BY_HAND: Final = {"/join": "join --offline", "/roster": "pin roster.json", "/renew": "renew --approval FILE"}
 _REMEDY: Final = {
     403: "ask the coordinator for a new invite (polyclinic coordinator invite)",
     409: "if that was not you, somebody else has your invite: tell the coordinator (coordinator invite makes a new one)",

@@ -1,0 +1,106 @@
+"""The courier as it is used: every hospital, the coordinator and a hostile carrier are processes of their own; no socket."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
+sys.path.insert(0, str(Path(__file__).parent))
+
+from courier_hosts import Hosts, told, until
+from flare_federation import same
+
+from polyclinic.privacy.owner import ledger_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PRIVACY = "[privacy]\nepsilon = 4.0\ndelta = 1e-6\n"
+STUDIES = {
+    "trip": ('name = "trip"\nrank = 3\nrounds = 3\naggregation = "masked"', ""),
+    "dpem": ('name = "dpem"\nrank = 3\nrounds = 2\naggregation = "masked"', PRIVACY),
+    "subspace": ('name = "trip"\nrank = 3\nrounds = 2\naggregation = "subspace"', ""),
+}
+
+
+def _study(hosts: Hosts, kind: str, seed: int) -> tuple[str, Path]:
+    name = f"{kind}-{seed}-MARKERSTUDY"
+    method, tail = STUDIES[kind]
+    return name, hosts.study(name, method, tail)
+
+
+def _checked(hosts: Hosts, kind: str, name: str, path: Path, said: tuple[int, dict, str]) -> None:
+    code, value, trouble = said
+    assert code == 0, (code, value, trouble)
+    order = hosts.order(value["study"])
+    reference = hosts.in_process(path, noise=kind == "dpem")
+    assert same(hosts.outcome(order).public, reference.public)
+    for s in hosts.sites.values():  # each release was paid for once, whatever came twice
+        charged = ledger_of(s.node).charges(study=name)
+        assert len({(c.number, c.release) for c in charged}) == len(reference.releases)
+    lying = hosts.lying()
+    assert len(lying) > 20
+    text = b"".join(p.read_bytes() for p in lying)
+    for marker in (b"MARKERSTUDY", b"DR00", b"diagnosis", b"drug", b"north-"):
+        assert marker not in text, marker
+    assert all("MARKER" not in p.name for p in lying)
+    changed = set(json.loads((hosts.root / "changed.json").read_text()))
+    assert hosts.refused(order) <= changed  # nothing honest was refused
+    assert changed - hosts.refused(order) <= {p.name for p in lying}, "a changed file was taken"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["trip", "dpem"])
+def test_a_hostile_carrier_between_processes_changes_no_bit(tmp_path, kind, seed):
+    hosts = Hosts(tmp_path)
+    name, path = _study(hosts, kind, seed)
+    with hosts.carried(seed, 0.2, change=0.05):
+        said = hosts.ended(hosts.submit(path))
+    faults = json.loads((hosts.root / "carrier.json").read_text())
+    assert all(n > 0 for n in faults.values()), faults
+    _checked(hosts, kind, name, path, said)
+    print(faults, "changed:", len(json.loads((hosts.root / "changed.json").read_text())))
+
+
+def test_letters_between_sites_come_through_too(tmp_path):
+    """``subspace``: no coordinator adds; what sites write to each other is sent again until its receipt comes."""
+    hosts = Hosts(tmp_path)
+    name, path = _study(hosts, "subspace", 1)
+    with hosts.carried(1, 0.2, change=0.05):
+        said = hosts.ended(hosts.submit(path))
+    _checked(hosts, "subspace", name, path, said)
+
+
+@pytest.mark.parametrize("kind", ["trip", "dpem"])
+def test_a_site_is_awaited_killed_and_started_again(tmp_path, kind):
+    hosts = Hosts(tmp_path)
+    name, path = _study(hosts, kind, 4)
+    home, north = hosts.coordinator.path, hosts.sites["north"]
+
+    def awaited(who: set[str]) -> bool:
+        code, text = told("courier", "status", home, "--json")
+        studies = json.loads(text)["studies"] if code in (0, 5) else []
+        return code == 5 and who <= set(studies[0].get("awaited", {}))
+
+    with hosts.carried(4, 0.1, start=False):
+        submitted = hosts.submit(path)
+        assert until(lambda: awaited({"east", "north", "south"}), 60)
+        assert "the courier is not running" in told("courier", "status", "--node", north.node_path)[1]
+        for name_ in hosts.sites:
+            hosts.start(name_)
+        (run,) = (home / "runs").iterdir()
+        assert until(lambda: (run / "state.ckpt").exists() or submitted.poll() is not None, 120)
+        assert submitted.poll() is None, hosts.ended(submitted)
+        hosts.kill("north")
+        assert until(lambda: awaited({"north"}), 60)
+        code, text = told("courier", "status", "--node", north.node_path)
+        assert code == 0
+        assert "the courier is not running" in text
+        assert "card has not come" not in text
+        hosts.start("north")
+        assert until(lambda: "is at work" in told("courier", "status", "--node", north.node_path)[1], 60)
+        said = hosts.ended(submitted)
+    _checked(hosts, kind, name, path, said)
