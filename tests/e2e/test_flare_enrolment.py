@@ -25,6 +25,7 @@ from polyclinic.engines.flare import coordination, coordinator, invitation, memb
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json, write_json
 from polyclinic.engines.flare.processes import alive, end, free_port, port_open, recorded, wait_for
 from polyclinic.errors import PeerLost, PolicyRefusal
+from polyclinic.federation.envelope import digest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -520,3 +521,31 @@ def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path):
         assert membership.send(site, wait=0.0) == "joined"
     finally:
         end(recorded(folder.pids))
+
+
+def test_a_certificate_is_renewed_for_the_same_keys_and_nobody_elses(home, capsys):
+    """North joined above; its certificate is taken away, as after its end, and it still can ask: its own key signs."""
+    site = SiteFolder.of(node_of(home, "north"))
+    kit = site.workspace / "startup"
+    secrets = {p: p.read_bytes() for p in (*site.path.rglob("*.key"), site.pins)}
+    old = (kit / "client.crt").read_bytes()
+    code, said = command(capsys, "site", "renew", "--node", site.node_path, "--wait", 0)
+    assert (code, said["state"]) == (5, "waiting")
+    assert command(capsys, "coordinator", "requests", home.path)[1]["requests"]["north"]["asks_for_new_certificate"]
+    assert (kit / "client.crt").read_bytes() == old
+    time.sleep(1.1)  # ends are whole seconds
+    code, made = command(capsys, "coordinator", "renew", home.path, "north")
+    assert (code, made["renewed"]) == (0, "north")
+    (kit / "client.crt").write_text("nothing")
+    code, said = command(capsys, "site", "renew", "--node", site.node_path, "--wait", 0)
+    assert (code, said["state"], said["until"]) == (0, "renewed", made["until"])
+    assert (kit / "client.crt").read_bytes() not in (old, b"nothing")
+    assert {p: p.read_bytes() for p in secrets} == secrets
+    code, said = command(capsys, "site", "renew", "--node", site.node_path, "--approval", made["approval"])
+    assert code == 2  # it is the one that is here
+    assert "not later" in said["what"]
+    thief = SiteFolder.of(node_of(home, "isle"))  # it has joined, and asks for another's
+    body = {"kind": "polyclinic renewal", "site": "north", "ends": 0}
+    with pytest.raises(PolicyRefusal, match="only a site that has joined"):
+        reception.call(thief.read_invite(), "/renew", {**body, "signature": thief.identity().sign(digest(body)).hex()})
+    assert command(capsys, "coordinator", "renew", home.path, "nobody")[0] == 2
