@@ -13,6 +13,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare")
@@ -20,13 +21,14 @@ pytest.importorskip("prometheus_client")
 
 from polyclinic.engines.flare import folders
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
-from polyclinic.engines.flare.processes import free_port, port_open
+from polyclinic.engines.flare.processes import Recorded, free_port, port_open
 from polyclinic.errors import ConfigError
 from polyclinic.monitor.metrics import exposition
 from polyclinic.monitor.notice import Notices
 from polyclinic.monitor.process import begin, finish
-from polyclinic.monitor.serve import Watch, server
-from polyclinic.monitor.snapshot import Budget, Snapshot, StudyState, site_snapshot
+from polyclinic.monitor.serve import Board, server
+from polyclinic.monitor.snapshot import Budget, Snapshot, StudyState, _study, site_snapshot
+from polyclinic.monitor.watch import Watch
 from polyclinic.privacy.accountant import Gaussian
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.owner import ledger_of
@@ -86,8 +88,8 @@ def _get(url: str) -> tuple[int, str]:
 def serving():
     made = []
 
-    def start(watch: Watch) -> str:
-        s = server(watch, f"127.0.0.1:{free_port()}")
+    def start(board: Board) -> str:
+        s = server(board, f"127.0.0.1:{free_port()}")
         threading.Thread(target=s.serve_forever, daemon=True).start()
         made.append(s)
         return f"http://127.0.0.1:{s.server_address[1]}"
@@ -107,8 +109,9 @@ def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving):
             time.sleep(5)
         return replace(state["now"], at=time.time())
 
-    watch = Watch(look, every=1.0)
-    base = serving(watch)
+    board = Board(1.0)
+    watch = Watch(look, 1.0, show=board.show)
+    base = serving(board)
     assert _get(base + "/health")[0] == 503  # not looked at yet
     watch.once()
     code, text = _get(base + "/health")
@@ -131,19 +134,28 @@ def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving):
 
 
 def test_a_look_that_is_old_or_fails_is_not_health():
-    watch = Watch(lambda: replace(GOOD, at=time.time() - 120), every=1.0)
-    watch.once()
-    code, body = watch.health()
+    board = Board(1.0)
+    Watch(lambda: replace(GOOD, at=time.time() - 120), 1.0, show=board.show).once()
+    code, body = board.health()
     assert code == 503
     assert "the last look was" in body["faults"][0]
+    Watch(lambda: replace(GOOD, at=time.time()), 1.0, show=board.show).once()
+    assert board.health()[0] == 200
 
     def broken() -> Snapshot:
         raise OSError(28, "No space left on device")
 
-    bad = Watch(broken, every=1.0)
-    bad.once()
-    assert bad.health()[0] == 503
-    assert "No space left" in bad.health()[1]["faults"][0]
+    Watch(broken, 1.0, show=board.show).once()
+    assert board.health()[0] == 503
+    assert "No space left" in board.health()[1]["faults"][0]
+    assert b"polyclinic_study_round" in board.metrics()  # the last figures stay, with the time of their look
+
+
+def test_bytes_of_a_study_that_runs_are_those_of_its_rounds(tmp_path):
+    for n, up in ((1, 100), (2, 40), (2, 50)):  # the second round was done again after a kill
+        append_event(tmp_path / "progress.jsonl", kind="round", round=n, figures={"bytes_up": up, "bytes_down": 2 * up})
+    found = _study(tmp_path, {"study": "icu-1", "state": "running", "round": 2})
+    assert (found.bytes_up, found.bytes_down) == (150, 300)
 
 
 def test_a_site_that_has_not_joined_is_no_health_and_its_budget_is_known(tmp_path):
@@ -202,6 +214,18 @@ def test_the_process_opens_its_port_and_without_the_section_none(tmp_path):
         code, body = _get(f"http://127.0.0.1:{port}/health")
         assert code == 503
         assert json.loads(body)["state"] == "not joined"
+        (looker,) = psutil.Process(Recorded.read(folder.path / "monitor" / "process.json").pid).children()
+        looker.kill()  # who looks may die: the answer says so, and another one looks
+        seen = set()
+        end = time.monotonic() + 60
+        while not {"ended", "again"} <= seen:
+            assert time.monotonic() < end, seen
+            body = _get(f"http://127.0.0.1:{port}/health")[1]
+            if "has ended" in body:
+                seen.add("ended")
+            elif seen:
+                seen.add("again")
+            time.sleep(0.05)
     finally:
         assert finish(folder.path)
     assert not port_open("127.0.0.1", port)

@@ -10,9 +10,7 @@ from polyclinic import __version__
 from polyclinic.errors import ConfigError
 from polyclinic.monitor.snapshot import STATES, Snapshot
 
-__all__ = ["CONTENT", "exposition", "need_client"]
-
-CONTENT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+__all__ = ["exposition", "need_client"]
 
 
 def need_client() -> None:

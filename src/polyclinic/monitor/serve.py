@@ -1,84 +1,64 @@
-"""``python -m polyclinic.monitor.serve site|coordinator PATH LISTEN NOTIFY EVERY``: a process of its own.
+"""``python -m polyclinic.monitor.serve site|coordinator PATH LISTEN NOTIFY EVERY``: a small process that answers at once.
 
-It looks at the node every few seconds, and answers from what it last saw: a monitoring system is never kept waiting by a
-coordinator that is silent, and a study never by a monitoring system.
+Another process looks at the node (``watch``) and writes what it saw into a pipe; this one keeps the last page and nothing else. So a
+monitoring system is never kept waiting by a silent coordinator or by the accounting of a budget, and a study never by a monitoring system.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, append_event
-from polyclinic.monitor.metrics import CONTENT, exposition, need_client
-from polyclinic.monitor.notice import Notices
-from polyclinic.monitor.snapshot import Snapshot, coordinator_snapshot, site_snapshot
+from polyclinic.monitor.page import Page
 from polyclinic.study.service import address
 
-__all__ = ["Watch", "server"]
+__all__ = ["Board", "server"]
+
+CONTENT: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class Watch:
-    """The last snapshot, looked at anew in a thread.
+class Board:
+    """The last page.
 
     Parameters
     ----------
-    look
-        Makes a snapshot.
     every
-        Seconds between two looks; a snapshot older than four times this and a minute is no longer believed.
+        Seconds between two looks; a page older than four times this and a minute is no longer believed.
     """
 
-    def __init__(self, look: Callable[[], Snapshot], every: float, notices: Notices | None = None) -> None:
-        self.look, self.every, self.notices = look, every, notices
-        self.last: Snapshot | None = None
-        self.trouble = "not looked at yet"
-        self.render: Callable[[Snapshot], bytes] | None = None  # set where pages are served
-        self._page: bytes | None = None  # written when the node is looked at, not when somebody asks
+    def __init__(self, every: float) -> None:
+        self.every = every
+        self.page = Page.trouble("not looked at yet")
 
-    def once(self) -> None:
-        """Look, and tell what is new."""
-        try:
-            found = self.look()
-            self._page = self.render(found) if self.render is not None else None
-            self.last, self.trouble = found, ""
-            if self.notices is not None:
-                self.notices.look(self.last)
-        except Exception as e:  # whatever is wrong with the node, the monitor goes on saying so
-            self.trouble = f"{type(e).__name__}: {e}"
-
-    def run(self) -> None:
-        """Look for ever."""
-        while True:
-            self.once()
-            time.sleep(self.every)
+    def show(self, page: Page) -> None:
+        """Keep a page. After a look that failed the metrics of the one before stay: a gap would hide when it began."""
+        if page.metrics is None and self.page.metrics is not None:
+            page = Page(page.code, page.health, self.page.metrics, page.at)
+        self.page = page
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """Code and body of ``/health``."""
-        s = self.last
-        if s is None or self.trouble:
-            return 503, {"status": "fault", "faults": [self.trouble]}
-        body = s.health()
-        old = time.time() - s.at
+        p = self.page
+        old = time.time() - p.at
         if old > 4 * self.every + 60:
-            return 503, {**body, "status": "fault", "faults": [f"the last look was {old:.0f} s ago", *body["faults"]]}
-        return (200 if s.healthy else 503), body
+            faults = [f"the last look was {old:.0f} s ago", *p.health.get("faults", ())]
+            return 503, {**p.health, "status": "fault", "faults": faults}
+        return p.code, p.health
 
     def metrics(self) -> bytes | None:
         """The text of ``/metrics``; None before the first look."""
-        return self._page
+        return None if self.page.metrics is None else self.page.metrics.encode()
 
 
-def server(watch: Watch, listen: str) -> ThreadingHTTPServer:
+def server(board: Board, listen: str) -> ThreadingHTTPServer:
     """An HTTP server with two pages, both read-only."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -89,10 +69,10 @@ def server(watch: Watch, listen: str) -> ThreadingHTTPServer:
             """The two pages."""
             path = self.path.partition("?")[0]
             if path == "/health":
-                code, body = watch.health()
+                code, body = board.health()
                 self._send(code, "application/json", json.dumps(body).encode())
             elif path == "/metrics":
-                text = watch.metrics()
+                text = board.metrics()
                 self._send(503 if text is None else 200, CONTENT, text or b"# EOF\n")
             else:
                 self._send(404, "application/json", b'{"pages": ["/health", "/metrics"]}')
@@ -109,36 +89,40 @@ def server(watch: Watch, listen: str) -> ThreadingHTTPServer:
             """A look at the health is no news."""
 
     host, port = address(listen)
-    watch.render = exposition
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
+        request_queue_size = 64
 
     return Server((host, port), Handler)
 
 
+def follow(board: Board, argv: list[str]) -> None:
+    """Keep a looking process going, and its pages on the board."""
+    while True:
+        looker = subprocess.Popen(
+            [sys.executable, "-m", "polyclinic.monitor.watch", *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert looker.stdout is not None
+        for line in looker.stdout:
+            board.show(Page.decode(line))
+        board.show(Page.trouble(f"the process that looks has ended (code {looker.wait()}); it is started again"))
+        time.sleep(board.every)
+
+
 def main(kind: str, path: str, listen: str, notify: str, every: float) -> None:
-    """Watch and serve until ended."""
+    """Serve until ended; without an address: look and tell only."""
     os.umask(0o077)
-    folder: SiteFolder | CoordinatorFolder
-    look: Callable[[], Snapshot]
-    if kind == "site":
-        folder = SiteFolder.of(Path(path))
-        look = partial(site_snapshot, folder)
-    else:
-        folder = CoordinatorFolder(Path(path))
-        look = partial(coordinator_snapshot, folder)
-    notices = Notices(notify, folder.path / "told.json", folder.events) if notify else None
-    watch = Watch(look, every, notices)
     if not listen:
-        watch.run()
+        from polyclinic.monitor.watch import watch_of
+
+        watch_of(kind, path, notify, every, None).run()
         return
-    need_client()
-    made = server(watch, listen)
-    sys.setswitchinterval(0.001)  # an answer does not wait for a look
-    append_event(folder.events, event="monitor", listen=listen)
-    threading.Thread(target=watch.run, daemon=True).start()
+    board = Board(every)
+    made = server(board, listen)
+    threading.Thread(target=follow, args=(board, [kind, path, notify, str(every)]), daemon=True).start()
+    gc.freeze()
     made.serve_forever()
 
 

@@ -158,6 +158,12 @@ def _study(run: Path, s: Mapping[str, Any]) -> StudyState:
     figures: dict[str, Any] = {}
     if (run / "metrics.json").is_file():
         figures = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    else:  # while it runs: what the rounds so far wrote down, a round that was done twice once
+        rounds = {
+            e["round"]: e["figures"] for e in read_events(run / "progress.jsonl") if "bytes_up" in e.get("figures", {})
+        }
+        if rounds:
+            figures = {k: sum(float(f[k]) for f in rounds.values()) for k in ("bytes_up", "bytes_down")}
     return StudyState(
         str(s["study"]), str(s["state"]), int(s["round"]), 0, figures.get("bytes_up"), figures.get("bytes_down"), waits
     )
