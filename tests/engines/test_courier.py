@@ -150,6 +150,36 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, t
     assert kept.stat().st_mode & 0o077 == 0
 
 
+def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two, tmp_path):
+    """However much of it had come, and however often it was looked at; a wrong one is named, and a right one heals it."""
+    said = []
+    box = Mailbox(
+        "coordinator",
+        *two["coordinator"],
+        tmp_path / "in",
+        tmp_path / "out",
+        tmp_path / "home",
+        {"north": two["north"][0].public},
+        lambda **e: said.append(e),
+    )
+    card = card_of(*two["north"])
+    for size in range(len(card)):
+        (tmp_path / "in" / "north.card").write_bytes(card[:size])
+        box.take()
+        assert not box.knows("north")
+    assert said == []
+    other = card_of(Identity.generate("north"), two["north"][1])
+    (tmp_path / "in" / "north.card").write_bytes(other)
+    box.take()
+    box.take()
+    box.take()
+    assert [e["file"] for e in said] == ["north.card"]
+    (tmp_path / "in" / "north.card").write_bytes(card)
+    box.take()
+    assert box.knows("north")
+    assert box.waiting()["refused"] == []
+
+
 # ---- whole studies
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -26,6 +27,7 @@ __all__ = ["Mailbox", "shown"]
 NAME: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([0-9a-f]{32})\.pcf")
 CARD: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.card")
 KEPT: Final = 4096  # names that are remembered
+HALF: Final = 7 * 86_400.0  # seconds after which a half-written file is removed
 
 
 @dataclass
@@ -57,6 +59,9 @@ class Mailbox:
     cards: dict[str, bytes] = field(default_factory=dict)
     _seen: dict[str, None] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
+    _doubtful: dict[str, bytes] = field(
+        default_factory=dict
+    )  # cards that could not be believed, as they were last seen
 
     def __post_init__(self) -> None:
         for place in (self.inbox, self.outbox):
@@ -107,8 +112,9 @@ class Mailbox:
                 continue
             try:
                 found.append(self._opened(path, named[2], named[3]))
-            except Half:
-                continue  # it may become whole; its sender sends it again otherwise
+            except Half:  # it may become whole; its sender sends it again otherwise
+                self._clear(path)
+                continue
             except FileNotFoundError:
                 continue
             except MessageRefused as e:
@@ -128,6 +134,12 @@ class Mailbox:
             raise MessageRefused("its name does not fit what is inside")
         return found
 
+    def _clear(self, path: Path) -> None:
+        """A file that stayed half for so long was sent again under another name."""
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > HALF:
+                path.unlink()
+
     def look_for_cards(self) -> None:
         """Read the cards that came; takes nothing."""
         for path in sorted(self.inbox.glob("*.card")):
@@ -135,17 +147,21 @@ class Mailbox:
                 self._card(path, card[1])
 
     def _card(self, path: Path, name: str) -> None:
-        if name in self.cards or name == self.me or name not in self.pinned or path.name in self._refused:
+        """Read a card. One that cannot be believed may be half-written: it is read again whenever it has changed, and named once it stays."""
+        if name in self.cards or name == self.me or name not in self.pinned:
             return
         try:
-            self.cards[name] = read_card(path.read_bytes(), name, self.pinned[name])
+            data = path.read_bytes()
+            self.cards[name] = read_card(data, name, self.pinned[name])
+            self._refused.discard(path.name)
         except FileNotFoundError:
             return
         except MessageRefused as e:
-            if path.stat().st_size < 64:  # half-written
-                return
-            self._refused.add(path.name)
-            self.log(event="message refused", file=path.name, what=e.what)
+            if self._doubtful.get(name) != data[:4096]:
+                self._doubtful[name] = data[:4096]
+            elif path.name not in self._refused:
+                self._refused.add(path.name)
+                self.log(event="message refused", file=path.name, what=e.what)
 
     def _remember(self, name: str) -> None:
         self._seen[name] = None
