@@ -135,6 +135,9 @@ def test_a_plain_sum_between_hosts_shows_no_small_sites_gram() -> None:
     outcome = fold.run()
     assert outcome.public.start.kind == "random" and "plain sum between hosts" in outcome.public.start.reason
     gram = GramStart((70, 84), 3, seed=0)
+    apart = StartPublic("gram", "cells", diagonal=np.ones(64), patients_summed=1200.0, apart=True)
+    assert gram.step(apart).patients == 1024, "the door refuses what would be seen by itself"
+    assert gram.step(replace(apart, apart=False)).patients == 0
     forced = StartPublic("gram", "cells", diagonal=np.ones(64), patients_summed=1200.0, shown=True)
     with pytest.raises(PolicyRefusal, match="600 patients"):
         gram.contribute(gram.step(forced), sites[0], sites[0].counts(), forced, 1.0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, PolicyRefusal
+from polyclinic.federation.sums import facts_of
 from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, epsilon, gaussian_mu
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
@@ -178,6 +179,27 @@ def test_a_refused_study_gives_back_what_was_set_aside(tmp_path):
     with pytest.raises(PolicyRefusal):
         door.admit("s", "dpem", Privacy(1.0), 3, 10)
     assert "o" not in ledger.tally.open
+
+
+@pytest.mark.parametrize("how", ["sum", "gather"])
+@pytest.mark.parametrize(
+    ("patients", "adder", "leaves"), [(1023, "plain", False), (1024, "plain", True), (5, "masked", True)]
+)
+def test_values_that_must_be_of_many_patients_are_not_shown_of_few(tmp_path, how, patients, adder, leaves):
+    """The Gram's second moments: at least 16 patients a cell where anybody sees a site's own."""
+    ledger = Ledger(tmp_path / "l.jsonl")
+    door = Door("n", policy=Policy(allow_gather=True), ledger=ledger)
+    door.admit("s", "sumals", None, 3, patients)
+    cells = Step(0, "cells", {"x": (3,)}, bound=9.0, how=how, patients=1024)
+    leaves = leaves and (how == "sum" or patients >= 1024)
+    count = ledger.count
+    if leaves:
+        door.release(cells, Contribution({"x": np.ones(3)}), by=facts_of(adder))
+        return
+    with pytest.raises(PolicyRefusal, match="1,024 patients") as e:
+        door.release(cells, Contribution({"x": np.ones(3)}), by=facts_of(adder))
+    assert f"{patients:,} " not in str(e.value), "how many there are is not told"
+    assert ledger.count == count
 
 
 # ---- the book

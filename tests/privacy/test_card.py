@@ -167,6 +167,44 @@ def test_a_method_without_facts_says_that_nobody_looked():
     assert from_lines(MethodFacts(), Happened.of("trip", [Release(0, steps[0])])).attacks == ("no attack was studied",)
 
 
+def exact(*names: str) -> list[Step]:
+    return [Step(n, name, {"x": (3,)}, bound=9.0) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("method", ["trip", "sumals"])
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (("setup", "warm", "sweep"), False),
+        (("setup", "energies", "cells", "lift"), True),
+        (("setup", "energies", "cells+1"), True),  # repeated with a wider window
+        (("2/setup", "2/cells"), True),  # of another start
+        (("cells+sweep",), True),  # beside another method
+        (("sweep+cells",), True),
+        (("cellsize",), False),
+    ],
+)
+def test_an_attack_on_a_step_is_listed_where_the_step_ran(method, names, listed):
+    card = make_card(method, exact(*names), aggregation="masked")
+    assert any("64 cells" in a for a in card.attacks) == listed
+    assert any("presence" in a for a in card.attacks), "those on any exact sum stay"
+
+
+def test_a_vocabulary_that_was_paid_for_does_not_hide_the_attacks_on_exact_sums():
+    paid = Step(0, "vocabulary", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0)
+    bare = make_card("sumals", exact("setup", "cells"), aggregation="masked")
+    card = make_card("sumals", [paid, *exact("setup", "cells")], aggregation="masked", privacy=Privacy(1.0))
+    assert card.attacks == bare.attacks != ()
+    assert card.epsilon is None
+
+
+def test_noise_on_some_steps_lists_the_attacks_on_both():
+    steps = [*entry(), *exact("factors")]
+    attacks = make_card("dpfact", steps, privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0)).attacks
+    assert any("saddle" in a for a in attacks)
+    assert any("exact totals" in a for a in attacks)
+
+
 def test_codes_that_were_paid_for_elsewhere_are_not_called_formal():
     axes = (Axis("procedure", vocabulary="public"), Axis("diagnosis", vocabulary="paid"))
     card = make_card("dpem", private(), axes=axes, privacy=Privacy(1.0))

@@ -19,6 +19,7 @@ GRAM: Final = Attack(
     "sum",
     "who knows a whole record and thousands of others tells from the exact second moments of 64 cells whether it was counted: "
     "AUC .62 (claims) and .75 (intensive care) among 1,000 patients, .61 and .62 among 2,000, .52 (claims) among 4,000",
+    step="cells",
 )
 START: Final = {
     "energies*": StepMeaning("squared counts, for each of 64 public groups of codes and for each code", RARE),

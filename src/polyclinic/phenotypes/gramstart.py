@@ -124,6 +124,8 @@ class StartPublic:
         How often the coming sum was repeated because a part of it lay outside its window.
     shown
         Contributions are seen one by one outside their sites (plain sums between hosts).
+    apart
+        The sites are hosts of their own: each one's door refuses a Gram of few patients that would be seen by itself.
     spare
         A coarse model of more phenotypes (and its A'A, and what it explains), for a search where the structure turns out weak.
     """
@@ -138,6 +140,7 @@ class StartPublic:
     proposed: int = 0
     patients_summed: float = 0.0
     shown: bool = False
+    apart: bool = False
     sites: tuple[str, ...] = ()
     unit: float = 1.0
     rows: Array | None = None
@@ -261,7 +264,8 @@ class GramStart:
         if start.stage == "audition":
             return Step(0, "audition", {"errors": (len(self.candidates(start)),)}, bound=4.0, counts=False)
         name = start.stage + (f"+{start.wider}" if start.wider else "")
-        return self.packing(start).step(0, name, counts=start.stage != "energies")
+        alone = self.least if start.stage == "cells" and start.apart else 0
+        return self.packing(start).step(0, name, counts=start.stage != "energies", patients=alone)
 
     def candidates(self, start: StartPublic) -> list[tuple[Array, ...]]:
         """Models of the asked rank within the lifted one; a function of public values."""

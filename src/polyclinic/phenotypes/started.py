@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Pri, Setting
-from polyclinic.federation.sums import kind_of
+from polyclinic.federation.sums import facts_of, kind_of
 from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams
 from polyclinic.phenotypes.gramstart import STARTS, GramStart, StartPublic
 from polyclinic.phenotypes.start import start as random_start
@@ -136,9 +136,9 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         factors = tuple(random_start(setting.shape, rank, p.seed))
         if reason:
             return StartPublic("random", reason=reason), factors
-        return StartPublic(
-            "gram", sites=setting.sites, shown=not setting.together and p.aggregation == "plain"
-        ), factors
+        apart = not setting.together
+        shown = apart and facts_of(p.aggregation).reveals == "each"
+        return StartPublic("gram", sites=setting.sites, shown=shown, apart=apart), factors
 
     def _hindrance(self) -> str:
         """Why a Gram may not be taken; empty if it may."""

@@ -20,7 +20,7 @@ from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge, events_for
 from polyclinic.privacy.facts import MethodFacts, SumFacts
-from polyclinic.privacy.happened import Happened
+from polyclinic.privacy.happened import VOCABULARY, Happened
 from polyclinic.privacy.mechanism import NOT_PRIVATE
 from polyclinic.privacy.release import Adjacency
 
@@ -191,7 +191,7 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
         aggregation=", ".join(s.name for s in sums) or "plain",
         releases=happened.releases,
         saw=_saw(lines, sums),
-        attacks=facts.known(each=each, exact=not paid),
+        attacks=_known(facts, lines, each),
         reasons=(*_lost(happened), *_differ(happened)),
         books=_books(happened),
     )
@@ -255,6 +255,14 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
         reasons=(*reasons, *base.reasons),
         attacks=() if formal else base.attacks,
     )
+
+
+def _known(facts: MethodFacts, lines: Sequence[Charge], each: bool) -> tuple[str, ...]:
+    """What was shown to work on the steps that ran, with and without noise; sizes and scores alone were not attacked."""
+    model = [c for c in lines if c.counts and c.step != VOCABULARY] or list(lines)
+    exact = [c.step for c in model if not c.paid]
+    noisy = any(c.paid for c in model)
+    return facts.known(each=each, exact=bool(exact) or not noisy, noisy=noisy, ran=exact if lines else None)
 
 
 def central_card(method: str) -> Card:

@@ -15,14 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
-import numpy as np
-
-from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
+from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accountant import Event, Unbounded
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import versions
 from polyclinic.privacy.facts import PLAIN, MethodFacts, SumFacts
-from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, together
+from polyclinic.privacy.grid import NoiseScale, check_grid, event_of, noise_scale, together
 from polyclinic.privacy.ledger import Charge, Ledger
 from polyclinic.privacy.lines import Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise, add_noise
@@ -68,6 +66,7 @@ class Door:
 
     Examples
     --------
+    >>> import numpy as np
     >>> step = Step(1, "counts", {"x": (2,)}, bound=100.0, sensitivity=1.0, multiplier=10.0)
     >>> door = Door("north")
     >>> out = door.release(step, Contribution({"x": np.array([3.0, 4.0])}), share=1.0)
@@ -100,6 +99,7 @@ class Door:
         self.aggregation = ""
         self.facts = MethodFacts()  # of the method that runs: the words an owner reads
         self.max_sites = 1
+        self.patients: int | None = None  # here; known once the study was admitted
         self.cohort = cohort
         self.wait = wait
         self.run, self.resumed = run, resumed
@@ -144,6 +144,7 @@ class Door:
         """
         self.study, self.method, self.aggregation = study, method, aggregation
         self.max_sites = 1 if privacy is None else privacy.max_sites_per_patient
+        self.patients = patients
         if self.policy is None:
             return
         if not self._run:
@@ -269,6 +270,7 @@ class Door:
             raise ConfigError(f"share {share!r} of the noise is outside 0..1")
         if step.how == "gather":
             share = 1.0  # seen by itself, so it must carry all the noise itself
+        self._check_alone(step, by)
         step = self._step(step)
         digest = release_digest(step, share, mine)
         id, stored = self.store.find(self._name(step, number), digest)
@@ -285,7 +287,7 @@ class Door:
             return self._reviewed(id, step, share, by, stored)
 
         scale = noise_scale(step, share)
-        self._check_grid(step, mine)
+        check_grid(step, mine, self.site)
         if self.ledger.paid(self._run, id):
             return self._reviewed(id, step, share, by, self._finished(id, step, digest))
         noisy = add_noise(self.noise, mine, math.sqrt(share) * scale.sd, scale.grid)
@@ -294,6 +296,18 @@ class Door:
         self._pay(self._charge(step, attempt, event, scale, share, by, number, id, noisy))
         self.store.keep(id, step, digest, noisy)
         return self._reviewed(id, step, share, by, noisy)
+
+    def _check_alone(self, step: Step, by: SumFacts) -> None:
+        """Some values may be seen by themselves only where they are of many patients."""
+        shown = step.how == "gather" or by.reveals == "each"
+        if shown and self.patients is not None and self.patients < step.patients:
+            raise PolicyRefusal(
+                f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: not released",
+                faults=[
+                    f"{by.name!r} shows this site's own values, which must be of {step.patients:,} patients at least"
+                ],
+                hint="aggregation = 'masked', or start = 'random'",
+            )
 
     def _pay(self, charge: Charge) -> None:
         """Check the owner's rules and write the line, as one: no other study can come in between."""
@@ -342,16 +356,6 @@ class Door:
             bytes=release_digest(step, 1.0, noisy),
             versions=versions(),
         )
-
-    def _check_grid(self, step: Step, mine: Contribution) -> None:
-        if step.grid is None:
-            return
-        off = [k for k, v in mine.arrays.items() if (np.rint(v / step.grid) * step.grid != v).any()]
-        if off:
-            raise ProtocolMismatch(
-                f"site {self.site!r}, round {step.round}, step {step.name!r}: contribution refused",
-                faults=[f"{k}: not whole multiples of the announced grid {step.grid:g}" for k in off],
-            )
 
     # ---- stored bytes and review
 

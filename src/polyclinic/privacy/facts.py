@@ -6,7 +6,7 @@ taken for one that was studied: without facts a card says "no attack was studied
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -54,11 +54,12 @@ class Attack:
     """An attack that was shown to work, with the size at which it did.
 
     ``against``: ``"each"`` needs single exact contributions, ``"sum"`` works on exact totals too, ``"noise"`` on releases
-    with the method's own noise.
+    with the method's own noise. ``step``: the step it works on, as in ``MethodFacts.steps``; empty: any.
     """
 
     against: Against
     text: str
+    step: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,15 @@ class MethodFacts:
         >>> MethodFacts(steps={"lloyd-*": StepMeaning("sums of records")}).meaning("lloyd-0-1").what
         'sums of records'
         """
-        if "+" in step:  # several methods side by side in one sum
-            parts = [self.meaning(p) for p in step.split("+")]
-            known = [p for p in parts if p is not None]
-            if len(known) < len(parts):
-                return None
-            return StepMeaning("; ".join(p.what for p in known), "; ".join(p.could_tell for p in known if p.could_tell))
-        name = step.rpartition("/")[2]  # "2/sweep": the same step of another start
-        found = self.steps.get(step) or self.steps.get(name)
-        starred = (m for k, m in self.steps.items() if k.endswith("*") and name.startswith(k[:-1]))
-        return found or next(starred, None)
+        parts = [self._meaning(name) for name in step_names(step)]
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts):
+            return None
+        return StepMeaning("; ".join(p.what for p in known), "; ".join(p.could_tell for p in known if p.could_tell))
+
+    def _meaning(self, name: str) -> StepMeaning | None:
+        found = self.steps.get(name)
+        return found or next((m for k, m in self.steps.items() if is_step(name, k)), None)
 
     @classmethod
     def joined(cls, parts: Sequence[MethodFacts]) -> MethodFacts:
@@ -122,16 +122,51 @@ class MethodFacts:
             {k: m for p in reversed(parts) for k, m in p.steps.items()},
         )
 
-    def known(self, *, each: bool, exact: bool) -> tuple[str, ...]:
+    def known(
+        self, *, each: bool, exact: bool, noisy: bool | None = None, ran: Iterable[str] | None = None
+    ) -> tuple[str, ...]:
         """The attacks that apply to how contributions were added and whether noise was; said so where nobody looked.
+
+        Parameters
+        ----------
+        each
+            Whether somebody saw single contributions.
+        exact
+            Whether values left without noise.
+        noisy
+            Whether values left with noise; None: where none left without.
+        ran
+            Steps that left without noise; None: not known, so all.
 
         >>> MethodFacts().known(each=True, exact=True)
         ('no attack was studied',)
         """
         if self.attacks is None:
             return (UNSTUDIED,)
-        works = {"noise"} if not exact else {"sum", "each"} if each else {"sum"}
-        return tuple(a.text for a in self.attacks if a.against in works)
+        works = ({"sum"} if exact else set()) | ({"each"} if exact and each else set())
+        works |= {"noise"} if (not exact if noisy is None else noisy) else set()
+        names = None if ran is None else {n for step in ran for n in step_names(step)}
+        return tuple(
+            a.text
+            for a in self.attacks
+            if a.against in works
+            and (not a.step or names is None or a.against == "noise" or any(is_step(n, a.step) for n in names))
+        )
+
+
+def step_names(step: str) -> tuple[str, ...]:
+    """The names in a step's: of several methods side by side (``a+b``), without its start (``2/sweep``) or try (``cells+1``).
+
+    >>> step_names("2/cells+1"), step_names("pca+lloyd-0")
+    (('cells',), ('pca', 'lloyd-0'))
+    """
+    first, *others = (part.rpartition("/")[2] for part in step.split("+"))
+    return (first, *(n for n in others if not n.isdigit()))
+
+
+def is_step(name: str, pattern: str) -> bool:
+    """Whether a name is a pattern's: the same, or beginning so where the pattern ends in ``*``."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 UNSTUDIED: Final = "no attack was studied"

@@ -22,11 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from polyclinic.errors import ConfigError
-from polyclinic.privacy.accountant import Event, Gaussian, Unbounded, gaussian_mu
-from polyclinic.privacy.release import Step
+import numpy as np
 
-__all__ = ["NoiseScale", "event_of", "noise_scale", "on_grid", "together"]
+from polyclinic.errors import ConfigError, ProtocolMismatch
+from polyclinic.privacy.accountant import Event, Gaussian, Unbounded, gaussian_mu
+from polyclinic.privacy.release import Contribution, Step
+
+__all__ = ["NoiseScale", "check_grid", "event_of", "noise_scale", "on_grid", "together"]
 
 EXACT: Final = 2.0**53  # whole numbers up to here are exact in float64
 LEAST: Final = 8.0  # grid steps of noise in a share, below which the lemma is not used
@@ -94,6 +96,18 @@ def on_grid(step: Step, share: float) -> Step:
     if step.grid is None or not step.noise_sd > 0:
         return step
     return replace(step, grid=noise_scale(step, share).grid)
+
+
+def check_grid(step: Step, mine: Contribution, site: str) -> None:
+    """Refuse values that are not whole multiples of the grid that was announced."""
+    if step.grid is None:
+        return
+    off = [k for k, v in mine.arrays.items() if (np.rint(v / step.grid) * step.grid != v).any()]
+    if off:
+        raise ProtocolMismatch(
+            f"site {site!r}, round {step.round}, step {step.name!r}: contribution refused",
+            faults=[f"{k}: not whole multiples of the announced grid {step.grid:g}" for k in off],
+        )
 
 
 def event_of(step: Step, also: Sequence[Event] = ()) -> Event:

@@ -57,6 +57,8 @@ class Step:
         Arrays of a model step that are scores and not the model (left out of ``payload_bytes_up``).
     sites_per_patient
         At how many sites one patient may appear: the total moves, and the noise grows, by that factor.
+    patients
+        Of how many patients the values must be at least, where another party sees a site's own; 0: of any number.
     """
 
     round: int
@@ -73,6 +75,7 @@ class Step:
     counts: bool = True
     asides: tuple[str, ...] = ()
     sites_per_patient: int = 1
+    patients: int = 0
 
     @property
     def noise_sd(self) -> float:

@@ -57,7 +57,7 @@ def in_words(step: Step, share: float, by: SumFacts, facts: MethodFacts) -> list
         lines.append("noise: none")
         if meaning is not None and meaning.could_tell:
             lines.append(f"could tell: {meaning.could_tell}")
-        for attack in facts.known(each=shown or by.reveals == "each", exact=True):
+        for attack in facts.known(each=shown or by.reveals == "each", exact=True, ran=[step.name]):
             lines.append(f"shown to work: {attack}" if facts.attacks is not None else attack)
     return lines
 
