@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from tests.gossip import gossip
 from polyclinic.engines.flare import coordination, membership
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json
+from polyclinic.engines.flare.result import read_certified, read_model, write_outcome
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolicyRefusal, PolyclinicError
@@ -150,6 +152,12 @@ def test_what_goes_down_is_the_total_and_a_new_process_goes_on_in_the_middle(wor
     assert _same(outcome.public, world.reference(path).public)
     certificate = read_json(world.coordinator.run(order.id) / "certificate.json")
     assert set(certificate["votes"]) == set(world.sites)
+    write_outcome(world.coordinator.run(order.id), outcome)
+    card = read_model(world.coordinator.run(order.id), order).privacy_
+    assert card.agreement == "3 of 3 sites signed the end of the run; each sum was agreed on before the next"
+    lies = {**certificate, "votes": {**certificate["votes"], "east": certificate["votes"]["north"]}}
+    (world.coordinator.run(order.id) / "certificate.json").write_text(json.dumps(lies))
+    assert read_certified(world.coordinator.run(order.id)).sites == ("north", "south"), "a vote is its own site's"
     assert not (world.coordinator.run(order.id) / "totals").exists()
 
 
@@ -429,6 +437,10 @@ def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world):
         assert all(np.isfinite(f).all() for f in outcome.public.factors)
         up = outcome.traffic.by_site
         assert up["south"]["payload_bytes_up"] < up["north"]["payload_bytes_up"]
+        write_outcome(world.coordinator.run(order.id), outcome)
+        card = read_model(world.coordinator.run(order.id), order).privacy_
+        assert "asynchronous (a contribution might be 2 sums old" in card.agreement
+        assert "checked at the end only" in str(card)
     finally:
         world.slow = {}
         for site in world.sites.values():

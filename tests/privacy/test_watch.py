@@ -262,6 +262,54 @@ def test_a_coordinator_flags_a_shorter_book_and_a_rewritten_one(witnessed, tmp_p
     assert {known.head.hash, "ee" * 32} <= {k.head.hash for k in Witness(keep.path).about("north")}
 
 
+def _another_book(p: Party, n: int) -> Known:
+    path = p.folder / f"other{n}.jsonl"
+    Ledger(path, site=p.name).charge(Charge("icu", "dpem", 1, "x", 0, Gaussian(10.0)))
+    head = Ledger(path, site=p.name).head
+    return Known(head, p.key.sign(vouch_words(head.key)).hex())
+
+
+def test_new_books_do_not_push_out_a_head_that_was_kept(witnessed, tmp_path):
+    """Who has a site's identity shows book after book, so that others forget the one in which much was spent."""
+    p, witness = witnessed["north"], Witness(witnessed["south"].folder / "witness.json")
+    before = witness.about("north")
+    said = [witness.keep("north", _another_book(p, n)) for n in range(12)]
+    assert set(before) <= set(witness.about("north"))
+    assert not any(said[:7])
+    assert all("not witnessed" in x for x in said[7:])
+    for f in p.folder.glob("l.jsonl*"):
+        f.unlink()
+    p.charge(1)
+    second = Round(witnessed, tmp_path)
+    second.gossip()
+    with pytest.raises(LedgerError, match="no release may leave"):
+        second.take("north")
+
+
+def test_a_rewritten_book_of_another_site_is_in_the_log_once(witnessed, tmp_path):
+    p, log = witnessed["north"], []
+    head = Ledger(p.book, site="north").head
+    key = BookKey.of(p.folder / "l.jsonl.key", make=False)
+    bare = replace(head, hash="0" * 64, signature="")
+    fork = Known(replace(bare, signature=key.sign(bare.signed_words()).hex()), p.key.sign(vouch_words(head.key)).hex())
+    keys = {n: x.public for n, x in witnessed.items()}
+    south = witnessed["south"]
+    watch = Watch(
+        "south",
+        "o",
+        keys,
+        Witness(south.folder / "witness.json"),
+        Ledger(south.book),
+        south.key.sign,
+        log=lambda **e: log.append(e),
+    )
+    for _ in range(2):
+        watch.hear(json.dumps({"known": {"north": [fork.plain()], "south": []}}).encode())
+    assert len(log) == 1
+    assert (log[0]["event"], log[0]["site"]) == ("book", "north")
+    assert "rewritten" in log[0]["reasons"][0]
+
+
 @pytest.mark.parametrize("name", ["cut", "delete", "rewrite", "delete_with_key"])
 def test_after_recovery_the_site_goes_on_and_pays_what_was_lost(witnessed, tmp_path, name):
     north = witnessed["north"]

@@ -57,6 +57,7 @@ from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.plain import Plain, contribution_of
 from polyclinic.federation.totals import Totals
 from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.happened import Certified
 from polyclinic.privacy.head import Head, heads_of
 from polyclinic.privacy.studybook import StudyBook
 from polyclinic.privacy.watch import Relay
@@ -204,6 +205,7 @@ class Driver:
         self._steps: dict[int, Step] = {}  # asynchronous: of the sums that a contribution may still belong to
         self._news: list[tuple[str, Ask, Answer]] = []
         self._signed: tuple[StudyBook, ...] = ()  # what sites signed of their books
+        self._certified: Certified | None = None  # who signed the end
         self._shown = 0  # peers: the round that was told last
         self._conductor: Conductor | None = None
         self._now, self._serial, self._run_id = 0.0, 0, secrets.token_hex(6)
@@ -803,6 +805,8 @@ class Driver:
             if count_votes({s: d.vote}, keys, order.digest, c.number, c.chain) == 1
         }
         end = {"order": order.digest, "sums": c.number, "chain": c.chain.hex(), "votes": votes, "needed": order.least}
+        end |= {"sites": len(order.sites), "staleness": order.staleness}
+        self._certified = Certified(tuple(sorted(votes)), len(order.sites), order.least, order.staleness)
         self._write("certificate.json", end)
         books = {s: d.book for s, d in sorted(done.items()) if d.book}  # the card is made from them
         self._signed = StudyBook.several(books, keys, order.digest)
@@ -836,7 +840,7 @@ class Driver:
         seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
         noise, heads = "; ".join(sorted(self._noise)), dict(sorted(self.heads.items()))
         known = (c.history, c.traffic, c.setting, tuple(c.releases), seconds, noise)
-        return Outcome(c.public, {}, {}, *known, heads=heads, books=self._signed)
+        return Outcome(c.public, {}, {}, *known, heads=heads, books=self._signed, certified=self._certified)
 
 
 def drive(driver: Driver, ask: Callable[[str, bytes], bytes | None], now: float = 0.0) -> Outcome:

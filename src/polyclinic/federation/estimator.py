@@ -217,6 +217,7 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
             axes=outcome.setting.axes,
             asked=self.params.privacy,
             books=outcome.books,
+            certified=outcome.certified,
             sites=outcome.setting.sites,
             noise=outcome.noise,
         )

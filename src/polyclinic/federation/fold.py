@@ -39,6 +39,7 @@ from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.accountant import gaussian_mu
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import on_grid
+from polyclinic.privacy.happened import Certified
 from polyclinic.privacy.head import Head
 from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.studybook import StudyBook
@@ -93,6 +94,7 @@ class Outcome:
     ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
     heads: Mapping[str, Head] = field(default_factory=dict)  # of the sites' books when it had ended; between hosts
     books: tuple[StudyBook, ...] = ()  # between hosts: what each site signed of its book
+    certified: Certified | None = None  # between hosts: who signed the end of the run
 
 
 def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:

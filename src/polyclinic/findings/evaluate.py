@@ -311,6 +311,7 @@ def findings_card(facts: Any, outcome: RunOutcome, asked: Privacy | None, model:
         asked=asked,
         noise=outcome.noise,
         books=outcome.books,
+        certified=outcome.certified,
         sites=outcome.setting.sites,
     )
     card = make_card(facts, happened)

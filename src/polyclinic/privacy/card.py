@@ -59,6 +59,8 @@ class Card:
         What each party saw.
     books
         Between hosts: which sites signed what their books say of this study.
+    agreement
+        Between hosts: how many sites signed the end of the run, and when agreement was checked.
     """
 
     method: str
@@ -78,6 +80,7 @@ class Card:
     attacks: tuple[str, ...] = ()
     audit: Mapping[str, Any] | None = None
     books: str = ""
+    agreement: str = ""
 
     @property
     def tight(self) -> float | None:
@@ -124,6 +127,7 @@ class Card:
             ("releases", str(self.releases)),
             ("added by", self.aggregation),
             ("books", self.books),
+            ("agreement", self.agreement),
             *[("but", r) for r in self.reasons],
             *[("assumption", a) for a in self.assumptions],
             *[(f"{who} saw", what) for who, what in self.saw.items()],
@@ -194,6 +198,7 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
         attacks=_known(facts, lines, each),
         reasons=(*_lost(happened), *_differ(happened)),
         books=_books(happened),
+        agreement="" if happened.certified is None else str(happened.certified),
     )
     if not paid:
         return _without_noise(base, sums, happened.asked)

@@ -15,9 +15,40 @@ from polyclinic.privacy.release import Release
 from polyclinic.privacy.studybook import StudyBook
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Happened"]
+__all__ = ["Certified", "Happened"]
 
 VOCABULARY = "vocabulary"  # step in which codes are chosen from noisy counts
+
+
+@dataclass(frozen=True)
+class Certified:
+    """Who signed the end of a run between hosts: the same sums, in the same order, with the same totals.
+
+    Attributes
+    ----------
+    sites
+        Those that signed.
+    of
+        How many took part.
+    needed
+        How many had to sign.
+    staleness
+        Asynchronous: how many sums a contribution might be old; None: every sum was agreed on before the next.
+    """
+
+    sites: tuple[str, ...]
+    of: int
+    needed: int
+    staleness: int | None = None
+
+    def __str__(self) -> str:
+        signed = f"{len(self.sites)} of {self.of} sites signed"
+        if len(self.sites) < self.needed:
+            return f"NOT certified: {signed} the end of the run, {self.needed} had to"
+        if self.staleness is None:
+            return f"{signed} the end of the run; each sum was agreed on before the next"
+        behind = f"a contribution might be {self.staleness} sums old, the order of arrival decided"
+        return f"asynchronous ({behind}): agreement was checked at the end only, where {signed}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +81,7 @@ class Happened:
     signed: tuple[str, ...] | None = None  # between hosts: sites that signed what their book says; None: in one process
     unsigned: tuple[str, ...] = ()  # sites that did not: of them what every site books is counted
     differ: tuple[str, ...] = ()  # sites whose signed book lacks a sum that they took part in
+    certified: Certified | None = None  # between hosts: who signed the end
 
     def with_starts(self, others: Sequence[Happened]) -> Happened:
         """Of a run that was chosen among several starts: all of them were released."""
@@ -97,6 +129,7 @@ class Happened:
         noise: str = "",
         books: Sequence[StudyBook] = (),
         sites: Sequence[str] = (),
+        certified: Certified | None = None,
     ) -> Happened:
         """From the books' own lines; between hosts from what each site signed of its book (``books``).
 
@@ -138,6 +171,7 @@ class Happened:
             signed,
             tuple(sorted(unsigned)),
             tuple(sorted(differ)),
+            certified,
         )
 
 

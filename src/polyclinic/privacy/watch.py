@@ -87,6 +87,8 @@ class Watch:
         Its own book.
     sign
         By its identity.
+    log
+        Where a rewritten book of another site is reported, once.
     """
 
     def __init__(
@@ -97,7 +99,9 @@ class Watch:
         witness: Witness,
         ledger: Ledger,
         sign: Callable[[bytes], bytes],
+        log: Callable[..., object] | None = None,
     ) -> None:
+        self._log = log
         self.me, self.order, self.keys = me, order, dict(keys)
         self.witness, self.ledger, self._sign = witness, ledger, sign
         self.fresh = secrets.token_hex(16)
@@ -120,8 +124,10 @@ class Watch:
                         continue
                     if site == self.me:
                         self._mine.append(k)
-                    elif flag := self.witness.keep(site, k):
+                    elif (flag := self.witness.keep(site, k)) and flag not in self.flags:
                         self.flags = sorted({*self.flags, flag})
+                        if self._log is not None:
+                            self._log(event="book", site=site, reasons=[flag])
             for seen in _several(Seen.read, value.get("seen")):
                 if seen.about == self.me and seen.fresh == self.fresh and seen.holds(self.order, self.keys):
                     self._told[seen.by] = seen

@@ -21,7 +21,7 @@ from polyclinic.privacy.head import Head, verifier
 
 __all__ = ["Known", "Witness", "vouch_words"]
 
-BOOKS: Final = 8  # of one site that are kept; a site begins another one only after it lost its key
+BOOKS: Final = 8  # of one site that are kept, the first ones; a site begins another one only after it lost its key
 
 
 def vouch_words(key: str) -> bytes:
@@ -89,8 +89,8 @@ class Witness:
             books = self._books.setdefault(site, {})
             book, news = books.get(known.head.book), False
             if book is None:
-                while len(books) >= BOOKS:
-                    del books[next(iter(books))]
+                if len(books) >= BOOKS:  # a head that was kept is never given up: new books could push it out
+                    return f"site {site!r} shows a further book, and {BOOKS} of it are known: this one is not witnessed"
                 book, news = _Book(known), True
                 books[known.head.book] = book
             if known.head.count == book.newest.head.count and known.head.hash != book.newest.head.hash:

@@ -10,14 +10,16 @@ from typing import Any
 from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import private, read_json
 from polyclinic.federation import wire
+from polyclinic.federation.certificate import count_votes
 from polyclinic.federation.fold import Outcome, setting_from
 from polyclinic.federation.order import Order
 from polyclinic.federation.protocol import Method, Release
 from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.happened import Certified
 from polyclinic.privacy.head import heads_of
 from polyclinic.privacy.studybook import StudyBook
 
-__all__ = ["read_books", "read_model", "read_outcome", "write_outcome"]
+__all__ = ["read_books", "read_certified", "read_model", "read_outcome", "write_outcome"]
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> Path:
@@ -57,6 +59,7 @@ def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
         str(value["noise"]),
         heads=heads_of(value.get("heads")),
         books=read_books(folder),
+        certified=read_certified(folder),
     )
 
 
@@ -67,6 +70,19 @@ def read_books(folder: Path) -> tuple[StudyBook, ...]:
     value = read_json(folder / "books.json")
     keys = {s: bytes.fromhex(k) for s, k in value["keys"].items()}
     return StudyBook.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))
+
+
+def read_certified(folder: Path) -> Certified | None:
+    """Who signed the end of a run; only signatures that hold count. None in a folder of an earlier version."""
+    path = folder / "certificate.json"
+    value = read_json(path) if path.exists() else {}
+    if "sites" not in value or not (folder / "books.json").exists():
+        return None
+    keys = {s: bytes.fromhex(k) for s, k in read_json(folder / "books.json")["keys"].items()}
+    sums, chain = int(value["sums"]), bytes.fromhex(value["chain"])
+    votes = {s: bytes.fromhex(v) for s, v in value["votes"].items()}
+    held = tuple(s for s, v in sorted(votes.items()) if count_votes({s: v}, keys, value["order"], sums, chain) == 1)
+    return Certified(held, int(value["sites"]), int(value["needed"]), value["staleness"])
 
 
 def read_model(folder: Path, order: Order) -> Any:

@@ -61,7 +61,9 @@ class Worker:
             log=partial(append_event, folder.events),
             run=self._run,
             aligner=None if order.alignment is None else SiteAligner(order, identity, most),
-            watch=Watch(identity.name, order.digest, keys, known, book, identity.sign),
+            watch=Watch(
+                identity.name, order.digest, keys, known, book, identity.sign, log=partial(append_event, folder.events)
+            ),
             ended=lambda: drop_data(home),
         )
         self.loaded = self._pool.submit(self._open)
