@@ -65,7 +65,7 @@ def planted(patients: int, seed: int) -> tuple[list[pc.Site], tuple[np.ndarray, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [40, 41, 42])
 def test_dpem_finds_planted_onsets(seed: int) -> None:
     sites, truth = planted(20_000, seed)
     m = pc.DPEM(rank=8, privacy=pc.Privacy(2, 1e-6), aggregation="masked", seed=seed).fit(sites)
