@@ -216,17 +216,17 @@ def test_bic_chooses_the_planted_number():
         choose_components(sites, privacy=pc.Privacy(epsilon=1.0), radius=10.0)
 
 
-def test_missing_values_of_all_sites_are_named_at_once():
+def test_infinite_values_of_all_sites_are_named_at_once():
     sites, x = network()
     bad = x[:4].copy()
-    bad[0, 1] = bad[2, 1] = np.nan
+    bad[0, 1] = bad[2, 1] = -np.inf
     worse = x[:4].copy()
     worse[3, 0] = np.inf
     with pytest.raises(DataError) as e:
         pc.GaussianMixture(n_components=2).fit([*sites, pc.Site("x", features=bad), pc.Site("y", features=worse)])
     assert e.value.faults == (
-        "site 'x': feature 1: 2 missing or infinite value(s)",
-        "site 'y': feature 0: 1 missing or infinite value(s)",
+        "site 'x': feature 1: 2 infinite value(s)",
+        "site 'y': feature 0: 1 infinite value(s)",
     )
 
 

@@ -73,15 +73,21 @@ def whole(triangle: Array, d: int) -> Array:
     return square
 
 
-def complete(site: Site, radius: float | None = None) -> Array:
-    """The site's records, or an error that counts missing (and too large) values per feature."""
+def complete(site: Site, radius: float | None = None, *, gaps: bool = False) -> Array:
+    """The site's records, or an error that counts missing (and too large) values per feature.
+
+    ``gaps``: values may be missing (NaN), but not infinite.
+    """
     X = site.matrix()
-    missing = np.count_nonzero(~np.isfinite(X), axis=0)
+    missing = np.count_nonzero(np.isinf(X) if gaps else ~np.isfinite(X), axis=0)
     called = (
         [f"feature {j}" for j in range(X.shape[1])] if site.columns is None else [f"column {c!r}" for c in site.columns]
     )
-    faults = [f"{called[j]}: {c} missing or infinite value(s)" for j, c in enumerate(missing) if c]
+    what = "infinite" if gaps else "missing or infinite"
+    faults = [f"{called[j]}: {c} {what} value(s)" for j, c in enumerate(missing) if c]
     hint = "fill in or drop missing values first; this method does not guess them"
+    if gaps:
+        hint = "leave them empty (NaN): values missing at random are allowed here"
     if radius is not None and not faults:
         large = np.count_nonzero(np.abs(X) > radius, axis=0)
         faults = [f"{called[j]}: {c} value(s) beyond the public radius {radius:g}" for j, c in enumerate(large) if c]
@@ -131,7 +137,9 @@ class Moments:
     """What is public about the patients so far.
 
     ``stage`` counts the sums taken; ``n`` patients; ``mean`` and ``unit`` (d,) the centre and unit of the next sum;
-    ``second`` the covariance in those units once the last sum is taken (d(d+1)/2,) or its diagonal (d,).
+    ``second`` the covariance in those units once the last sum is taken (d(d+1)/2,) or its diagonal (d,). ``known`` (d,) patients
+    whose value is there, or None where all must be: then means and variances are those of the values that are there, and
+    correlations those of records filled in with the centre.
     """
 
     stage: int
@@ -139,11 +147,18 @@ class Moments:
     mean: Array
     unit: Array
     second: Array
+    known: Array | None = None
 
     @classmethod
-    def begin(cls, d: int, radius: float, *, crossed: bool = True) -> Moments:
-        """Nothing is known but the radius."""
-        return cls(0, 0.0, np.zeros(d), np.full(d, float(radius)), np.zeros(d * (d + 1) // 2 if crossed else d))
+    def begin(cls, d: int, radius: float, *, crossed: bool = True, gaps: bool = False) -> Moments:
+        """Nothing is known but the radius; ``gaps``: values may be missing."""
+        second = np.zeros(d * (d + 1) // 2 if crossed else d)
+        return cls(0, 0.0, np.zeros(d), np.full(d, float(radius)), second, np.zeros(d) if gaps else None)
+
+    @property
+    def gaps(self) -> bool:
+        """Some value is missing, somewhere."""
+        return self.known is not None and bool((self.known < self.n).any())
 
     @property
     def done(self) -> bool:
@@ -154,7 +169,8 @@ class Moments:
         """The next sum."""
         d = len(self.mean)
         if self.stage == 0:
-            return Step(0, "count", {"n": (1,)}, bound=float(max_patients), counts=False)
+            asked: dict[str, tuple[int, ...]] = {"n": (1,)} if self.known is None else {"n": (1,), "known": (d,)}
+            return Step(0, "count", asked, bound=float(max_patients), counts=False)
         name, n = f"zoom-{self.stage}", max(self.n, 1.0)
         if self.stage <= ZOOMS:
             reach = n if self.stage == 1 else 2 * n  # |x - m'| <= |x - m| + |m' - m|, and the second is at most s'
@@ -170,12 +186,15 @@ class Moments:
     def contribute(self, X: Array) -> Contribution:
         """One site's part."""
         if self.stage == 0:
-            return Contribution({"n": np.array([float(len(X))])})
+            there = {} if self.known is None else {"known": np.count_nonzero(~np.isnan(X), axis=0).astype(float)}
+            return Contribution({"n": np.array([float(len(X))]), **there})
         d = len(self.mean)
         rows = max(256, (1 << 18) // (8 * d))
         first, other = np.zeros(d), np.zeros(d if self.stage <= ZOOMS or len(self.second) == d else (d, d))
         for start in range(0, len(X), rows):
             z = (X[start : start + rows] - self.mean) / self.unit
+            if self.gaps:
+                z = np.where(np.isnan(z), 0.0, z)
             first += z.sum(0)
             if self.stage <= ZOOMS:
                 other += np.abs(z).sum(0)
@@ -189,8 +208,9 @@ class Moments:
         """What the sum tells."""
         stage = self.stage + 1
         if self.stage == 0:
-            return replace(self, stage=stage, n=float(np.rint(total.arrays["n"][0])))
-        n = max(self.n, 1.0)
+            known = None if self.known is None else np.rint(total.arrays["known"])
+            return replace(self, stage=stage, n=float(np.rint(total.arrays["n"][0])), known=known)
+        n: Any = max(self.n, 1.0) if not self.gaps else np.maximum(np.asarray(self.known), 1.0)
         move = total.arrays["first"] / n
         mean = self.mean + self.unit * move
         if self.stage <= ZOOMS:
@@ -201,8 +221,19 @@ class Moments:
             unit = np.maximum(spread, 1e-14 * self.unit)
             return replace(self, stage=stage, mean=mean, unit=unit)
         crossed = len(self.second) != len(self.mean)
+        if crossed and self.gaps:
+            return replace(self, stage=stage, mean=mean, second=self._stretched(total, n))
         square = half(np.outer(move, move)) if crossed else move**2
         return replace(self, stage=stage, mean=mean, second=total.arrays["second"] / n - square)
+
+    def _stretched(self, total: Total, known: Array) -> Array:
+        """The covariance of filled-in records, stretched to the variances of the values that are there: no direction is lost."""
+        first, S = total.arrays["first"], whole(total.arrays["second"], len(self.mean))
+        filled = S / self.n - np.outer(first, first) / self.n**2
+        alone = np.diag(S) / known - (first / known) ** 2
+        flat = np.diag(filled)
+        stretch = np.sqrt(np.where(flat > 0, np.maximum(alone, 0.0) / np.where(flat > 0, flat, 1.0), 1.0))
+        return half(filled * np.outer(stretch, stretch))
 
     def covariance(self) -> Array:
         """(d, d) covariance in the features' own units, divisor n; off-diagonals 0 if they were not asked for."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, Divergence
+from polyclinic.learned.missing import Patterns, View, view
 
 __all__ = ["BLOCK", "CovarianceType", "Mixture", "blocks", "squared_distance", "whitened"]
 
@@ -108,7 +109,7 @@ class Mixture:
         return mean, within + between
 
     def log_joint(self, X: Array, factors: Array | None = None) -> Array:
-        """(n, k) log of share times density, for one block of records."""
+        """(n, k) log of share times density, for one block of records; of the values that are there, where some are NaN."""
         p = self.precisions_cholesky() if factors is None else factors
         out = np.empty((len(X), self.k))
         for j in range(self.k):
@@ -116,7 +117,19 @@ class Mixture:
         out *= -0.5
         with np.errstate(divide="ignore"):  # a share of zero is a component nobody belongs to
             out += self.log_constants(p)
+            gaps = np.isnan(X).any(1)
+            if gaps.any():
+                patterns = Patterns.found(X[gaps])
+                for j in range(self.k):
+                    out[gaps, j] = np.log(self.weights[j]) + self.seen(X[gaps], patterns, j).log_density
         return out
+
+    def seen(self, X: Array, patterns: Patterns, j: int) -> View:
+        """Records with missing values (NaN) as group ``j`` sees them."""
+        covariance = self.covariance(j)
+        if self.kind in ("diag", "spherical"):
+            covariance = np.diag(covariance)
+        return view(X, patterns, self.means[j], covariance)
 
     def log_constants(self, factors: Array) -> Array:
         """(k,) the part of the log joint that does not depend on the record."""

@@ -9,123 +9,37 @@ cannot exceed what all patients together add, and that is known from the moments
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
-from scipy.special import logsumexp
 
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.keywords import GaussianMixtureTyped
-from polyclinic.federation.moments import (
-    GRID,
-    RADIUS,
-    ROOM,
-    Moments,
-    Nothing,
-    complete,
-    in_ball,
-    moment_rows,
-    noisy_moments,
-)
-from polyclinic.federation.params import Params
+from polyclinic.federation.moments import ROOM, Moments, Nothing, complete
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture
-from polyclinic.mixtures import histogram, paid, start
+from polyclinic.mixtures import start
 from polyclinic.mixtures.facts import FACTS
-from polyclinic.mixtures.fitted import FittedMixture
 from polyclinic.mixtures.histogram import FLAT
+from polyclinic.mixtures.mixturestate import MixtureParams, MixturePublic
+from polyclinic.mixtures.paidmixture import PaidMixture
+from polyclinic.mixtures.reach import bounds, scaled, unscaled
 from polyclinic.mixtures.statistics import Statistics, expect, maximise, shapes
-from polyclinic.privacy.accountant import calibrate
 from polyclinic.tensors.site import Site
 
 __all__ = ["GaussianMixture", "MixtureParams", "MixturePublic", "scaled", "unscaled"]
 
 LLOYD = 4  # k-means rounds between the votes and EM
 EMPTY = 1e-3  # a group of fewer patients than this is moved to a new public place
-Nested = Annotated[Any, BeforeValidator(lambda v: _nested(v))]
 
 
-def _nested(value: Any) -> Any:
-    """Arrays as tuples of tuples: plain, comparable, and the same in TOML."""
-    if value is None or isinstance(value, float | int | tuple):
-        return value
-    if isinstance(value, np.ndarray | list):
-        return tuple(_nested(v) for v in (value.tolist() if isinstance(value, np.ndarray) else value))
-    return value
-
-
-class MixtureParams(Params):
-    """Parameters of the mixture."""
-
-    n_components: int = Field(1, ge=1, le=10_000, description="Number of groups c.")
-    covariance_type: CovarianceType = Field("full", description="Shape of a group: full, tied, diag or spherical.")
-    tol: float = Field(1e-5, ge=0, description="Stop when the mean log-likelihood gains less; 0 = run all rounds.")
-    reg_covar: float = Field(1e-6, ge=0, description="Added to variances, keeps covariances positive definite.")
-    n_starts: int = Field(1, ge=1, le=1000, description="Starts; the one with the best likelihood is kept.")
-    start: Literal["votes", "box"] = Field(
-        "votes", description="k-means++ on summed votes for public points, or public points alone."
-    )
-    weights_init: Nested = Field(None, description="Explicit start: shares (k,).")
-    means_init: Nested = Field(None, description="Explicit start: centres (k, d).")
-    precisions_init: Nested = Field(None, description="Explicit start: inverse covariances, shaped by covariance_type.")
-    radius: float | None = Field(
-        None, gt=0, description="Public: no |value| exceeds it (1e6). With privacy: ball that records are clipped to."
-    )
-    center: Nested = Field(None, description="With privacy: public centre of that ball; default 0.")
-    max_patients: int = Field(10_000_000, ge=1, description="Public: no site has more patients.")
-    min_patients: int = Field(20, ge=1, description="Fewer patients behind the sums of several sites: refused.")
-    paid_rounds: int = Field(8, ge=1, le=1000, description="With privacy: rounds (also at most `rounds`).")
-    start_share: float = Field(0.2, gt=0, lt=1, description="With privacy: part of the budget for the noisy start.")
-
-    @model_validator(mode="after")
-    def _together(self) -> MixtureParams:
-        k = self.n_components
-        if self.means_init is None and (self.weights_init is not None or self.precisions_init is not None):
-            raise ValueError("weights_init and precisions_init need means_init")
-        if self.means_init is not None and np.shape(self.means_init)[:1] != (k,):
-            raise ValueError(f"means_init has {np.shape(self.means_init)[:1]} rows, n_components is {k}")
-        if self.weights_init is not None and (
-            np.shape(self.weights_init) != (k,) or abs(sum(self.weights_init) - 1) > 1e-6 or min(self.weights_init) < 0
-        ):
-            raise ValueError("weights_init must be n_components shares that sum to 1")
-        if self.privacy is not None and self.privacy.level != "patient":
-            raise ValueError("a mixture is private at the level of patients only: level='patient'")
-        if self.privacy is not None and self.radius is None:
-            raise ValueError("privacy needs radius: a public bound on the length of a record around center")
-        return self
-
-
-@dataclass(frozen=True)
-class MixturePublic:
-    """What everybody knows; with privacy, records and mixture are in units of the public ball."""
-
-    stage: Literal["moments", "votes", "lloyd", "em", "score", "end"]
-    round: int  # EM rounds over all starts
-    start: int
-    iteration: int  # of this start
-    moments: Moments
-    votes: Array
-    mixture: Mixture
-    bound: float | None = None  # mean log-likelihood of the mixture that entered the last round
-    told: tuple[float | None, float | None, int] = (None, None, 0)  # bound, gain and start of the round just finished
-    converged: bool = False
-    reseeded: int = 0
-    best: Mixture | None = None
-    best_bound: float | None = None
-    best_iterations: int = 0
-    best_converged: bool = False
-    loglik: float | None = None  # of the final mixture, summed
-    basis: Array | None = None  # with privacy: (d, m) directions of the histogram
-    frame: Array | None = None  # (2, m) its centre and half-width
-
-
-class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, MixturePublic, Nothing]):
+class GaussianMixture(GaussianMixtureTyped, PaidMixture):
     """Groups of patients that all hospitals agree on; the same fit as on pooled data, and no record leaves.
 
-    From the same start every parameter equals scikit-learn's on the pooled records. With ``privacy`` records are clipped
-    to a public ball, every sum is paid for, and nothing else leaves.
+    From the same start every parameter equals scikit-learn's on the pooled records. Empty values (NaN) are missing at
+    random: a patient counts with what is known and with what that lets expect. With ``privacy`` records are clipped to a
+    public ball, every sum is paid for, and nothing else leaves.
 
     Parameters
     ----------
@@ -174,7 +88,9 @@ class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, Mixture
         if wrong:
             raise ConfigError("the start does not fit the sites' features", faults=wrong)
         empty = start.shared(np.zeros((p.n_components, d)), np.ones(d), p.covariance_type)
-        public = MixturePublic("moments", 0, 0, 0, Moments.begin(d, self._radius, crossed=crossed), np.zeros(0), empty)
+        public = MixturePublic(
+            "moments", 0, 0, 0, Moments.begin(d, self._radius, crossed=crossed, gaps=True), np.zeros(0), empty
+        )
         return public if p.privacy is None else self._ready(public)
 
     def next(self, public: MixturePublic) -> Step | None:
@@ -190,7 +106,7 @@ class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, Mixture
             return Step(0, "votes", {"votes": (len(self._points(public)),)}, bound=n * ROOM, grid=1.0, counts=False)
         if public.stage == "score":
             return Step(public.round, "score", {"loglik": (1,)}, bound=n * ROOM, counts=False)
-        bound, _ = self._bounds(public)
+        bound, _ = bounds(public.moments, public.mixture)
         sums = shapes(p.covariance_type, p.n_components, d)
         if public.stage == "lloyd":
             return Step(0, f"lloyd-{public.start}-{public.iteration}", sums, bound=bound, counts=False)
@@ -207,18 +123,32 @@ class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, Mixture
                     f"fewer than {p.min_patients} patients in all: exact sums over rounds would give their records away",
                     hint="add sites, lower min_patients knowingly, or ask for privacy=pc.Privacy(...)",
                 )
+            if public.moments.stage == 0:
+                self._known(moments, total.members)
             public = replace(public, moments=moments)
             return self._ready(public) if moments.done else public
         if public.stage == "votes":
             return self._begin_start(replace(public, votes=total.arrays["votes"]))
         if public.stage == "score":
-            _, scale = self._bounds(public)
+            _, scale = bounds(public.moments, public.mixture)
             return replace(public, stage="end", loglik=float(total.arrays["loglik"][0]) * scale)
-        _, scale = self._bounds(public)
+        _, scale = bounds(public.moments, public.mixture)
         sums = unscaled(total.arrays, public.moments.unit, p.covariance_type, scale)
         if public.stage == "lloyd":
             return self._lloyd(public, sums)
         return self._em(public, sums)
+
+    def _known(self, moments: Moments, members: int) -> None:
+        """Refuse features of which too little is known: no sum may be about a few patients, or about nobody."""
+        least = self.params.min_patients if members > 1 else 1
+        known = moments.n * np.ones(len(moments.mean)) if moments.known is None else moments.known
+        few = np.flatnonzero(known < min(least, moments.n)) if moments.n else ()
+        if len(few):
+            raise PolicyRefusal(
+                f"values that fewer than {least} patients have",
+                faults=[f"feature {j}: known of {known[j]:.0f} patients" for j in few],
+                hint="leave the feature out, add sites, or lower min_patients knowingly",
+            )
 
     def figures(self, public: MixturePublic) -> Mapping[str, float | None]:
         bound, gain, number = public.told
@@ -233,7 +163,7 @@ class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, Mixture
     # ---- hospital k
 
     def open(self, site: Site, public: MixturePublic, rng: np.random.Generator) -> Nothing:
-        complete(site, self._radius if self.params.privacy is None else None)
+        complete(site, self._radius if self.params.privacy is None else None, gaps=True)
         return Nothing()
 
     def contribute(
@@ -246,7 +176,7 @@ class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, Mixture
             return private, public.moments.contribute(X)
         if public.stage == "votes":
             return private, Contribution({"votes": start.vote(X, self._points(public), self._sd(public))})
-        _, scale = self._bounds(public)
+        _, scale = bounds(public.moments, public.mixture)
         if public.stage == "score":
             return private, Contribution({"loglik": np.array([float(public.mixture.log_density(X).sum()) / scale])})
         s = expect(X, public.mixture, hard=public.stage == "lloyd")
@@ -382,174 +312,7 @@ class GaussianMixture(GaussianMixtureTyped, FittedMixture[MixtureParams, Mixture
     def _points(self, public: MixturePublic) -> Array:
         return start.points(*self._overall(public), self.params.n_components, seeds(self.params.seed, "points"))
 
-    def _bounds(self, public: MixturePublic) -> tuple[float, float]:
-        """Bound of every entry of a site's statistics, and the unit in which it sends its log-likelihood.
-
-        What one site adds is at most what all patients add, and second moments of all patients around any public
-        centre follow from the moments: ``sum (x - mu)^2 = n (variance + (mean - mu)^2)``.
-        """
-        moments, m = public.moments, public.mixture
-        variance = np.diag(moments.covariance()) / moments.unit**2
-        second = variance + ((moments.mean - m.means) / moments.unit) ** 2  # (k, d), in units
-        reach = second.sum(0).max() if m.kind == "tied" else second.max()
-        n = max(moments.n, 1.0)
-        bound = n * max(1.0, float(reach)) * ROOM
-        # log p >= log(share of j) + log(density of j), for every j; and it is largest if a record sat on all centres
-        factors = m.precisions_cholesky()
-        with np.errstate(divide="ignore"):
-            constants = m.log_constants(factors)
-        covariance, known = moments.covariance(), np.isfinite(constants)
-        traces = []
-        for j in np.flatnonzero(known):
-            gap = moments.mean - m.means[j]
-            around = covariance + np.outer(gap, gap)
-            f = factors if m.kind == "tied" else factors[j]
-            traces.append(
-                float(np.einsum("pq,pr,qr->", around, f, f)) if f.ndim == 2 else float((np.diag(around) * f**2).sum())
-            )
-        top = max(abs(float(logsumexp(constants[known]))), float(np.abs(constants[known]).max()))
-        largest = n * (top + 0.5 * min(traces)) * ROOM
-        return bound, max(largest / n, 1.0)
-
-    # ---- the paid way: noisy covariance (above 3 features), coarse and fine histogram, then EM
-
-    def _center(self, d: int) -> Array:
-        return np.zeros(d) if self.params.center is None else np.asarray(self.params.center, float)
-
-    @property
-    def _radius(self) -> float:
-        return RADIUS if self.params.radius is None else self.params.radius
-
-    @property
-    def _paid_rounds(self) -> int:
-        return min(self.params.rounds, self.params.paid_rounds)
-
-    def _multiplier(self, public: MixturePublic) -> float:
-        """Noise of the coming release: the start has its share, EM rounds share the rest, later ones more."""
-        p = self.params
-        assert p.privacy is not None
-        asked = p.start == "votes" and p.means_init is None
-        share = p.start_share if asked else 0.0
-        if public.stage == "em":
-            late = np.arange(1, self._paid_rounds + 1, dtype=float)
-            part = (1 - share) * late[public.iteration] / late.sum()
-        else:
-            parts = (
-                {"moments": 0.3, "coarse": 0.2, "fine": 0.5}
-                if public.mixture.d > FLAT
-                else {"coarse": 0.3, "fine": 0.7}
-            )
-            part = share * parts[self._paid_name(public)]
-        (multiplier,) = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(float(part),))
-        return multiplier
-
-    def _paid_name(self, public: MixturePublic) -> str:
-        if public.stage == "votes":
-            return "fine" if public.iteration else "coarse"
-        return {"moments": "moments", "em": "statistics"}[public.stage]
-
-    def _paid_step(self, public: MixturePublic) -> Step:
-        p, (k, d) = self.params, public.mixture.means.shape
-        sums: dict[str, tuple[int, ...]]
-        if public.stage == "votes":
-            assert public.frame is not None
-            m = public.frame.shape[1]
-            sums = {"votes": (histogram.side(m, fine=public.iteration > 0) ** m,)}
-        elif public.stage == "moments":
-            sums = {"rows": (1 + d + d * (d + 1) // 2,)}
-        else:
-            sums = shapes(p.covariance_type, k, d)
-        return Step(
-            public.round if public.stage == "em" else 0,
-            self._paid_name(public),
-            sums,
-            bound=float(p.max_patients),
-            sensitivity=1.0,
-            multiplier=self._multiplier(public),
-            grid=1.0 if public.stage == "votes" else GRID,
-            counts=public.stage == "em",
-        )
-
-    def _paid_contribution(self, X: Array, public: MixturePublic) -> Contribution:
-        Z = in_ball(X, self._center(X.shape[1]), self._radius)
-        if public.stage == "moments":
-            return Contribution({"rows": moment_rows(Z)})
-        if public.stage == "votes":
-            assert public.frame is not None
-            cells = histogram.side(public.frame.shape[1], fine=public.iteration > 0)
-            P = Z if public.basis is None else Z @ public.basis
-            return Contribution({"votes": histogram.vote(P, public.frame, cells)})
-        return Contribution(paid.bounded(Z, public.mixture))
-
-    def _paid_combine(self, public: MixturePublic, total: Total) -> MixturePublic:
-        p = self.params
-        if public.stage == "moments":
-            moments = noisy_moments(total.arrays["rows"], total.noise_sd, public.mixture.d)
-            basis = histogram.directions(moments.covariance(), p.n_components)
-            m = basis.shape[1]
-            return replace(
-                public, stage="votes", moments=moments, basis=basis, frame=np.stack([np.zeros(m), np.ones(m)])
-            )
-        if public.stage == "votes":
-            return self._paid_votes(public, total)
-        mixture = paid.improve(
-            dict(total.arrays), total.noise_sd, public.mixture, reg_covar=p.reg_covar / self._radius**2
-        )
-        public = replace(public, mixture=mixture, iteration=public.iteration + 1)
-        if public.iteration < self._paid_rounds:
-            return replace(public, round=public.round + 1)
-        return replace(public, stage="end", best=mixture, best_iterations=public.iteration)
-
-    def _paid_votes(self, public: MixturePublic, total: Total) -> MixturePublic:
-        p, frame, votes = self.params, public.frame, total.arrays["votes"]
-        assert frame is not None
-        cells = histogram.side(frame.shape[1], fine=public.iteration > 0)
-        if public.iteration == 0:
-            return replace(public, iteration=1, frame=histogram.zoom(votes, frame, cells, total.noise_sd))
-        flat = public.basis is None
-        mixture = histogram.fit_histogram(
-            votes,
-            frame,
-            cells,
-            p.n_components,
-            p.covariance_type if flat else "full",
-            noise_sd=total.noise_sd,
-            starts=max(p.n_starts, 10),
-            rng=seeds(p.seed, "start", 0),
-        )
-        if public.basis is not None:
-            m = public.moments
-            mixture = histogram.lift(mixture, public.basis, m.mean, m.covariance(), p.covariance_type)
-        return replace(public, stage="em", iteration=0, round=1, mixture=mixture)
-
-    def _natural(self, public: MixturePublic) -> Mixture:
-        """The mixture in the units of the records."""
-        if self.params.privacy is None:
-            return public.mixture
-        return public.mixture.moved(self._center(public.mixture.d), self._radius)
-
 
 def _shape(kind: CovarianceType, k: int, d: int) -> tuple[int, ...]:
     shapes_: dict[str, tuple[int, ...]] = {"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k,)}
     return shapes_[kind]
-
-
-def _units(unit: Array, kind: CovarianceType) -> Array | float:
-    """Units of second moments, in the shape in which they travel."""
-    if kind == "spherical":
-        return float((unit**2).sum())
-    if kind == "diag":
-        return unit**2
-    i, j = np.triu_indices(len(unit))
-    return np.asarray(unit[i] * unit[j])
-
-
-def scaled(s: Statistics, unit: Array, kind: CovarianceType) -> dict[str, Array]:
-    """Statistics as they travel: in the public units of the features."""
-    return {"a": s.a, "b": s.b / unit, "C": s.C / _units(unit, kind)}
-
-
-def unscaled(arrays: Arrays, unit: Array, kind: CovarianceType, scale: float) -> Statistics:
-    """Inverse of :func:`scaled`; ``scale`` is the unit of the log-likelihood."""
-    loglik = float(arrays["loglik"][0]) * scale if "loglik" in arrays else 0.0
-    return Statistics(np.maximum(arrays["a"], 0.0), arrays["b"] * unit, arrays["C"] * _units(unit, kind), loglik)

@@ -19,7 +19,7 @@ FACTS: Final = MethodFacts(
         ),
     ),
     steps={
-        "count": StepMeaning("how many patients"),
+        "count": StepMeaning("how many patients, and how many have each value"),
         "zoom-*": StepMeaning("sums of values and of their distances from the mean, per feature"),
         "second-moments": StepMeaning("how features vary together"),
         "votes": StepMeaning("to which of some public points your patients are nearest, as counts"),

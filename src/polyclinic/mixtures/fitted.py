@@ -62,7 +62,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         Parameters
         ----------
         sites
-            A list of :class:`~polyclinic.tensors.site.Site` with features, or one matrix.
+            A list of :class:`~polyclinic.tensors.site.Site` with features, or one matrix; NaN where a value is missing.
         y
             Ignored; pipelines pass it.
         progress
@@ -72,12 +72,14 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         faults = []
         for site in several:
             try:
-                complete(site)
+                complete(site, gaps=True)
             except DataError as e:
                 faults += [f"site {site.name!r}: {f}" for f in e.faults] or [e.what]
         if faults:
             raise DataError(
-                "feature matrices are not usable", faults=faults, hint="fill in or drop missing values before fitting"
+                "feature matrices are not usable",
+                faults=faults,
+                hint="leave such values empty (NaN): missing at random",
             )
         return super().fit(several, progress=progress, **options)
 
@@ -178,7 +180,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
 
 
 def _checked(site: Site, m: Mixture) -> Array:
-    X = complete(site)
+    X = complete(site, gaps=True)
     if X.shape[1] != m.d:
         raise DataError(f"site {site.name!r} has {X.shape[1]} features, the mixture {m.d}")
     return X

@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from polyclinic.federation.moments import unit_rows, whole
+from polyclinic.learned.missing import Patterns
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, whitened
 from polyclinic.mixtures.statistics import shapes
 
@@ -64,13 +65,27 @@ def patient_rows(z: Array, mixture: Mixture, factors: Array) -> Array:
     joint = mixture.log_joint(z, factors)
     r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
     first, second = np.empty((len(z), k, d)), np.zeros((len(z), groups, widths(kind, d)))
+    gaps = np.isnan(z).any(1)
+    patterns = Patterns.found(z[gaps])
     for g in range(k):
-        y = whitened(kind, z - mixture.means[g], factors, g) / c
+        difference = z - mixture.means[g]
+        # Missing values are what the patient's own values and the public group let expect: still one row of one patient.
+        seen = mixture.seen(z[gaps], patterns, g) if gaps.any() else None
+        if seen is not None:
+            difference[gaps] = seen.difference
+        y = whitened(kind, difference, factors, g) / c
         first[:, g] = r[:, [g]] * y
         if kind in ("full", "tied"):
             pairs = y[:, i] * y[:, j] * root2
+            if seen is not None:
+                P = factors if kind == "tied" else factors[g]
+                spread = np.einsum("pr,tpq,qs->trs", P, seen.spread, P) / c**2
+                pairs[gaps] += (spread[:, i, j] * root2)[patterns.of]
         else:
-            pairs = y**2 if kind == "diag" else (y**2).sum(1, keepdims=True)
+            square = y**2
+            if seen is not None:
+                square[gaps] += (seen.spread * np.square(factors[g]) / c**2)[patterns.of]
+            pairs = square if kind == "diag" else square.sum(1, keepdims=True)
         second[:, 0 if kind == "tied" else g] += r[:, [g]] * pairs
     return np.asarray(np.concatenate([r, first.reshape(len(z), -1), second.reshape(len(z), -1)], 1) / ROOT3)
 

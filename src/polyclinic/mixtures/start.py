@@ -28,7 +28,12 @@ def vote(X: Array, candidates: Array, unit: Array | float) -> Array:
     out = np.zeros(len(candidates))
     goal = candidates / unit
     for s in blocks(len(X), len(candidates)):
-        nearest = ((goal**2).sum(1) - 2 * (X[s] / unit) @ goal.T).argmin(1)  # squared distance less |x|^2
+        x = X[s] / unit
+        square: Array = (goal**2).sum(1)
+        if np.isnan(x.sum()):  # nearest in the values that are there
+            square = (~np.isnan(x)).astype(float) @ (goal**2).T
+            x = np.where(np.isnan(x), 0.0, x)
+        nearest = (square - 2 * x @ goal.T).argmin(1)  # squared distance less |x|^2
         out += np.bincount(nearest, minlength=len(candidates))
     return out
 

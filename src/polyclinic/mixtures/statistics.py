@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from polyclinic.federation.moments import whole
+from polyclinic.learned.missing import Patterns
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture, blocks, squared_distance
 from polyclinic.tensors.device import records_on_card
 
@@ -49,7 +50,7 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
     Parameters
     ----------
     X
-        (n, d) records.
+        (n, d) records; NaN where a value is missing: then moments are expected ones (``learned.missing``).
     mixture
         The public mixture.
     mass
@@ -64,7 +65,7 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
     >>> s.a, s.b, s.C
     (array([2.]), array([[1., 2.]]), array([5.]))
     """
-    if mass is None and records_on_card(X):
+    if mass is None and records_on_card(X) and not np.isnan(X.sum()):
         from polyclinic.mixtures import card
 
         return card.expect(X, mixture, hard=hard)
@@ -77,20 +78,25 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
     loglik = 0.0
     for s in blocks(len(X), d):
         x = X[s]
+        own = None if mass is None else mass[s]
+        if np.isnan(x.sum()):
+            gaps = np.isnan(x).any(1)
+            loglik += _with_gaps(x[gaps], mixture, None if own is None else own[gaps], hard, a, b, C)
+            x, own = x[~gaps], None if own is None else own[~gaps]
         r = np.empty((k, len(x)))  # component-major: every row below is contiguous
         for j in range(k):
             r[j] = squared_distance(kind, x - mixture.means[j], factors, j)
         r *= -0.5
         r += constants[:, None]
         top = logsumexp(r, axis=0)
-        loglik += float(top.sum() if mass is None else top @ mass[s])
+        loglik += float(top.sum() if own is None else top @ own)
         if hard:
             r = np.equal(np.argmax(r, axis=0), np.arange(k)[:, None]).astype(float)
         else:
             r -= top
             np.exp(r, out=r)
-        if mass is not None:
-            r *= mass[s]
+        if own is not None:
+            r *= own
         a += r.sum(1)
         for j in range(k):
             difference = x - mixture.means[j]
@@ -103,6 +109,37 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
             else:
                 C[j] += np.einsum("ip,ip->p", weighted, difference)
     return Statistics(a, b, second_moments(kind, C), loglik)
+
+
+def _with_gaps(x: Array, mixture: Mixture, mass: Array | None, hard: bool, a: Array, b: Array, C: Array) -> float:
+    """Add the expected statistics of records with missing values to ``a``, ``b``, ``C``; returns their log-likelihood."""
+    loglik = 0.0
+    for s in blocks(len(x), mixture.d**2):
+        patterns = Patterns.found(x[s])
+        with np.errstate(divide="ignore"):
+            shares = np.log(mixture.weights)
+        views = [mixture.seen(x[s], patterns, j) for j in range(mixture.k)]
+        r = np.stack([shares[j] + v.log_density for j, v in enumerate(views)])
+        top = logsumexp(r, axis=0)
+        loglik += float(top.sum() if mass is None else top @ mass[s])
+        r = np.equal(np.argmax(r, axis=0), np.arange(mixture.k)[:, None]).astype(float) if hard else np.exp(r - top)
+        if mass is not None:
+            r *= mass[s]
+        a += r.sum(1)
+        for j, v in enumerate(views):
+            weighted = v.difference * r[j][:, None]
+            b[j] += weighted.sum(0)
+            held = np.bincount(patterns.of, r[j], len(patterns.there))
+            spread = np.tensordot(held, v.spread, 1)
+            if mixture.kind in ("full", "tied"):
+                square = weighted.T @ v.difference + spread
+            else:
+                square = np.einsum("ip,ip->p", weighted, v.difference) + spread
+            if mixture.kind == "tied":
+                C += square
+            else:
+                C[j] += square
+    return loglik
 
 
 def second_moments(kind: CovarianceType, C: Array) -> Array:
