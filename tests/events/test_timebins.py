@@ -13,8 +13,11 @@ from polyclinic.study.cohort import TimeRule
 
 
 def test_a_width_is_twelve_bins_or_as_many_as_fill_the_look_back() -> None:
-    assert TimeRule(bins="30d").bins == tuple(range(0, 361, 30))
+    assert TimeRule(bins="30d").bins == (*range(0, 331, 30), 359)
     assert TimeRule(bins="30d", before=60, after=90).bins == (-60, -30, 0, 30, 60, 90)
+    days = TimeRule(bins="1d", after=7)
+    assert days.bins == (*range(8), 7) and days.labels == tuple(f"{d} to {d} days" for d in range(8))
+    assert days.window == (0, 7)
     asked = {"study": {"name": "s"}, "tensor": {"modes": ["drug", "time"]}, "time": {"bins": "month"}}
     with pytest.raises(ConfigError, match="'month' is no width in days such as '30d'"):
         pc.Study.parse(asked)
@@ -22,7 +25,7 @@ def test_a_width_is_twelve_bins_or_as_many_as_fill_the_look_back() -> None:
 
 def test_the_axis_is_public_and_in_order(tmp_path: Path) -> None:
     rows = "patient_id,visit_id,time,kind,code\n" + "".join(
-        f"p{k},v{k}-{d},2020-01-{1 + d:02d},drug,x{d % 2}\n" for k in range(12) for d in (0, 2, 10)
+        f"p{k},v{k}-{d},2020-01-{1 + d:02d},drug,x{d % 2}\n" for k in range(12) for d in (0, 2, 10, 11, 12)
     )
     (tmp_path / "e.csv").write_text(rows)
     node = pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "files", "events": "e.csv"}}, folder=tmp_path)
@@ -34,8 +37,8 @@ def test_the_axis_is_public_and_in_order(tmp_path: Path) -> None:
     t = pc.ingest(node, pc.Study.parse(asked), tmp_path / "out").site.counts()
     axis = t.axes[2]
     assert axis.vocabulary == "public"
-    assert axis.labels == (*(f"{d} to {d} days" for d in range(11)), "11 to 12 days")
-    assert sorted(set(t.coords[:, 2].tolist())) == [0, 2, 10]
+    assert axis.labels == tuple(f"{d} to {d} days" for d in range(12))  # all of one width, the last one too
+    assert sorted(set(t.coords[:, 2].tolist())) == [0, 2, 10, 11]
 
 
 def planted(patients: int, seed: int) -> tuple[list[pc.Site], tuple[np.ndarray, np.ndarray]]:

@@ -55,7 +55,7 @@ class PARAFAC2Params(WeightedParams):
         1.0, gt=0, description="How strongly courses share their cross-products (mu, relative to mean w^2)."
     )
     smooth: float = Field(
-        0.3, ge=0, description="How strongly a course keeps to the visit before (relative to mean w^2)."
+        0.7, ge=0, description="How strongly a course keeps to the visit before (relative to mean w^2)."
     )
 
     @model_validator(mode="after")

@@ -46,7 +46,15 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, x: str, y: str, log: bool = False, zero: bool = False, steps: bool = False
+    series: Sequence[Series],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log: bool = False,
+    zero: bool = False,
+    steps: bool = False,
+    whole: bool = False,
 ) -> Markup:
     """Lines over rounds.
 
@@ -62,6 +70,8 @@ def line_chart(
         The y-axis starts at zero.
     steps
         Draw a staircase.
+    whole
+        Between two whole numbers of x there is nothing: no tick either.
     """
     drawn = [Series(s.name, [(a, b) for a, b in s.points if _finite(b)]) for s in series]
     drawn = [s for s in drawn if s.points]
@@ -71,7 +81,7 @@ def line_chart(
     ys = [b for s in drawn for _, b in s.points if b is not None]
     log = log and min(ys) > 0 and max(ys) / min(ys) > 20
     box = _Box.around(xs, [math.log10(v) for v in ys] if log else ys, zero=zero and not log)
-    parts = [_frame(box, x=x, y=y, log=log)]
+    parts = [_frame(box, x=x, y=y, log=log, whole=whole)]
     for n, s in enumerate(drawn):
         at = [box.at(a, math.log10(b) if log else b) for a, b in s.points if b is not None]
         path = _stairs(at) if steps else "L".join(f"{a:.1f} {b:.1f}" for a, b in at)
@@ -219,7 +229,7 @@ class _Box:
         return u, v
 
 
-def _frame(box: _Box, *, x: str, y: str, log: bool = False) -> Markup:
+def _frame(box: _Box, *, x: str, y: str, log: bool = False, whole: bool = False) -> Markup:
     parts = []
     marks = ticks(box.low, box.high, 6)
     if log:
@@ -233,6 +243,8 @@ def _frame(box: _Box, *, x: str, y: str, log: bool = False) -> Markup:
             ).format(LEFT, box.width - RIGHT, w, LEFT - 7, w + 4, _number(10**v if log else v))
         )
     for v in ticks(box.left, box.right, 5):
+        if whole and v != round(v):
+            continue
         u = box.at(v, box.low)[0]
         parts.append(
             Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(

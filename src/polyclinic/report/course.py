@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from polyclinic.tensors.axis import Axis
 
 __all__ = ["ORDERED", "course_chart"]
 
+_BIN: Final = re.compile(r"(-?\d+) to -?\d+ days")
 ORDERED: Final = ("visit", "time")  # modes whose positions follow one another
 
 
@@ -23,14 +25,20 @@ def course_chart(axis: Axis, column: NDArray[np.float64], hidden: NDArray[np.boo
     True
     """
     total = float(np.abs(column).sum()) or 1.0
-    points = [(float(t + 1), float(abs(v)) / total) for t, (v, gone) in enumerate(zip(column, hidden)) if not gone]
+    days = [_BIN.fullmatch(axis.describe(t)) for t in range(len(column))]
+    dated = all(days)  # bins of days are drawn where they begin, visits one by one
+    at = [float(d[1]) if dated and d is not None else t + 1.0 for t, d in enumerate(days)]
+    points = [(x, float(abs(v)) / total) for x, v, gone in zip(at, column, hidden) if not gone]
     if len(points) < 2:
         return Markup("")
     ends = f"1: {axis.describe(0)}; {len(column)}: {axis.describe(len(column) - 1)}"
     return line_chart(
         [Series(name, points)],
         title=f"Course of {name} over {axis.name}",
-        x=f"{axis.name} ({ends})",
+        x=f"days since the index date ({len(column)} bins, drawn where they begin)"
+        if dated
+        else f"{axis.name} ({ends})",
         y="share",
         zero=True,
+        whole=True,
     )

@@ -57,8 +57,8 @@ class TimeRule(Section):
     bins: tuple[int, ...] = Field(
         (),
         max_length=25,
-        description="Edges, in days since the index date, of the mode 'time', e.g. [-365, -30, 0]; or the width of twelve "
-        "bins from the index date on, '30d' (with `before`, `after`: as many as fill them).",
+        description="Edges, in days since the index date, of the mode 'time', e.g. [-365, -30, 0] (the last one is a day of "
+        "the last bin); or the width of twelve bins from the index date on, '30d' (with `before`, `after`: as many as fill them).",
     )
 
     @model_validator(mode="before")
@@ -75,15 +75,19 @@ class TimeRule(Section):
         width = int(told[1])
         whole = [x for x in (before, after) if isinstance(x, int)]
         first = -(-(before or 0) // width) if whole else 0
-        last = -(-(after or 0) // width) if whole else BINS
-        return {**values, "bins": tuple(width * k for k in range(-first, last + 1))}
+        # The last edge is a day of the last bin, which is as wide as the others (or holds one day more: `after` itself).
+        end = (after or 0) if whole else width * BINS - 1
+        last = max(round((end + 1) / width), 0)
+        return {**values, "bins": (*(width * k for k in range(-first, last)), end)}
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.start is not None and self.end is not None and self.start > self.end:
             raise ValueError(f"start {self.start} is after end {self.end}")
-        if self.bins and (len(self.bins) < 3 or any(a >= b for a, b in pairwise(self.bins))):
+        if self.bins and (len(self.bins) < 3 or any(a >= b for a, b in pairwise(self.bins[:-1]))):
             raise ValueError("bins: at least three edges, each larger than the one before")
+        if self.bins and self.bins[-2] > self.bins[-1]:  # equal: the last bin is one day
+            raise ValueError(f"bins: the last edge {self.bins[-1]} is before {self.bins[-2]}")
         return self
 
     @property
@@ -99,7 +103,7 @@ class TimeRule(Section):
     @property
     def labels(self) -> tuple[str, ...]:
         """What the bins are called, in order: the public axis of the mode 'time'."""
-        return tuple(bin_label(a, b, b == self.bins[-1]) for a, b in pairwise(self.bins))
+        return tuple(bin_label(a, b, n == len(self.bins) - 1) for n, (a, b) in enumerate(pairwise(self.bins), start=1))
 
     @property
     def relative(self) -> bool:

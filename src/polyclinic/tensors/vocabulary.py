@@ -197,8 +197,8 @@ def _timed(query: str, study: Study) -> str:
     names = study.time.labels if study.time is not None else ()
     since = "(CAST(q.time AS DATE) - m.index_date)"
     cases = " ".join(
-        f"WHEN {since} >= {a} AND {since} {'<=' if b == edges[-1] else '<'} {b} THEN {literal(x)}"
-        for (a, b), x in zip(pairwise(edges), names, strict=True)
+        f"WHEN {since} >= {a} AND {since} {'<=' if n == len(names) else '<'} {b} THEN {literal(x)}"
+        for n, ((a, b), x) in enumerate(zip(pairwise(edges), names, strict=True), start=1)
     )
     binned = (
         f"SELECT q.* REPLACE (q.visit_id || ' in ' || (CASE {cases} END) AS visit_id), CASE {cases} END AS bin "
