@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.engines.registry import federated
+from polyclinic.engines.registry import make
 from polyclinic.report.html import write_report
 from polyclinic.run import RunFolder
 from polyclinic.simulation import run_study
@@ -23,8 +23,9 @@ def page(asked: dict[str, Any], folder: Path) -> tuple[pc.Phenotypes, str]:
     """Run a study as the command does, and write its report."""
     study = pc.Study.parse(asked, folder=folder)
     run = RunFolder.create(folder / "run")
-    run_study(study, federated(study), run)
-    model = pc.load(run.path / "model.phenotypes")
+    run_study(study, make(study), run)
+    model = run.read_model()
+    assert isinstance(model, pc.Phenotypes)
     return model, write_report(run).read_text()
 
 
