@@ -53,14 +53,19 @@ def main() -> None:
         error = (1 - model.score(sites)) ** 2 * total
         found = pc.metrics.factor_match_score(sites.truth.factors, [model.factors_[1]])
         rounds = model.traffic_.rounds
-        print(f"{name}: {rounds} rounds, {seconds:.1f} processor s, squared error {error:.0f}, FMS {found:.3f}", flush=True)
+        print(
+            f"{name}: {rounds} rounds, {seconds:.1f} processor s, squared error {error:.0f}, FMS {found:.3f}",
+            flush=True,
+        )
     cpu = time.process_time()
     found = parafac2_aoadmm(X, RANK, n_iter_max=args.iterations, non_negative=True, random_state=0, tol=0)
     seconds = time.process_time() - cpu
     A, B, C = found[1] if isinstance(found, tuple) and len(found) == 2 else found.factors
     error = float(sum(np.square(x - (b * a) @ C.T).sum() for x, a, b in zip(X, A, B)))
     score = pc.metrics.factor_match_score(sites.truth.factors, [np.maximum(C, 0)])
-    print(f"MatCoupLy: {args.iterations} iterations, {seconds:.1f} processor s, squared error {error:.0f}, FMS {score:.3f}")
+    print(
+        f"MatCoupLy: {args.iterations} iterations, {seconds:.1f} processor s, squared error {error:.0f}, FMS {score:.3f}"
+    )
 
 
 if __name__ == "__main__":
