@@ -34,7 +34,7 @@ class Evil:
 
     @property
     def protocol(self) -> str:
-        return self.desk.study._protocol
+        return self.desk.study.box.protocol
 
     def step(self, site: str, *, number: int = 0, attempt: int = 0, sites=None, **more):
         asked = {"begin": list(self.order.sites), "opened": [], "votes": {}, **more}

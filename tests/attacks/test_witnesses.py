@@ -10,7 +10,7 @@ from hostile_world import World
 
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.errors import PeerLost
-from polyclinic.federation import driver
+from polyclinic.federation import attendance
 from polyclinic.privacy.owner import ledger_of, witness_of
 
 METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
@@ -18,8 +18,8 @@ METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(driver, "EVERY", 0.1)
-    monkeypatch.setattr(driver, "GRACE", 3.0)
+    monkeypatch.setattr(attendance, "EVERY", 0.1)
+    monkeypatch.setattr(attendance, "GRACE", 3.0)
 
 
 def run(world: World, name: str):

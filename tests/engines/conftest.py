@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def fast_pulse(monkeypatch):
-    from polyclinic.federation import driver
+    from polyclinic.federation import attendance
 
-    monkeypatch.setattr(driver, "EVERY", 0.1)
-    monkeypatch.setattr(driver, "GRACE", 3.0)
+    monkeypatch.setattr(attendance, "EVERY", 0.1)
+    monkeypatch.setattr(attendance, "GRACE", 3.0)

@@ -16,7 +16,7 @@ from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
-from polyclinic.federation.member import EARLY
+from polyclinic.federation.letterbox import EARLY
 from polyclinic.federation.protocol import Message
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Study
@@ -92,7 +92,7 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world):
     east = halves.sites["east"]
     big = np.zeros(100_000)
     batch = [
-        wire.encode_message(Message("north", "east", "value", n, "sweep", 7, {"x": n}), east._protocol)
+        wire.encode_message(Message("north", "east", "value", n, "sweep", 7, {"x": n}), east.box.protocol)
         for n in range(200)
     ]
     flood = wire.encode({"order": order.digest, "letters": batch})
@@ -106,16 +106,16 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world):
         east.put(flood)
     for n in range(120):  # 96 MB, in letters that differ
         heavy = Message("north", "east", "value", n, "sweep", 9, {"x": big + n})
-        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(heavy, east._protocol)]}))
+        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(heavy, east.box.protocol)]}))
     for m in strangers:
-        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(m, east._protocol)]}))
+        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(m, east.box.protocol)]}))
     for junk in (b"", b"x" * 1000, wire.encode({"order": order.digest}), wire.encode([1]), wire.encode({"order": "x"})):
         east.put(junk)
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert len(east._early) <= EARLY
+    assert len(east.box.early) <= EARLY
     assert kept < 2 * wire.LIMIT
-    assert east.dropped > 50
+    assert east.box.dropped > 50
     _right(world, study, halves, halves.run())
 
 

@@ -60,7 +60,7 @@ class Evil:
         except (MessageRefused, ValueError):  # its own code refuses so small a sum
             return
         protocol = f"{c.method.name}/{c.method.version}"
-        waiting = [(s, Take(*now, sites, **lead._public(s))) for s in sites]
+        waiting = [(s, Take(*now, sites, **lead.relayed(s))) for s in sites]
         for _ in range(8):
             while waiting:
                 site, ask = waiting.pop(0)

@@ -13,7 +13,7 @@ signs with its contribution (its *vote*). A site goes on only if enough sites vo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Step, Total
 
-__all__ = ["Link", "Opened", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
+__all__ = ["Link", "Opened", "alike", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
 
 LIMIT: Final = 2**40  # a state that is hashed is not a message
 
@@ -229,29 +229,47 @@ def within(mine: Any, theirs: Any, slack: float) -> bool:
     >>> within(a, {"f": np.array([1.0, 2.0 + 1e-12]), "n": 3}, 2.0**-30), within(a, {**a, "n": 4}, 2.0**-30)
     (True, False)
     """
+    return _same(mine, theirs, lambda a, b: _near(a, b, slack))
+
+
+def alike(mine: Any, theirs: Any) -> bool:
+    """Whether a packed state has the tree, the types and the shapes of another, and no NaN where there was none."""
+
+    def kind(a: Any, b: Any) -> bool:
+        if not isinstance(a, np.ndarray):
+            return type(a) is type(b)
+        same = isinstance(b, np.ndarray) and b.dtype == a.dtype and b.shape == a.shape
+        return same and (a.dtype.kind != "f" or bool(np.isfinite(b).all()) or not np.isfinite(a).all())
+
+    return _same(mine, theirs, kind)
+
+
+def _same(mine: Any, theirs: Any, leaf: Callable[[Any, Any], bool]) -> bool:
+    """Whether two trees have the same branches, and leaves of which that holds."""
+    if isinstance(mine, Mapping):
+        return (
+            isinstance(theirs, Mapping)
+            and set(mine) == set(theirs)
+            and all(_same(v, theirs[k], leaf) for k, v in mine.items())
+        )
+    if isinstance(mine, list | tuple):
+        same = isinstance(theirs, list | tuple) and len(mine) == len(theirs)
+        return same and all(_same(a, b, leaf) for a, b in zip(mine, theirs))
+    return leaf(mine, theirs)
+
+
+def _near(mine: Any, theirs: Any, slack: float) -> bool:
     if isinstance(mine, np.ndarray):
         if not isinstance(theirs, np.ndarray) or theirs.dtype != mine.dtype or theirs.shape != mine.shape:
             return False
         if mine.dtype.kind != "f":
             return bool(np.array_equal(mine, theirs))
-        if not (np.isfinite(mine) == np.isfinite(theirs)).all():
-            return False
         good = np.isfinite(mine)
+        if not (good == np.isfinite(theirs)).all():
+            return False
         far = np.abs(mine[good] - theirs[good]).max(initial=0.0)
         same = np.array_equal(mine[~good], theirs[~good], equal_nan=True)
         return bool(same and far <= slack * np.abs(mine[good]).max(initial=0.0))
-    if isinstance(mine, Mapping):
-        return (
-            isinstance(theirs, Mapping)
-            and set(mine) == set(theirs)
-            and all(within(v, theirs[k], slack) for k, v in mine.items())
-        )
-    if isinstance(mine, list | tuple):
-        return (
-            isinstance(theirs, list | tuple)
-            and len(mine) == len(theirs)
-            and all(within(a, b, slack) for a, b in zip(mine, theirs))
-        )
     if isinstance(mine, float | np.floating) and isinstance(theirs, float | np.floating):
         a, b = float(mine), float(theirs)
         return a == b or (a != a and b != b) or abs(a - b) <= slack * abs(a)

@@ -1,49 +1,26 @@
-"""The fold: public' = combine(public, sum over sites of contribute(...)), round after round.
+"""The fold: public' = combine(public, sum over sites of contribute(...)), round after round, in one process.
 
-:class:`SiteParty` is a hospital's half and :class:`Fold` the whole loop in one process. An engine drives the same
-parties over threads or between hosts; the algorithms never know.
+``federation.party`` is a hospital's half, ``federation.folding`` the public one. Between hosts ``federation.driver`` and
+``federation.member`` drive the same two; the algorithms never know.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
-
-from polyclinic.errors import ConfigError, DataError, Divergence, MessageRefused, PeerLost, ProtocolMismatch
+from polyclinic.errors import ConfigError, MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
-from polyclinic.federation.certificate import Link, Opened, grow, state_digest, within
-from polyclinic.federation.protocol import (
-    Arrays,
-    Contribution,
-    Exchange,
-    Message,
-    Method,
-    Release,
-    Roster,
-    Setting,
-    Step,
-    Sum,
-    Total,
-    least_threshold,
-    ordered,
-    seeds,
-)
+from polyclinic.federation.folding import Conductor, Folding
+from polyclinic.federation.outcome import Outcome, Progress
+from polyclinic.federation.party import SiteParty
+from polyclinic.federation.protocol import Exchange, Message, Method, Roster, Step, Sum, Total, least_threshold, ordered
+from polyclinic.federation.setting import setting_from, setting_of
 from polyclinic.federation.sums import by_name
-from polyclinic.federation.sums.narrow import width
-from polyclinic.federation.traffic import Traffic
-from polyclinic.privacy.accountant import gaussian_mu
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.grid import on_grid
-from polyclinic.privacy.happened import Certified
-from polyclinic.privacy.head import Head
 from polyclinic.privacy.lines import Entry
-from polyclinic.privacy.studybook import StudyBook
-from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, one_order
 
@@ -62,90 +39,6 @@ __all__ = [
 ]
 
 COORDINATOR = "coordinator"
-Figures = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A progress event: data that a command line, a page or a notebook renders."""
-
-    kind: str  # "begin" | "round" | "end"
-    method: str
-    round: int
-    rounds: int
-    figures: Figures = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run leaves behind."""
-
-    public: Any
-    privates: Mapping[str, Any]
-    closed: Mapping[str, Arrays]  # stays at the sites
-    history: list[dict[str, Any]]
-    traffic: Traffic
-    setting: Setting
-    releases: tuple[Release, ...]  # every sum that was taken
-    seconds: float
-    noise: str = ""  # label of the source of privacy noise
-    lines: tuple[
-        Entry, ...
-    ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
-    heads: Mapping[str, Head] = field(default_factory=dict)  # of the sites' books when it had ended; between hosts
-    books: tuple[StudyBook, ...] = ()  # between hosts: what each site signed of its book
-    certified: Certified | None = None  # between hosts: who signed the end of the run
-
-
-def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
-    """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
-    strangers: list[Any] = [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
-    if strangers:
-        raise DataError(
-            f"sites must be a list of pc.Site; this is a {type(strangers[0]).__name__}",
-            hint='[pc.Site("north", tensor), ...]',
-        )
-    if not sites:
-        raise DataError("no sites given", hint="pass a list of pc.Site")
-    names = [s.name for s in sites]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
-    sites = ordered(sites)
-    faults, columns, hint = [], None, "call sites = pc.align(sites) first"
-    if method.needs == "features":
-        widths = {s.name: s.matrix().shape[1] for s in sites}
-        d = max(set(widths.values()), key=list(widths.values()).count)
-        if len(set(widths.values())) > 1 and any(s.columns is None for s in sites):
-            faults = [f"{n!r} has {w} features" for n, w in widths.items()]
-            hint = "give every site the same columns in the same order; data frames say which one is missing"
-        else:
-            columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
-        shape: tuple[int, ...] = (d,)
-        axes: tuple[Any, ...] = ()
-    else:
-        tensors = {s.name: s.counts() for s in sites}
-        keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}
-        common = max(set(keys.values()), key=lambda k: (list(keys.values()).count(k), k))
-        for n, (size, digests) in keys.items():
-            if len(size) != len(common[0]):
-                faults.append(f"{n!r} has {len(size)} feature modes, the others {len(common[0])}")
-            elif size != common[0]:
-                faults.append(f"{n!r} has feature modes of sizes {size}, the others {common[0]}")
-            elif digests != common[1]:
-                other = [a.name for a, x, y in zip(tensors[n].axes[1:], digests, common[1]) if x != y]
-                faults.append(f"{n!r} has another vocabulary (or order of codes) in {', '.join(other)}")
-        reference = next(t for n, t in tensors.items() if keys[n] == common)
-        shape, axes = reference.shape[1:], reference.axes[1:]
-    if faults:
-        raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
-    return Setting(shape, axes, tuple(s.name for s in sites), columns, together=True)
-
-
-def setting_from(tree: Mapping[str, Any]) -> Setting:
-    """The setting as it travels."""
-    axes = tuple(Axis.from_json(a) for a in tree["axes"])
-    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]))
 
 
 def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:
@@ -161,66 +54,6 @@ def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None
     if need > n:
         raise ConfigError(f"a sum needs {need} sites, and there are {n}", hint="lower the quorum, or add sites")
     return adder.enrol(Roster(tuple(sorted(names)), COORDINATOR, threshold=need, attempt=attempt))
-
-
-class SiteParty:
-    """One hospital's half of the fold."""
-
-    def __init__(self, method: Method[Any, Any, Any], site: Site, adder: Sum, door: Door) -> None:
-        self.method, self.site, self.adder, self.door = method, site, adder, door
-        door.facts = method.facts
-        self.private: Any = None
-        self._next: Any = None
-
-    def open(self, public: Any) -> None:
-        """Make the private start."""
-        rng = seeds(self.method.params.seed, self.site.name, "open")
-        self.private = wire.canonical(self.method.open(self.site, public, rng))
-
-    def contribute(self, step: Step, public: Any, roster: Roster, number: int = -1) -> Contribution:
-        """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
-        if self.private is None:
-            self.open(public)
-        rng = seeds(self.method.params.seed, self.site.name, step.round, step.name)
-        after, mine = self.method.contribute(step, self.site, self.private, public, rng)
-        self._next = wire.canonical(after)
-        for name, a in mine.arrays.items():
-            largest = float(np.abs(a).max(initial=0.0))
-            if step.round == 0 and largest > step.bound:
-                raise DataError(
-                    f"site {self.site.name!r}: its values are too large for this method ({name!r} is {largest:.3g}, at most "
-                    f"{step.bound:.3g} is allowed)",
-                    hint="cap or scale the counts ([tensor] cap, or divide the values)",
-                )
-            if not largest <= step.bound:  # NaN too
-                raise Divergence(
-                    f"site {self.site.name!r}, round {step.round}: the fit diverged ({name!r} reached {largest:.3g}, "
-                    f"announced was at most {step.bound:.3g})",
-                    hint=self.method.remedy(self.site, public),
-                )
-        return self.door.release(
-            step,
-            mine,
-            share=self.adder.share(roster),
-            attempt=roster.attempt,
-            number=number,
-            by=self.adder.facts,
-            also=self.adder.leak(roster, step),
-        )
-
-    def side(self, step: Step, public: Any, roster: Roster) -> Exchange:
-        """The site's mailbox for one sum."""
-        return self.adder.side(self.site.name, roster, step, self.contribute(step, public, roster))
-
-    def commit(self) -> None:
-        """The sum was taken: the new private state is the state."""
-        self.private, self._next = self._next, None
-
-    def close(self, public: Any) -> Arrays:
-        """What stays at the site."""
-        if self.private is None:
-            self.open(public)
-        return self.method.close(self.site, self.private, public)
 
 
 def deliver(
@@ -256,247 +89,6 @@ def deliver(
                 break
         else:
             waited = True
-
-
-class Folding:
-    """The fold itself: the public state, the number of the next sum and its step, and the chain of sums that led there.
-
-    Every site has one and believes no other: step, number and public state are derived here, from the order and the totals.
-
-    Parameters
-    ----------
-    method, setting
-        What is computed, of what; from the order and the site's own data.
-    share
-        Part of the noise variance that each site adds; of the order, the same in all attempts.
-    chain
-        :func:`polyclinic.federation.certificate.root`; empty in one process, where nobody has to be convinced.
-    """
-
-    def __init__(self, method: Method[Any, Any, Any], setting: Setting, share: float, chain: bytes = b"") -> None:
-        self.method, self.setting, self.share = method, setting, share
-        self.public: Any = None
-        self.number = 0
-        self.chain, self.before = chain, b""  # now, and before the last sum: what others have voted for
-
-    def begin(self) -> None:
-        """The public start."""
-        self.public = wire.canonical(self.method.begin(self.setting, seeds(self.method.params.seed, "begin")))
-
-    def step(self) -> Step | None:
-        """The next sum to take; None when the method is finished."""
-        if self.public is None:
-            self.begin()
-        return self._known(self.method.next(self.public))
-
-    def _known(self, step: Step | None) -> Step | None:
-        """The ONE place where a step learns at how many sites a patient may be, and the grid of its noise."""
-        if step is None:
-            return None
-        privacy = self.method.params.privacy
-        if privacy is not None:
-            step = replace(step, sites_per_patient=max(step.sites_per_patient, privacy.max_sites_per_patient))
-        return on_grid(step, self.share)
-
-    def fold(self, step: Step, total: Total) -> Any:
-        """The public state after a sum; not taken yet."""
-        return wire.canonical(self.method.combine(step, self.public, total))
-
-    def take(self, public: Any, link: Link | None = None) -> None:
-        """Go on to the next sum."""
-        self.public, self.number = public, self.number + 1
-        if link is not None:
-            self.chain, self.before = grow(self.chain, link), self.chain
-
-    def follow(self, opened: Opened, step: Step, agreed: Any = None) -> bool:
-        """Fold a total that another party relayed, already checked against ``step``; False if the bits are not the sender's.
-
-        ``agreed`` are then the sender's bits (a packed state): taken over where they are this party's own within the method's
-        slack and lead to the same next step (its floats within the slack, too), and refused otherwise.
-        """
-        if (
-            opened.public is not None
-        ):  # only the coordinator saw the parts; what it made of them must at least be a state
-            mine = wire.canonical(wire.unpack(self.method.Public, opened.public))
-            if not alike(wire.pack(self.public), wire.pack(mine)):
-                raise MessageRefused(f"sum {opened.number}: a public state of other shapes than before")
-        else:
-            mine = self.fold(step, opened.total)
-        digest = state_digest(mine)
-        if digest != opened.state:
-            if agreed is None:
-                return False
-            theirs = wire.canonical(wire.unpack(self.method.Public, agreed))
-            same = within(wire.pack(mine), wire.pack(theirs), self.method.slack)
-            if same:  # only then is it a state at all; a step's bound may be a float of its own
-                steps = (wire.pack(self.method.next(mine)), wire.pack(self.method.next(theirs)))
-                same = within(*steps, self.method.slack)
-            if not same or state_digest(theirs) != opened.state:
-                raise ProtocolMismatch(
-                    f"sum {opened.number}: the public state that was sent does not follow from the total"
-                )
-            mine, digest = theirs, opened.state
-        self.take(mine, opened.link(step, digest))
-        return True
-
-    def state(self) -> dict[str, Any]:
-        """Everything public that is needed to go on later."""
-        return {"public": wire.pack(self.public), "number": self.number, "chain": self.chain, "before": self.before}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.public = wire.unpack(self.method.Public, state["public"])
-        self.number, self.chain, self.before = int(state["number"]), bytes(state["chain"]), bytes(state["before"])
-
-
-def alike(mine: Any, theirs: Any) -> bool:
-    """Whether a packed state has the tree, the types and the shapes of another, and no NaN where there was none."""
-    if isinstance(mine, np.ndarray):
-        same = isinstance(theirs, np.ndarray) and theirs.dtype == mine.dtype and theirs.shape == mine.shape
-        return same and (mine.dtype.kind != "f" or bool(np.isfinite(theirs).all()) or not np.isfinite(mine).all())
-    if isinstance(mine, Mapping):
-        return (
-            isinstance(theirs, Mapping)
-            and set(mine) == set(theirs)
-            and all(alike(v, theirs[k]) for k, v in mine.items())
-        )
-    if isinstance(mine, list | tuple):
-        return isinstance(theirs, list | tuple) and len(mine) == len(theirs) and all(map(alike, mine, theirs))
-    return type(mine) is type(theirs)
-
-
-class Conductor(Folding):
-    """A fold with its history, its traffic and what was released: the coordinator's, and that of one process.
-
-    Under a sum without a coordinator every site has its own, and all are bit-equal.
-    """
-
-    def __init__(
-        self,
-        method: Method[Any, Any, Any],
-        setting: Setting,
-        adder: Sum,
-        roster: Roster,
-        progress: Callable[[Progress], None] | None = None,
-        chain: bytes = b"",
-    ) -> None:
-        super().__init__(method, setting, adder.share(roster), chain)
-        self.adder, self.roster, self.progress = adder, roster, progress
-        self.history: list[dict[str, Any]] = []
-        self.traffic = Traffic()
-        self.releases: list[Release] = []
-        self.protocol = f"{method.name}/{method.version}"
-        self._clock = time.perf_counter()
-        self._spent = 0.0
-
-    def begin(self) -> None:
-        """The public start."""
-        super().begin()
-        self._tell("begin", 0, {})
-
-    def step(self) -> Step | None:
-        """The next sum to take; None when the method is finished."""
-        step = super().step()
-        if step is None:
-            self._tell("end", self.traffic.rounds, {})
-        return step
-
-    def commit(
-        self,
-        step: Step,
-        total: Total,
-        members: Iterable[str] = (),
-        entered: Mapping[str, tuple[int, int]] | None = None,
-        words: Any = None,
-    ) -> Opened | None:
-        """A sum was taken: the next public state, and the round's figures if it was its last.
-
-        ``entered``: whose contributions, where others are to follow; what they need for it is returned. ``words``: of a
-        masked sum, as it was opened, with the tag by which the sites check it.
-        """
-        public, opened = self.fold(step, total), None
-        if entered is not None:
-            mine = None if step.how == "sum" else wire.pack(public)
-            attempt = max(a for _, a in entered.values())
-            sites = () if words is None else self.roster.sites
-            opened = Opened(self.number, attempt, entered, total, state_digest(public), mine, words, sites)
-            self.take(public, opened.link(step, opened.state))
-        else:
-            self.take(public)
-        leak = gaussian_mu(self.adder.leak(self.roster, step))
-        self.releases.append(
-            Release(
-                len(self.releases),
-                step,
-                self.share,
-                self.roster.attempt,
-                tuple(sorted(entered or members)),
-                self.adder.facts,
-                float("inf") if leak is None else leak,
-            )
-        )
-        if step.counts:
-            self.traffic.rounds = max(self.traffic.rounds, step.round)
-        after = self.method.next(self.public)
-        if step.round and (after is None or after.round != step.round):
-            self._close_round(step.round)
-        return opened
-
-    def down(self, step: Step, total: Total, members: Sequence[str], words: Any = None) -> int:
-        """Bytes of what every site is sent after a sum: the opened total, which it folds itself, as between hosts.
-
-        The public state goes with it only where a site cannot compute it (a step that gathers).
-        """
-        entered = dict.fromkeys(members, (self.number, self.roster.attempt))
-        public = wire.pack(self.public) if step.how == "gather" else None  # of the same shapes as the next one
-        sites = () if words is None else self.roster.sites
-        return wire.size(
-            Opened(self.number, self.roster.attempt, entered, total, bytes(32), public, words, sites).pack()
-        )
-
-    @staticmethod
-    def payload(step: Step) -> int:
-        """Bytes of the arrays that each site contributes to the model; 0 for set-up and scores."""
-        asides = sum(int(np.prod(step.shapes[a])) for a in step.asides)
-        return width(step) * (step.size - asides) if step.counts else 0
-
-    def _close_round(self, number: int) -> None:
-        now = time.perf_counter()
-        self._spent += now - self._clock
-        self._clock = now
-        up, down = self.traffic.in_round(number)
-        figures = dict(self.method.figures(self.public))
-        self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
-        self._tell("round", number, {**figures, "bytes_up": up, "bytes_down": down})
-
-    def _tell(self, kind: str, number: int, figures: Figures) -> None:
-        if self.progress is not None:
-            self.progress(Progress(kind, self.method.name, number, self.method.params.rounds or 0, figures))
-
-    # ---- the checkpoint: the public state is a plain value
-
-    def state(self) -> dict[str, Any]:
-        """Everything public that is needed to go on later."""
-        return {
-            **super().state(),
-            "protocol": self.protocol,
-            "history": self.history,
-            "traffic": self.traffic.state(),
-            "releases": [wire.pack(r) for r in self.releases],
-            "spent": self._spent,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`; the result is the same as without the interruption."""
-        if state["protocol"] != self.protocol:
-            raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
-        counted = {"number": len(state["releases"]), "chain": self.chain, "before": b""}
-        super().restore({**counted, **state})  # a checkpoint of an earlier version has no chain
-        self.history = [dict(h) for h in state["history"]]
-        self.traffic = Traffic.restore(dict(state["traffic"]))
-        self.releases = [wire.unpack(Release, r) for r in state["releases"]]
-        self._spent = float(state["spent"])
-        self._clock = time.perf_counter()
 
 
 class Fold(Conductor):

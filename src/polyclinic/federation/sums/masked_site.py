@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["MaskedSite", "read"]
 
 
-def read(step: Step, share: float, opened: Words, promise: Promise) -> Total:
-    """The total of opened words that are the sum over the list of a promise; refused if the tag says that they are not."""
+def read(step: Step, share: float, opened: Words, promise: Promise, *, checked: bool = True) -> Total:
+    """The total of opened words that are the sum over the list of a promise; refused if the tag says that they are not.
+
+    ``checked`` false: by a site that was away and has no tag; others' votes must then say that the words are the sum.
+    """
     if not isinstance(opened, np.ndarray) or opened.dtype != np.uint64 or opened.shape != (step.size + 2,):
         raise MessageRefused(f"a total of other words than the {step.size + 2} that are expected")
-    values = FixedPoint.of(step, promise.sites).decode(Tag(promise.key).check(opened, promise.members))
-    return unflatten(step, values, len(promise.members), share)
+    data = Tag(promise.key).check(opened, promise.members) if checked else opened[:-1]
+    return unflatten(step, FixedPoint.of(step, promise.sites).decode(data), len(promise.members), share)
 
 
 def _text(listed: list[str]) -> bytes:

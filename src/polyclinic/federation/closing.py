@@ -1,0 +1,110 @@
+"""The end of a study between hosts: the last totals, votes for the end of the chain, the signed books, the outcome."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.errors import ProtocolMismatch
+from polyclinic.federation.attendance import Script
+from polyclinic.federation.certificate import count_votes
+from polyclinic.federation.messages import Behind, Close, Differs, Done
+from polyclinic.federation.order import host
+from polyclinic.federation.outcome import Outcome
+from polyclinic.federation.refusals import told
+from polyclinic.federation.traffic import Traffic
+from polyclinic.privacy.happened import Certified
+from polyclinic.privacy.head import Head, heads_of
+from polyclinic.privacy.studybook import StudyBook
+from polyclinic.tensors.files import atomic
+
+if TYPE_CHECKING:
+    from polyclinic.federation.driver import Driver
+
+__all__ = ["Closing"]
+
+
+class Closing:
+    """Every site that is there folds the last total, keeps what stays, and votes for the end of the chain."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.order = driver, driver.order
+        self.done: dict[str, Done] = {}
+        self.heads: dict[str, Head] = {}  # of the books of sites that have ended the study
+        self.signed: tuple[StudyBook, ...] = ()  # what sites signed of their books
+        self.certified: Certified | None = None  # who signed the end
+
+    def run(self) -> Script[None]:
+        """Ask all who are there; nobody is waited for beyond the deadline."""
+        d, gone, begin = self.driver, set[str](), self.driver.now
+        sites = d.ready()
+        d.only({s: Close(**d.relayed(s)) for s in sites})
+        while set(sites) - set(self.done) - gone and d.now - begin <= self.order.deadline:
+            yield
+            for site, ask, answer in d.news():
+                if isinstance(ask, Close) and not self._heard(site, answer):
+                    gone.add(site)
+                    d.trouble(site, "bad", told(getattr(answer, "why", None)))
+            gone |= {s for s in sites if s not in self.done and d.state(s) in ("lost", "refused")}
+        if self.order.peers:
+            self._merge({s: x.result for s, x in self.done.items() if x.result is not None})
+        self._certify()
+        d.totals.end()
+
+    def _heard(self, site: str, answer: Any) -> bool:
+        """Whether a site has ended, or will when it has what it needs."""
+        if isinstance(answer, Done):
+            self.done[site] = answer
+            self.heads |= {n: h for n, h in heads_of(answer.heads).items() if host(n) == site}
+            return True
+        more = isinstance(answer, Behind | Differs) and self.driver.needs_more(site, answer)
+        if more:
+            self.driver.lines[site].queue.appendleft(Close(**self.driver.relayed(site)))
+        return more
+
+    def _certify(self) -> None:
+        order, c = self.order, self.driver.conductor
+        keys = {s: self.driver.keys[s] for s in order.sites}
+        found = {s: x.vote for s, x in self.done.items()}
+        right = {s for s, v in found.items() if count_votes({s: v}, keys, order.digest, c.number, c.chain) == 1}
+        end = {"order": order.digest, "sums": c.number, "chain": c.chain.hex(), "needed": order.least}
+        end |= {"sites": len(order.sites), "staleness": order.staleness}
+        self.certified = Certified(tuple(sorted(right)), len(order.sites), order.least, order.staleness)
+        self._write("certificate.json", {**end, "votes": {s: found[s].hex() for s in sorted(right)}})
+        books = {s: x.book for s, x in sorted(self.done.items()) if x.book}  # the card is made from them
+        self.signed = StudyBook.several(books, keys, order.digest)
+        packed = {s: b64encode(b).decode() for s, b in books.items()}
+        self._write("books.json", {"order": order.digest, "keys": {s: order.keys[s] for s in keys}, "books": packed})
+        self.driver.log(event="certified" if len(right) >= order.least else "uncertified", sites=sorted(right))
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        with atomic(self.driver.folder / name) as temporary:
+            temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            temporary.chmod(0o600)
+
+    def _merge(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Peers: the model from the sites, who must all have the same, bit for bit."""
+        if not states:
+            raise self.driver.lost("no site handed over the result")
+        first = min(states)
+        other = [s for s, v in states.items() if v["chain"] != states[first]["chain"]]
+        if other:
+            raise ProtocolMismatch(
+                f"study {self.order.id!r}: nodes disagree", faults=[f"{s!r} != {first!r}" for s in other]
+            )
+        c = self.driver.conductor
+        c.restore(states[first])
+        for s, v in states.items():
+            if s != first:
+                c.traffic.add(Traffic.restore(dict(v["traffic"])))
+
+    def outcome(self) -> Outcome:
+        """What the run leaves behind."""
+        c = self.driver.conductor
+        seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
+        noise = "; ".join(sorted(self.driver.noise))
+        known = (c.history, c.traffic, c.setting, tuple(c.releases), seconds, noise)
+        heads = dict(sorted(self.heads.items()))
+        return Outcome(c.public, {}, {}, *known, heads=heads, books=self.signed, certified=self.certified)

@@ -1,0 +1,39 @@
+"""What a site brings to a study that it has agreed to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from polyclinic.federation.protocol import Exchange, Method, Roster, Sum
+from polyclinic.privacy.door import Door
+from polyclinic.tensors.site import Site
+
+__all__ = ["Aligner", "Seat"]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Everything a site needs for a study that it has agreed to."""
+
+    method: Method[Any, Any, Any]
+    sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
+    adder: Sum
+    doors: dict[str, Door]
+    setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
+    min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
+    max_numbers: int = 2**22  # of one release
+
+
+class Aligner(Protocol):
+    """How a site agrees with the others on codes before the first sum."""
+
+    def side(self, seat: Seat, roster: Roster) -> Exchange:
+        """The site's mailbox."""
+
+    def agreed(self, side: Exchange, attempt: int) -> dict[str, Any]:
+        """What was agreed on, to be kept."""
+
+    def apply(self, agreed: Mapping[str, Any], seat: Seat) -> Seat:
+        """The site on the common codes."""

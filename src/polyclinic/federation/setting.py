@@ -1,0 +1,102 @@
+"""What is public about the sites of a study before its first round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polyclinic.errors import ConfigError, DataError, PolyclinicError, ProtocolMismatch
+from polyclinic.federation.order import Order
+from polyclinic.federation.protocol import Method, Setting, ordered
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.site import Site, one_order
+
+__all__ = ["common", "fits", "setting_from", "setting_of", "shown"]
+
+
+def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
+    """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
+    strangers: list[Any] = [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
+    if strangers:
+        raise DataError(
+            f"sites must be a list of pc.Site; this is a {type(strangers[0]).__name__}",
+            hint='[pc.Site("north", tensor), ...]',
+        )
+    if not sites:
+        raise DataError("no sites given", hint="pass a list of pc.Site")
+    names = [s.name for s in sites]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
+    sites = ordered(sites)
+    faults, columns, hint = [], None, "call sites = pc.align(sites) first"
+    if method.needs == "features":
+        widths = {s.name: s.matrix().shape[1] for s in sites}
+        d = max(set(widths.values()), key=list(widths.values()).count)
+        if len(set(widths.values())) > 1 and any(s.columns is None for s in sites):
+            faults = [f"{n!r} has {w} features" for n, w in widths.items()]
+            hint = "give every site the same columns in the same order; data frames say which one is missing"
+        else:
+            columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
+        shape: tuple[int, ...] = (d,)
+        axes: tuple[Any, ...] = ()
+    else:
+        tensors = {s.name: s.counts() for s in sites}
+        keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}
+        common = max(set(keys.values()), key=lambda k: (list(keys.values()).count(k), k))
+        for n, (size, digests) in keys.items():
+            if len(size) != len(common[0]):
+                faults.append(f"{n!r} has {len(size)} feature modes, the others {len(common[0])}")
+            elif size != common[0]:
+                faults.append(f"{n!r} has feature modes of sizes {size}, the others {common[0]}")
+            elif digests != common[1]:
+                other = [a.name for a, x, y in zip(tensors[n].axes[1:], digests, common[1]) if x != y]
+                faults.append(f"{n!r} has another vocabulary (or order of codes) in {', '.join(other)}")
+        reference = next(t for n, t in tensors.items() if keys[n] == common)
+        shape, axes = reference.shape[1:], reference.axes[1:]
+    if faults:
+        raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
+    return Setting(shape, axes, tuple(s.name for s in sites), columns, together=True)
+
+
+def setting_from(tree: Mapping[str, Any]) -> Setting:
+    """The setting as it travels."""
+    axes = tuple(Axis.from_json(a) for a in tree["axes"])
+    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]))
+
+
+# ---- between hosts
+
+
+def shown(tree: Mapping[str, Any]) -> bool:
+    """Whether what a site says of itself can be read at all."""
+    try:
+        setting_from({**tree, "sites": ()})
+        return all(isinstance(d, str) for d in tree["digests"]) and isinstance(tree["shape"], list)
+    except (KeyError, TypeError, ValueError, AttributeError, PolyclinicError):
+        return False
+
+
+def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One setting for all, from what each site said of itself."""
+    first = next(iter(known.values()))
+    axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in first["axes"]]
+    other = [s for s, v in known.items() if any(v.get(k) != first.get(k) for k in ("shape", "digests", "alignment"))]
+    if [a.digest() for a in axes] != first["digests"]:
+        other = [next(iter(known)), *other]
+    if other:
+        raise ProtocolMismatch(
+            f"study {order.id!r}: sites do not fit together",
+            faults=[f"{s!r} has another vocabulary, shape or other columns than {next(iter(known))!r}" for s in other],
+            hint=""
+            if first["axes"]
+            else "list what all sites have in [features] columns: a site that lacks one says so",
+        )
+    shared = {k: first[k] for k in ("shape", "alignment") if k in first}
+    return {**shared, "axes": [a.to_json() for a in axes], "sites": list(order.nodes(known))}
+
+
+def fits(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a site, perhaps one that came later, speaks of the same things."""
+    same = theirs.get("alignment") == ours.get("alignment") and list(theirs["shape"]) == list(ours["shape"])
+    return same and theirs["digests"] == [Axis.from_json(a).digest() for a in ours["axes"]]

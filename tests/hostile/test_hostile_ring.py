@@ -1,0 +1,99 @@
+"""A hostile neighbour on the ring of codes: what it does to letters costs attempts, and shows or moves no code."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hostile_world import World, hospitals
+from plain_world import Halves
+from test_hostile_coordinator import RING, agreed_places
+
+from polyclinic.engines.flare import coordination
+from polyclinic.engines.flare.folders import read_json
+from polyclinic.engines.registry import federated
+from polyclinic.errors import PeerLost
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Fold
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import ingest
+
+TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
+
+
+class Post(deque):
+    """Letters between sites; one site's are falsified as they leave, so often."""
+
+    def __init__(self, seed: int, lies: int) -> None:
+        super().__init__()
+        self.rng, self.lies, self.left = np.random.default_rng(seed), 0, lies
+        self.carried: list[bytes] = []
+        self.old: list[bytes] = []
+
+    def append(self, item: tuple[str, bytes]) -> None:
+        to, data = item
+        value = wire.decode(data)
+        letters = [bytes(x) for x in value["letters"]]
+        if wire.decode(letters[0])[1] == "north" and self.left and self.rng.random() < 0.4:
+            self.left, self.lies = self.left - 1, self.lies + 1
+            letters = self._false(letters)
+        self.old += letters
+        data = wire.encode({**value, "letters": letters})
+        self.carried.append(data)
+        super().append((to, data))
+
+    def _false(self, letters: list[bytes]) -> list[bytes]:
+        raw, kind = bytearray(letters[0]), int(self.rng.integers(7))
+        if kind == 0:
+            raw[int(self.rng.integers(len(raw)))] ^= 1 << int(self.rng.integers(8))
+        elif kind == 1:
+            del raw[int(self.rng.integers(len(raw))) :]
+        elif kind == 2 and self.old:  # of another attempt, another mode, another site
+            raw = bytearray(self.old[int(self.rng.integers(len(self.old)))])
+        elif kind == 3:
+            letter = wire.decode(bytes(raw))
+            raw = bytearray(wire.encode([letter[0], "south", *letter[2:]]))
+        elif kind == 4:
+            return [*letters, *letters]
+        elif kind == 5:
+            return []
+        else:  # points of its own making, under its own name
+            letter = wire.decode(bytes(raw))
+            body = {k: self.rng.bytes(len(v)) if isinstance(v, bytes) else v for k, v in letter[-1].items()}
+            raw = bytearray(wire.encode([*letter[:-1], body]))
+        return [bytes(raw), *letters[1:]]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("ring"))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world, seed):
+    path = hospitals.study(world.root / "studies", f"ring-{seed}", TRIP, head="deadline = 2\n", data=RING)
+    study = Study.read(path)
+    order = coordination.sign_study(world.coordinator, study)
+    halves = Halves(world, order)
+    halves.post = Post(seed, 12)
+    for _ in range(6):
+        try:
+            outcome = halves.run()
+            break
+        except PeerLost:  # not agreed in five attempts: the coordinator resumes
+            halves.driver = halves.coordinator()
+    assert halves.post.lies >= 1
+    raw = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    placed = [agreed_places(world, order, s) for s in raw]
+    whole = {}
+    for name, site in world.sites.items():  # a code has one place, and a place one code, everywhere
+        for mode, found in read_json(site.study(order.digest) / "codes.json")["agreed"].items():
+            for code, place in found["places"].items():
+                assert whole.setdefault((mode, code), place) == place, (name, mode, code)
+    assert len({(mode, place) for (mode, _), place in whole.items()}) == len(whole)
+    reference = Fold(federated(study), placed).run().public
+    assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
+    codes = {c.encode() for s in raw for a in s.counts().axes[1:] for c in a.labels or ()}
+    assert codes
+    assert not [c for c in codes for data in halves.post.carried if c in data]
