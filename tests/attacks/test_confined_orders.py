@@ -5,7 +5,9 @@ Rows 15, 16 and 18 of the list of attacks, each with a mutation that the first s
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 
 import pytest
 from hostile_world import World, files
@@ -15,6 +17,7 @@ from polyclinic.engines.flare.admission import doubts
 from polyclinic.engines.flare.folders import SiteFolder, private, write_json
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import MessageRefused, PolyclinicError
+from polyclinic.federation.envelope import digest
 from polyclinic.federation.order import read_order
 from polyclinic.privacy.owner import ledger_of
 
@@ -120,6 +123,32 @@ def test_names_and_numbers_of_an_order_are_bounded(world, order):
             continue
         with pytest.raises(PolyclinicError):
             read_order(evil, world.key.public)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"quorum": v} for v in (2.5, True, "3", None, [3])),
+        *({"deadline": v} for v in (True, "30", None)),
+        *({"per_site": v} for v in (1.0, True, None)),
+        *({"staleness": v} for v in (0.5, True, "1")),
+        *({"lost": v} for v in (5, ["wait"], None)),
+        *({"polyclinic": v} for v in (5, ["0.1"], None)),
+        *({"edges": v} for v in ([["east", "north", "south"]], "ab", [[1, 2]], {"a": 1})),
+        *({"study": v} for v in ({"method": 5}, {}, [], {"method": None})),
+        {"id": 5},
+        {"files": {"a": 5}},
+        {"keys": {"east": 5}},
+    ],
+    ids=str,
+)
+def test_every_field_of_an_order_has_its_type_and_no_other(world, order, change):
+    body = {**order.body(), "edges": [list(e) for e in order.edges]}
+    for value in ({**body, **change}, {**body, "extra": 1}, {k: v for k, v in body.items() if k not in change}):
+        signature = world.key.sign(digest(["polyclinic order 1", json.dumps(value, sort_keys=True)])).hex()
+        text = base64.b64encode(json.dumps({**value, "signature": signature}).encode()).decode()
+        with pytest.raises(MessageRefused, match="not an order"):
+            read_order(text, world.key.public)
 
 
 def test_consent_is_of_one_order(tmp_path):

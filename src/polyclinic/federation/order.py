@@ -50,6 +50,20 @@ LOSSES: Final = {  # what becomes of exact secure sums when a site is lost, as o
     "show": "exact sums go on without a site that is lost: whoever sees the totals can compute the contribution of that site",
 }
 TOGETHER: Final = 3  # sites that leave a frozen set at once: one colluder, and two others among whom one is hidden
+TYPES: Final[Mapping[str, tuple[type, ...]]] = {  # exactly these: a truth value is no number, and 2.0 is not 2
+    "id": (str,),
+    "study": (dict,),
+    "files": (dict,),
+    "keys": (dict,),
+    "quorum": (int,),
+    "deadline": (int, float),
+    "edges": (list,),
+    "staleness": (int, type(None)),
+    "per_site": (int,),
+    "lost": (str,),
+    "polyclinic": (str,),
+    "signature": (str,),
+}
 LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
 
 
@@ -320,8 +334,14 @@ def read_order(text: str, coordinator: bytes) -> Order:
         raise MessageRefused(f"an order of {len(text):,} characters exceeds the limit of {LIMIT:,}")
     try:
         value = json.loads(base64.b64decode(text, validate=True))
-        value["edges"] = tuple((str(a), str(b)) for a, b in value["edges"])
-        order = Order(**value)
+        wrong = {k for k in {*TYPES, *value} if k not in TYPES or type(value.get(k, ...)) not in TYPES[k]}
+        if wrong or not isinstance(value["study"].get("method"), dict):
+            raise ValueError(f"missing, unknown or of another type: {sorted(wrong) or 'study.method'}")
+        if any(type(x) is not str for pair in (*value["files"].items(), *value["keys"].items()) for x in pair):
+            raise ValueError("files and keys are texts")
+        if any(type(e) is not list or [type(x) for x in e] != [str, str] for e in value["edges"]):
+            raise ValueError("an edge is a pair of names")
+        order = Order(**{**value, "edges": tuple((a, b) for a, b in value["edges"])})
         Ed25519PublicKey.from_public_bytes(coordinator).verify(bytes.fromhex(order.signature), _digest(order))
         faults = order.faults()
     except InvalidSignature:
