@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic_papers.experiment import Claim, Experiment, Interval, Lab, Result, interval, markdown, mean_sd, run
+from polyclinic_papers.claims import Claim
+from polyclinic_papers.experiment import Experiment, Lab, Result, markdown, run
+from polyclinic_papers.interval import Interval, interval, mean_sd
 
 NAME = "dpfact-mu"
 
@@ -89,14 +91,15 @@ def test_a_part_that_is_no_text_is_done_anew(tmp_path: Path) -> None:
 
 def test_one_repetition_refutes_nothing(tmp_path: Path) -> None:
     claims = [
-        Claim("a", "more", "less", False),
-        Claim("b", "more", "less", False, "E0.3"),
-        Claim("c", "more", "more", True),
-        Claim("d", "more", "-", None, "E0.14"),
+        Claim("a", "more", "less", "does not hold"),
+        Claim("b", "more", "less", "does not hold", "E0.3"),
+        Claim("c", "more", "more", "holds"),
+        Claim("d", "more", "-", "undecided", "E0.14"),
     ]
     found = run(Experiment(NAME, "p", "t", lambda lab: Result(["a"], [[1]], claims)), "quick", tmp_path)
     once = "one repetition decides nothing: run it in full"
     assert [c["why"] for c in found["claims"]] == [once, f"{once}; E0.3", "", "E0.14"]
+    assert [c["verdict"] for c in found["claims"]] == ["undecided", "undecided", "holds", "undecided"]
     assert "no explanation" not in markdown(found)
     full = run(Experiment(NAME, "p", "t", lambda lab: Result(["a"], [[1]], claims)), "full", tmp_path)
     assert "no explanation" in markdown(full) and once not in markdown(full)

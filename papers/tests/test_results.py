@@ -10,14 +10,15 @@ from typer.testing import CliRunner
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic_papers.catalogue import CATALOGUE, find
+from polyclinic_papers.claims import Claim
 from polyclinic_papers.command import app
-from polyclinic_papers.experiment import Claim, Experiment, Result, run
+from polyclinic_papers.experiment import Experiment, Result, run
 from polyclinic_papers.results import page, results, write_page
 
 
 def made(name: str, folder: Path, mode: str = "quick") -> Path:
     known = CATALOGUE[name]
-    stub = Experiment(name, known.paper, known.title, lambda lab: Result(["a"], [[1]], [Claim("x", "1", "1", True)]))
+    stub = Experiment(name, known.paper, known.title, lambda lab: Result(["a"], [[1]], [Claim("x", "1", "1", "holds")]))
     run(stub, mode, folder)  # type: ignore[arg-type]
     return folder / name / f"{mode}.json"
 
@@ -47,7 +48,7 @@ def test_all_damaged_results_are_named_at_once_and_nothing_is_written(tmp_path: 
 def test_a_claim_cut_short_is_damage(tmp_path: Path) -> None:
     path = made("trip-skew", tmp_path)
     value = json.loads(path.read_text())
-    del value["claims"][0]["holds"]
+    del value["claims"][0]["verdict"]
     path.write_text(json.dumps(value))
     with pytest.raises(DataError, match="cannot be read"):
         page(tmp_path)

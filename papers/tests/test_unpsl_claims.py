@@ -18,28 +18,28 @@ def table(**accuracies: list[float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("other", "holds", "why"),
+    ("other", "verdict", "why"),
     [
-        ([0.80, 0.81, 0.79, 0.80], True, ""),
-        ([0.93, 0.86, 0.94, 0.87], False, "undecided"),
-        ([0.97, 0.98, 0.97, 0.98], False, "E3.12"),
+        ([0.80, 0.81, 0.79, 0.80], "holds", ""),
+        ([0.93, 0.86, 0.94, 0.87], "undecided", ""),
+        ([0.97, 0.98, 0.97, 0.98], "does not hold", "E3.12"),
     ],
 )
-def test_highest_of_all_is_judged_by_the_interval_to_the_best_other(other: list[float], holds: bool, why: str) -> None:
+def test_highest_of_all_is_judged_by_the_interval_to_the_best_other(other: list[float], verdict: str, why: str) -> None:
     found = table(UnPSL=[0.90, 0.91, 0.90, 0.91], Euclidean=[0.7, 0.7, 0.7, 0.7], GMML=other)
     claim = _highest(found, "parkinsons", "sample", 3)
-    assert claim.holds is holds and claim.why.startswith(why) and bool(claim.why) == bool(why)
+    assert claim.verdict == verdict and claim.why.startswith(why) and bool(claim.why) == bool(why)
     assert claim.paper == "highest accuracy of all" and "best other: GMML" in claim.ours
 
 
 def test_our_weaker_line_is_said_to_be_ours() -> None:
     found = table(UnPSL=[0.90, 0.92, 0.88, 0.91], Euclidean=[0.7, 0.7, 0.7, 0.7], GMML=[0.901, 0.921, 0.881, 0.911])
     claim = _not_below(found, "parkinsons", "sample", 3)
-    assert claim.holds and claim.paper == "-" and claim.text.startswith("our own")
-    assert _highest(found, "parkinsons", "sample", 3).holds is False
+    assert claim.verdict == "holds" and claim.paper == "-" and claim.text.startswith("our own")
+    assert _highest(found, "parkinsons", "sample", 3).verdict != "holds"
     ahead = table(UnPSL=[0.90, 0.92, 0.88, 0.91], Euclidean=[0.7, 0.7, 0.7, 0.7], GMML=[0.95, 0.97, 0.93, 0.96])
     worse = _not_below(ahead, "parkinsons", "sample", 3)
-    assert worse.holds is False and worse.why == "GMML is ahead by more"
+    assert worse.verdict == "does not hold" and worse.why == "GMML is ahead by more"
 
 
 def test_one_split_has_no_standard_error_and_no_interval() -> None:

@@ -20,8 +20,10 @@ from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.privacy.budget import Privacy
 from polyclinic.tensors.matching import factor_match_score, match
 from polyclinic.tensors.site import Sites, pooled
+from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.dpfact import LITERAL
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import Interval, interval, mean_sd
 
 __all__ = ["epsilon", "real", "sums"]
 
@@ -33,7 +35,7 @@ def epsilon(lab: Lab) -> Result:
     """PRIVACY 3.3: FMS, stability, AUC and ghosts against epsilon and cohort size, at equal epsilon for all methods."""
     rows: list[list[Any]] = []
     fms: dict[tuple[int, str, float | None], list[float]] = {}
-    ghosts: dict[str, list[float]] = {"filtered": [], "raw": []}
+    apart: dict[str, Interval] = {}  # condition -> share of ghosts with the FDR filter less without it
 
     def trial(n: int, name: str, eps: float | None, seed: int, more: Any) -> Any:
         twice = n <= lab["heuristic_up_to"]  # stability costs a second fit
@@ -54,15 +56,13 @@ def epsilon(lab: Lab) -> Result:
             ]
             fms[n, name, eps] = [f["fms"] for f in found]
             if name == FORMAL:
-                ghosts["filtered"] += [f["ghosts"] for f in found]
-                ghosts["raw"] += [f["ghosts_raw"] for f in found]
+                apart[f"{n:,} patients, epsilon {eps:g}"] = interval([f["ghosts"] - f["ghosts_raw"] for f in found])
             keys = ("fms", "stability", "auc", "ghosts", "ghosts_raw")
             rows.append([n, name, "none" if eps is None else eps, *(mean_sd([f[k] for f in found]) for k in keys)])
     low, high = min(lab["epsilons"]), max(lab["epsilons"])
     both = [n for n in lab["patients"] if n <= lab["heuristic_up_to"]]
-    rise = _apart(fms, [((n, FORMAL, high), (n, FORMAL, low)) for n in lab["patients"]])
     over = {h: _apart(fms, [((n, FORMAL, e), (n, h, e)) for n in both for e in lab["epsilons"]]) for h in HEURISTIC}
-    fewer = interval([a - b for a, b in zip(ghosts["filtered"], ghosts["raw"])])
+    least = max(apart, key=lambda c: apart[c].mean)
     return Result(
         [
             "patients",
@@ -76,24 +76,9 @@ def epsilon(lab: Lab) -> Result:
         ],
         rows,
         [
-            Claim(
-                f"DPEM's FMS rises with epsilon (patient-level, delta {lab['delta']:g})",
-                "-",
-                f"from {low:g} to {high:g}: {rise}",
-                rise.above(0.0),
-                "" if rise.above(0.0) else "already near its ceiling at the smallest",
-                asserted=True,
-            ),
-            *(
-                Claim(
-                    f"DPEM beats {h} at equal epsilon",
-                    "-",
-                    f"FMS {x}; the heuristic protects one entry, not a patient (E0.8)",
-                    x.above(0.0),
-                )
-                for h, x in over.items()
-            ),
-            Claim("the FDR filter takes ghosts away", "-", f"share of ghosts {fewer}", fewer.below(0.0)),
+            *(c for n in lab["patients"] for c in _rises(fms, n, low, high, lab["delta"])),
+            *(c for h, x in over.items() for c in judge("beyond.against", heuristic=h, over=x)),
+            *judge("beyond.ghosts", condition=least, fewer=apart[least]),
         ],
         {f"{n:,} patients": [float(np.mean(fms[n, FORMAL, e])) for e in lab["epsilons"]] for n in lab["patients"]}
         | {
@@ -109,6 +94,21 @@ def epsilon(lab: Lab) -> Result:
         },
         log="x",
         note=_settings(tuned),
+    )
+
+
+def _rises(fms: Any, n: int, low: float, high: float, delta: float) -> list[Claim]:
+    """Whether FMS rises from the smallest epsilon to the largest, at one cohort size."""
+    a, b = fms[n, FORMAL, low], fms[n, FORMAL, high]
+    return judge(
+        "beyond.epsilon",
+        patients=n,
+        delta=delta,
+        low=low,
+        high=high,
+        at_low=float(np.mean(a)),
+        at_high=float(np.mean(b)),
+        rise=_apart(fms, [((n, FORMAL, high), (n, FORMAL, low))]),
     )
 
 
@@ -231,7 +231,7 @@ def sums(lab: Lab) -> Result:
             "price",
         ],
         [[e, mean_sd(fms["masked", e]), mean_sd(fms["plain", e]), str(price[e])] for e in lab["epsilons"]],
-        [Claim("secure aggregation is worth sqrt(sites) in noise", "-", f"FMS {overall}", overall.above(0.0))],
+        judge("beyond.sums", overall=overall),
         {how: [float(np.mean(fms[how, e])) for e in lab["epsilons"]] for how in ("masked", "plain")},
         f"epsilon at delta {lab['delta']:g}, patient-level, formal",
         "FMS to truth",
@@ -275,21 +275,9 @@ def real(lab: Lab) -> Result:
         ],
         rows,
         [
-            Claim(
-                "DPEM keeps structure above the exact marginals at every epsilon and size of this table (from 0.5 up)",
-                "-",
-                f"least structure kept {above}",
-                above.above(0.0),
-            ),
-            *(
-                Claim(f"DPEM keeps more structure than {h} at equal epsilon", "-", str(x), x.above(0.0))
-                for h, x in over.items()
-            ),
-            *(
-                [Claim("structure kept rises with epsilon", "-", str(rise), rise.above(0.0))]
-                if len(lab["epsilons"]) > 1
-                else []
-            ),
+            *judge("beyond.real", low=min(lab["epsilons"]), above=above),
+            *(c for h, x in over.items() for c in judge("beyond.kept", heuristic=h, over=x)),
+            *(judge("beyond.rise", rise=rise) if len(lab["epsilons"]) > 1 else []),
         ],
         {d: [float(np.mean(kept[d, FORMAL, e])) for e in lab["epsilons"]] for d in large},
         "epsilon at delta 1e-6, patient-level",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,15 +15,16 @@ from polyclinic.phenotypes.sumals import SumALS
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.privacy.budget import Privacy
 from polyclinic.tensors.site import Site, Sites, pooled
+from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
-from polyclinic_papers.race import Pooled, Runner, cost_claim, race
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import interval, mean_sd
+from polyclinic_papers.race import Finish, Pooled, Runner, costs, race
 from polyclinic_papers.reach import trace
 
-__all__ = ["LITERAL", "PRINTED", "UNITS", "cost", "literal", "rmse", "sites", "undecided", "unless"]
+__all__ = ["LITERAL", "PRINTED", "UNITS", "cost", "literal", "rmse", "sites"]
 
 LITERAL: Final[Mapping[str, Any]] = {"variant": "paper", "zeros": "missing", "elastic": 5.0}
-FOUND: Final = 0.5  # a pooled model less like the planted truth (FMS) has not found it
 STILL: Final = 0.005  # a run whose RMSE fell by less in its last five rounds has settled
 UNITS: Final = {"TSICU": 1.0, "SICU": 1.8, "MICU": 3.2, "CSRU": 1.8, "CCU": 1.5, "NICU": 0.6}
 # Section 5.4: eta, mu, epsilon at delta 1e-4, and the epochs that Theorem 4.1 implies (ERRATA E0.9).
@@ -73,64 +73,26 @@ def rmse(lab: Lab) -> Result:
     def gap(left: str, right: str, key: str) -> Any:
         return interval([a[key] / b[key] - 1 for a, b in zip(found[left], found[right])])
 
-    own, private = gap("DPFact, literal", "CP-ALS", "observed"), gap("DPFact, literal, with noise", "TRIP", "observed")
-    quiet = gap("DPFact, literal, mu 0, with noise", "TRIP", "observed")
-    clear = interval(
-        [
-            a["curve"][min(PRINTED[data]["epochs"], rounds) - 1] / b["observed"] - 1
-            for a, b in zip(found["DPFact, literal"], found["TRIP"])
-        ]
-    )
-    cells, sgd = gap("DPFact, literal", "CP-ALS", "full"), gap("SGD, literal", "DPFact, literal", "observed")
-    mended, zero = gap("DPFact", "CP-ALS", "full"), interval([p["ratio"] - 1 for p in found["DPFact, literal"]])
+    last = min(PRINTED[data]["epochs"], rounds) - 1
     return Result(
         ["model", "RMSE over nonzeros", "RMSE over all cells", "the same over the zero model's"],
         rows,
-        [
-            Claim(
-                "DPFact (literal) converges to a smaller RMSE over nonzeros than CP-ALS",
-                "smaller (the thesis: 0.77 against 1.29)",
-                f"relative difference {own}",
-                own.below(0),
-                unless(own.below(0), _why_mu(found)),
+        judge(
+            "dpfact.rmse",
+            own=gap("DPFact, literal", "CP-ALS", "observed"),
+            without_mu=gap("DPFact, literal, mu 0", "CP-ALS", "observed"),
+            private=gap("DPFact, literal, with noise", "TRIP", "observed"),
+            quiet=gap("DPFact, literal, mu 0, with noise", "TRIP", "observed"),
+            clear=interval(
+                [a["curve"][last] / b["observed"] - 1 for a, b in zip(found["DPFact, literal"], found["TRIP"])]
             ),
-            Claim(
-                f"so does DPFact with noise against TRIP (entry-level adjacency, epsilon {epsilon} at delta 1e-4, heuristic)",
-                "smaller",
-                f"relative difference {private}",
-                private.below(0),
-                unless(
-                    private.below(0),
-                    f"with mu 0 and the same noise {quiet}; the same epochs without noise {clear}: clipping and noise (E0.1) "
-                    "slow it, and the printed threshold mu (E0.3) does the rest",
-                ),
-            ),
-            Claim(
-                "the same over all cells",
-                "not reported",
-                f"relative difference {cells}; above the zero model by {zero}",
-                cells.below(0),
-                unless(
-                    cells.below(0),
-                    "E0.4, E0.5: learning from nonzeros alone fills the zeros too, so that no model at all is nearer to the data"
-                    if zero.above(0.001)
-                    else "E0.3: the printed threshold mu removes every column; what is left is the zero model",
-                ),
-            ),
-            Claim(
-                "SGD (literal, pooled) has the lowest RMSE over nonzeros",
-                "lowest of all",
-                f"against DPFact literal, relative difference {sgd}",
-                sgd.below(0),
-            ),
-            Claim(
-                "DPFact (corrected, no noise) is as good as pooled CP-ALS over all cells, within 2 %",
-                "better than CP-ALS",
-                f"relative difference {mended}",
-                mended.below(0.02),
-                _why_bias(gap("TRIP", "CP-ALS", "full"), mended),
-            ),
-        ],
+            cells=gap("DPFact, literal", "CP-ALS", "full"),
+            zero=interval([p["ratio"] - 1 for p in found["DPFact, literal"]]),
+            sgd=gap("SGD, literal", "DPFact, literal", "observed"),
+            mended=gap("DPFact", "CP-ALS", "full"),
+            trip=gap("TRIP", "CP-ALS", "full"),
+            epsilon=epsilon,
+        ),
         curves,
         "epoch",
         "RMSE over nonzeros",
@@ -139,31 +101,6 @@ def rmse(lab: Lab) -> Result:
         f"5.5.1). {rounds} epochs; the noisy run makes {min(PRINTED[data]['epochs'], rounds)}, as Theorem 4.1 implies, and its noise is drawn afresh "
         "each time.",
     )
-
-
-def unless(holds: bool, why: str) -> str:
-    """A reason is given only where a claim does not hold."""
-    return "" if holds else why
-
-
-def undecided(gap: Interval, bar: float = 0.0) -> str:
-    """Said where the interval includes the bar: neither side is shown."""
-    return "undecided: the interval over seeds includes no difference" if gap.low <= bar <= gap.high else ""
-
-
-def _why_mu(found: Mapping[str, Any]) -> str:
-    """Whether it is the printed threshold mu that spoils the literal run: the run with mu 0 tells."""
-    without = interval(
-        [a["observed"] / b["observed"] - 1 for a, b in zip(found["DPFact, literal, mu 0"], found["CP-ALS"])]
-    )
-    return f"E0.3: the printed threshold mu per pass; with mu 0 the difference is {without}" if without.below(0) else ""
-
-
-def _why_bias(trip: Any, own: Any) -> str:
-    """Whether it is the missing duals: TRIP, which has them, must come nearer to the pooled model on the same data."""
-    if own.below(0.02) or not trip.mean < own.mean:
-        return ""
-    return f"without dual variables, what sites differ in stays as a bias: TRIP, which has them, is at {trip}"
 
 
 def _traced(lab: Lab, name: str, seed: int) -> dict[str, Any]:
@@ -248,15 +185,13 @@ def cost(lab: Lab) -> Result:
             curves.setdefault(name, []).append(0.0 if mb is None else mb / 1e6)
         known = [Pooled.of(lab, data, s) for s in lab.seeds]
         published = 1 - SECONDS[data]["DPFact"] / SECONDS[data]["TRIP"]
-        for left, right, what in (
-            ("DPFact, literal", "TRIP, literal", "both literal, to an equal RMSE over nonzeros"),
-            ("DPFact", "TRIP, A_k and H_k up", f"corrected DPFact against literal TRIP, {lab['share']:.0%} of pooled"),
-            ("DPFact", "TRIP", f"both corrected, {lab['share']:.0%} of what the pooled model explains"),
+        words = {"data": TITLES[data], "published": 100 * published, "goal": lab["share"]}
+        for name, left, right in (
+            ("literal", "DPFact, literal", "TRIP, literal"),
+            ("mixed", "DPFact", "TRIP, A_k and H_k up"),
+            ("corrected", "DPFact", "TRIP"),
         ):
-            text = f"{TITLES[data]}: DPFact costs less than TRIP ({what})"
-            why = partial(_why_dear, found, left, right, known)
-            paper = f"{100 * published:.1f} % less"
-            claims.append(cost_claim(found, left, right, text=text, paper=paper, why=why))
+            claims += judge(f"dpfact.cost.{name}", **words, **_cost(found[left], found[right], known))
     return Result(
         [
             "data",
@@ -281,30 +216,16 @@ def cost(lab: Lab) -> Result:
     )
 
 
-def _why_dear(found: Mapping[str, Any], left: str, right: str, known: Sequence[Pooled], ratio: Interval) -> str:
-    a, b = found[left].median("rounds"), found[right].median("rounds")
-    likeness = float(np.mean([k.truth for k in known if k.truth is not None] or [1.0]))
-    if likeness < FOUND:
-        explained = float(np.mean([k.explained for k in known]))
-        return (
-            f"the goal is noise: pooled CP-ALS explains {explained:.1%} of the squared counts and is like the planted "
-            f"phenotypes to FMS {likeness:.2f} only (the paper's density leaves 2.4 entries a patient); sites that fit "
-            "their own noise apart do not add up to its fit"
-        )
-    missed = [k for k, hit in enumerate(found[left].hits) if hit is None]
-    if missed:
-        late, settled = found[left], max(found[left].drift[k] for k in missed) < STILL
-        share = float(np.mean([known[k].share(late.last[k]) for k in missed]))
-        return unless(
-            not settled,
-            f"it settles at {share:.0%} of what the pooled model explains: sites differ, by kind or by chance of few "
-            "patients, and a mean without dual variables keeps that as a bias; TRIP has them",
-        )
-    if a is None or b is None:
-        return ""
-    if a > b and ratio.above(1.0):
-        return f"it needs {a:g} rounds against {b:g}: fewer variables a round do not make up for it (E0.16)"
-    return undecided(ratio, 1.0)
+def _cost(left: Finish, right: Finish, known: Sequence[Pooled]) -> dict[str, Any]:
+    """Figures of two methods' bytes, and of what may explain them."""
+    missed = [k for k, hit in enumerate(left.hits) if hit is None]
+    return {
+        **costs(left, right),
+        "likeness": float(np.mean([k.truth for k in known if k.truth is not None] or [1.0])),
+        "explained": float(np.mean([k.explained for k in known])),
+        "settled": bool(missed) and max(left.drift[k] for k in missed) < STILL,
+        "share": float(np.mean([known[k].share(left.last[k]) for k in missed])) if missed else 1.0,
+    }
 
 
 def sites(lab: Lab) -> Result:
@@ -336,15 +257,15 @@ def sites(lab: Lab) -> Result:
             curves.setdefault(TITLES[data], []).append(one["bytes"] / 1e6)
         ups = [r[5] for r in rows[-len(lab["sites"]) :]]
         spread = max(ups) / min(ups) - 1
-        claims.append(
-            Claim(
-                f"{TITLES[data]}: the cost of a fixed number of epochs scales proportionally with the number of sites",
-                ", ".join(f"{SECONDS[data].get(k, float('nan')):g} s" for k in lab["sites"])
-                + f" for {', '.join(map(str, lab['sites']))} sites",
-                f"bytes up a site differ by {100 * spread:.3f} %",
-                bool(spread < 0.01 and max(each) == min(each)),
-                asserted=bool(lab.parameters.get("asserted", False)),
-            )
+        claims += judge(
+            "dpfact.sites",
+            data=TITLES[data],
+            seconds=", ".join(f"{SECONDS[data].get(k, float('nan')):g} s" for k in lab["sites"]),
+            numbers=", ".join(map(str, lab["sites"])),
+            spread=spread,
+            percent=100 * spread,
+            payload_apart=max(each) - min(each),
+            asserted=bool(lab.parameters.get("asserted", False)),
         )
     return Result(
         [

@@ -13,8 +13,10 @@ from polyclinic.phenotypes.dpfact import DPFact
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
 from polyclinic.tensors.site import Site
+from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort
-from polyclinic_papers.experiment import Claim, Lab, Result, interval
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import interval
 
 __all__ = ["phenotypes"]
 
@@ -24,32 +26,16 @@ OWN: Final = 0.01  # a phenotype is a site's when its norm there is above 1 % of
 def phenotypes(lab: Lab) -> Result:
     """Tables 5 to 7: phenotypes with coefficient, p-value, weight and prevalence, of NICU and of all; own and shared codes."""
     found = [lab.part(f"{s}", lambda s=s: _table(lab["patients"], lab["rank"], s)) for s in lab.seeds]
-    own = interval([f["own"] for f in found])
-    sign, coverage = interval([f["signs"] for f in found]), interval([f["matched"] for f in found])
     first = found[0]
     return Result(
         ["table", "phenotype", "planted as", "top codes", "coefficient", "p-value", "lambda", "prevalence %", "sites"],
         first["rows"],
-        [
-            Claim(
-                "phenotypes of the NICU alone are found",
-                "e.g. congenital heart defect",
-                f"{own} of 2 planted are found and are off at all other units",
-                own.above(1.0),
-            ),
-            Claim(
-                "the regression's significant coefficients (p < 0.05) tell risk from protection",
-                "cannot be checked on real data",
-                f"share with the planted sign {sign}",
-                sign.above(0.5),
-            ),
-            Claim(
-                "phenotypes are clinical concepts",
-                "named by experts",
-                f"share of the planted phenotypes found (likeness above 0.8) {coverage}",
-                coverage.above(0.5),
-            ),
-        ],
+        judge(
+            "dpfact.phenotypes",
+            own=interval([f["own"] for f in found]),
+            sign=interval([f["signs"] for f in found]),
+            coverage=interval([f["matched"] for f in found]),
+        ),
         {"log odds of death per standard deviation": [r[4] or 0.0 for r in first["rows"] if r[0] == "7"]},
         "phenotype",
         "coefficient",

@@ -13,9 +13,11 @@ from polyclinic.phenotypes.local_pass import open_factors
 from polyclinic.phenotypes.start import start
 from polyclinic.privacy.budget import Privacy
 from polyclinic.tensors.matching import factor_match_score, match
+from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort
-from polyclinic_papers.dpfact import LITERAL, literal, undecided, unless
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic_papers.dpfact import LITERAL, literal
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import Interval, interval, mean_sd
 
 __all__ = ["fms", "grid", "mu"]
 
@@ -42,11 +44,7 @@ def fms(lab: Lab) -> Result:
     def rise(name: str, key: str) -> Interval:
         return interval([b[key] - a[key] for a, b in zip(found[name][0], found[name][-1])])
 
-    last = {n: interval([p["own"] for p in f[-1]]) for n, f in found.items()}
-    truth = interval([p["truth"] for p in found["mu 0"][-1]])
-    clear = interval([p["clear"] for p in found["mu 0"][-1]])
-    begun = interval([p["start"] for p in found["mu 0"][-1]])
-    first, top = lab["epsilons"][0], lab["epsilons"][-1]
+    ends = {"first": lab["epsilons"][0], "top": lab["epsilons"][-1]}
     return Result(
         [
             "threshold",
@@ -58,35 +56,17 @@ def fms(lab: Lab) -> Result:
         ],
         rows,
         [
+            *(c for n in found for c in judge("dpfact.fms.rises", threshold=n, rise=rise(n, "own"), **ends)),
             *(
-                Claim(
-                    f"FMS to the own non-private model rises with the budget ({n})",
-                    "rises",
-                    f"from epsilon {first:g} to {top:g} (entry-level, heuristic): {rise(n, 'own')}",
-                    rise(n, "own").above(0),
-                )
-                for n in found
+                c
+                for n, f in found.items()
+                for c in judge("dpfact.fms.near_one", threshold=n, last=interval([p["own"] for p in f[-1]]), **ends)
             ),
-            *(
-                Claim(
-                    f"and approaches 1 ({n})",
-                    "gradually approximates 1",
-                    f"at epsilon {top:g} (entry-level, heuristic): {last[n]}",
-                    last[n].above(0.9),
-                    unless(last[n].above(0.9), undecided(last[n], 0.9)),
-                )
-                for n in found
-            ),
-            Claim(
-                "phenotypes are then the true ones",
-                "equivalent phenotypes",
-                f"FMS to the truth {truth}; of the non-private model {clear}",
-                truth.above(0.8),
-                unless(
-                    truth.above(0.8),
-                    f"E0.4, E0.6: the printed run hardly leaves its random start even without noise (FMS of the start to the "
-                    f"non-private model {begun}), so that likeness to the own non-private model is no measure of use (PRIVACY 2.1)",
-                ),
+            *judge(
+                "dpfact.true",
+                truth=interval([p["truth"] for p in found["mu 0"][-1]]),
+                clear=interval([p["clear"] for p in found["mu 0"][-1]]),
+                begun=interval([p["start"] for p in found["mu 0"][-1]]),
             ),
         ],
         curves,
@@ -141,12 +121,7 @@ def mu(lab: Lab) -> Result:
                 *(mean_sd([f[k] for f in found]) for k in ("recall", "precision", "fms")),
             ]
         )
-    large = interval([b - a for a, b in zip(off[0], off[-1])])
-    most = interval([x / (6 * lab["rank"]) for x in off[-1]])
     at = lab["mus"].index(lab["chosen"])
-    middle = interval([min(f["recall"], f["precision"]) for f in right[at]])
-    none = interval(off[0])
-    planted = interval([f["absent"] for f in right[0]])
     shown = [v for v in lab["mus"] if v in lab["shown"]]
     return Result(
         [
@@ -158,29 +133,16 @@ def mu(lab: Lab) -> Result:
             "FMS to truth",
         ],
         rows,
-        [
-            Claim(
-                "a small mu turns no column off",
-                "none",
-                f"mu {lab['mus'][0]:g}: {none} columns off; {planted} are planted as absent",
-                none.below(1.0),
-                ""
-                if none.below(1.0)
-                else "non-negative least squares over all cells leaves absent phenotypes at 0 by itself",
-            ),
-            Claim(
-                "a large mu turns a large portion off",
-                "a large portion",
-                f"{large} more columns than the smallest; share of all columns {most}",
-                large.above(0) and most.above(0.5),
-            ),
-            Claim(
-                f"between, mu finds the unshared columns (mu {lab['chosen']:g})",
-                "at least one unshared column",
-                f"the smaller of recall and precision of planted absences {middle}",
-                middle.above(0.9),
-            ),
-        ],
+        judge(
+            "dpfact.mu",
+            smallest=lab["mus"][0],
+            chosen=lab["chosen"],
+            none=interval(off[0]),
+            planted=interval([f["absent"] for f in right[0]]),
+            large=interval([b - a for a, b in zip(off[0], off[-1])]),
+            most=interval([x / (6 * lab["rank"]) for x in off[-1]]),
+            middle=interval([min(f["recall"], f["precision"]) for f in right[at]]),
+        ),
         {f"{u}, mu {v:g}": norms[v][u] for u in lab["units"] for v in shown},
         "column, by falling norm",
         "norm, over the largest unit's",
@@ -256,42 +218,16 @@ def grid(lab: Lab) -> Result:
             "RMSE over all cells",
         ],
         rows,
-        [
-            Claim(
-                "gamma 5 and eta 0.01 are the best of the grid (literal, RMSE over nonzeros)",
-                "gamma 5, eta 0.01",
-                f"best at gamma {printed[1]:g}, mu {printed[2]:g}, eta {printed[3]:g}; the paper's choice with that mu is above it by "
-                f"{above}",
-                not above.above(0),
-                unless(
-                    not above.above(0),
-                    f"other data; and RMSE over nonzeros rewards the largest steps, not phenotypes: FMS to truth there is "
-                    f"{np.mean([x['fms'] for x in found[printed] if x]):.2f}",
-                ),
-            ),
-            Claim(
-                "every pair of the grid is usable",
-                "searched gamma 2-10, eta 1e-5 to 1e-1",
-                f"{len(refused)} of {len([p for p in points if p[0] == 'literal'])} points cannot run",
-                not refused,
-                "E0.7: the server's step eta gamma T must stay below 2, and single steps must be stable"
-                if refused
-                else "",
-            ),
-            *(
-                [
-                    Claim(
-                        "our defaults (gamma 1, mu 1, eta 1) are within 0.02 of the best FMS of the corrected grid",
-                        "-",
-                        f"best at gamma {mended[1]:g}, mu {mended[2]:g}, eta {mended[3]:g}, ahead by {lag}",
-                        lag.below(0.02),
-                        unless(lag.below(0.02), undecided(lag)),
-                    )
-                ]
-                if lag is not None
-                else []
-            ),
-        ],
+        judge(
+            "dpfact.grid",
+            printed=printed,
+            mended=mended,
+            above=above,
+            likeness=float(np.mean([x["fms"] for x in found[printed] if x])),
+            refused=len(refused),
+            tried=len([p for p in points if p[0] == "literal"]),
+            lag=lag,
+        ),
         *_figure(found, lab),
     )
 

@@ -16,9 +16,11 @@ from polyclinic.phenotypes.dpfact import DPFact
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.privacy.budget import Privacy
 from polyclinic.tensors import cp
+from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.cohorts import TITLES, cohort
-from polyclinic_papers.dpfact import literal, undecided, unless
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic_papers.dpfact import literal
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import Interval, Several, interval, mean_sd
 
 __all__ = ["auc", "nicu"]
 
@@ -88,89 +90,26 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def _claims(lab: Lab, data: str, found: dict[str, list[list[float | None]]]) -> list[Claim]:
-    title, n = TITLES[data], len(lab.seeds)
-
     def over_ranks(name: str) -> list[float | None]:
-        return [_none([ranks[s] for ranks in found[name]]) for s in range(n)]
+        return [_none([ranks[s] for ranks in found[name]]) for s in range(len(lab.seeds))]
 
     def gap(left: str, right: str) -> Interval:
         pairs = zip(over_ranks(left), over_ranks(right))
         return interval([None if a is None or b is None else a - b for a, b in pairs])
 
-    zeros = gap(ZEROS, "DPFact, literal, w/o both")
-    best, with_l21 = gap("DPFact", "CP-ALS"), gap("DPFact", "DPFact w/o l2,1")
-    trip, noise = gap("DPFact", "TRIP"), gap("DPFact, literal, w/o noise", "DPFact, literal")
-    printed, plain = gap("DPFact, literal, w/o noise", "DPFact, literal, w/o both"), gap("DPFact, literal", "CP-ALS")
-    learnt = gap("DPFact, literal", "frozen random factors")
-    mine = gap("DPFact", "frozen random factors")
-    return [
-        Claim(
-            f"{title}: DPFact beats CP-ALS (literal, with noise)",
-            "0.7759 against 0.7643 at rank 50",
-            f"difference over all ranks {plain}",
-            plain.above(0),
-            unless(
-                plain.above(0),
-                undecided(plain)
-                or f"E0.4: {zeros} once zeros count when patients are placed; the noise costs {noise}; against frozen random factors {learnt}",
-            ),
-        ),
-        Claim(
-            f"{title}: DPFact beats CP-ALS (corrected, no noise)",
-            "0.7790 against 0.7643 at rank 50",
-            f"difference {best}",
-            best.above(0),
-            unless(best.above(0), _equal(best)),
-        ),
-        Claim(
-            f"{title}: DPFact beats TRIP (corrected)",
-            "0.7759 against 0.7633 at rank 50",
-            f"difference {trip}",
-            trip.above(0),
-            unless(trip.above(0), _equal(trip)),
-        ),
-        Claim(
-            f"{title}: l2,1 raises the AUC (corrected)",
-            "0.7790 against 0.7212 at rank 50",
-            f"difference {with_l21}",
-            with_l21.above(0),
-            unless(with_l21.above(0), _equal(with_l21)),
-        ),
-        Claim(
-            f"{title}: l2,1 raises the AUC (literal, no noise)",
-            "0.7790 against 0.7212 at rank 50",
-            f"difference {printed}",
-            printed.above(0),
-            unless(
-                printed.above(0),
-                undecided(printed) or "E0.3: the printed threshold mu after every pass removes columns (dpfact-rmse)",
-            ),
-        ),
-        Claim(
-            f"{title}: noise costs little AUC (literal)",
-            "0.7790 without, 0.7759 with, at rank 50",
-            f"cost {noise}",
-            noise.below(0.01),
-            unless(
-                noise.below(0.01),
-                undecided(noise, 0.01) or "E0.1: noise of the right variance; the authors' code adds less",
-            ),
-        ),
-        Claim(
-            f"{title}: DPFact (corrected) predicts better than frozen random factors",
-            "not reported",
-            f"difference {mine}",
-            mine.above(0),
-            unless(mine.above(0), _equal(mine)),
-        ),
-    ]
-
-
-def _equal(gap: Interval, bar: float = 0.01) -> str:
-    """Said where the whole interval lies between minus and plus the bar, or includes no difference."""
-    if -bar < gap.low and gap.high < bar:
-        return "as good as equal: the whole interval lies within a hundredth"
-    return undecided(gap)
+    return judge(
+        "dpfact.auc",
+        data=TITLES[data],
+        zeros=gap(ZEROS, "DPFact, literal, w/o both"),
+        best=gap("DPFact", "CP-ALS"),
+        with_l21=gap("DPFact", "DPFact w/o l2,1"),
+        trip=gap("DPFact", "TRIP"),
+        noise=gap("DPFact, literal, w/o noise", "DPFact, literal"),
+        printed=gap("DPFact, literal, w/o noise", "DPFact, literal, w/o both"),
+        plain=gap("DPFact, literal", "CP-ALS"),
+        learnt=gap("DPFact, literal", "frozen random factors"),
+        mine=gap("DPFact", "frozen random factors"),
+    )
 
 
 def _none(values: Sequence[float | None]) -> float | None:
@@ -228,13 +167,12 @@ def nicu(lab: Lab) -> Result:
 
     ranks = range(len(lab["ranks"]))
 
-    def claim(text: str, paper: str, left: str, right: str, why: str = "") -> Claim:
+    def figures(key: str, left: str, right: str) -> dict[str, Any]:
+        """Of one comparison: an interval a rank, all ranks together, and how it is told."""
         each = [gap(left, right, k) for k in ranks]
-        pairs = [[gap_at(left, right, k, s) for k in ranks] for s in range(len(lab.seeds))]
-        overall = interval([_none(p) for p in pairs])
+        overall = interval([_none([gap_at(left, right, k, s) for k in ranks]) for s in range(len(lab.seeds))])
         told = "; ".join(f"rank {r}: {v.mean:+.3f} [{v.low:+.3f}, {v.high:+.3f}]" for r, v in zip(lab["ranks"], each))
-        holds = all(v.above(0) for v in each)
-        return Claim(text, paper, f"over all ranks {overall}; {told}", holds, unless(holds, _equal(overall) or why))
+        return {key: Several(each), f"{key}_overall": overall, f"{key}_told": told}
 
     def gap_at(left: str, right: str, k: int, seed: int) -> float | None:
         a, b = found[left][k][seed], found[right][k][seed]
@@ -243,22 +181,13 @@ def nicu(lab: Lab) -> Result:
     return Result(
         ["rank", *names],
         rows,
-        [
-            claim(
-                "DPFact's AUC for NICU patients is higher than TRIP's at every rank",
-                "consistently higher",
-                "DPFact",
-                "TRIP",
-            ),
-            claim(
-                "the same with memberships on NICU's own factors B_t, as the paper uses them",
-                "consistently higher",
-                "DPFact, NICU's own factors",
-                "TRIP",
-            ),
-            claim("l2,1 raises the AUC of NICU patients", "higher and more stable", "DPFact", "DPFact w/o l2,1"),
-            claim("the NICU gains by taking part (against its own data alone)", "not reported", "DPFact", "NICU alone"),
-        ],
+        judge(
+            "dpfact.nicu",
+            **figures("trip", "DPFact", "TRIP"),
+            **figures("own", "DPFact, NICU's own factors", "TRIP"),
+            **figures("sparse", "DPFact", "DPFact w/o l2,1"),
+            **figures("alone", "DPFact", "NICU alone"),
+        ),
         {n: [_mean(v) for v in found[n]] for n in names},
         "rank",
         "AUC of held-out NICU patients",

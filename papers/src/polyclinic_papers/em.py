@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from polyclinic_papers import private_em
-from polyclinic_papers.experiment import Claim, Lab, Result, interval, mean_sd
+from polyclinic_papers.claims import judge
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import interval, mean_sd
 
 __all__ = ["figure2", "figure3", "inversion"]
 
@@ -32,15 +34,7 @@ def figure2(lab: Lab) -> Result:
             ]
             for way in ways
         ],
-        [
-            Claim(
-                "subspace and cycle coincide",
-                "curves coincide",
-                f"largest relative difference {apart}",
-                apart.below(1e-6),
-                asserted=True,
-            )
-        ],
+        judge("em.figure2", apart=apart),
         found[0]["curves"],
         "EM iteration",
         "log-likelihood",
@@ -81,22 +75,7 @@ def figure3(lab: Lab) -> Result:
             "bits of one sum, exact (equal weights)",
         ],
         rows,
-        [
-            Claim(
-                "subspace reveals less than cycle",
-                "the order of Figure 3",
-                f"least difference of a node: {least}",
-                least.above(0.0),
-                asserted=True,
-            ),
-            Claim(
-                "cycle reveals no more than federated",
-                "the order of Figure 3",
-                f"least difference of a node: {above}",
-                bool(above.low >= 0.0),
-                "node 3 sits between two corrupt nodes, where cycle shows everything (eq. 11)",
-            ),
-        ],
+        judge("em.figure3", least=least, above=above),
         {way: [float(np.mean([of(f, way, n) for f in found])) for n in nodes[way]] for way in nodes},
         "honest node",
         "normalised mutual information",
@@ -123,15 +102,7 @@ def inversion(lab: Lab) -> Result:
                 sum(f["paid"]["succeeded"] for f in found),
             ],
         ],
-        [
-            Claim(
-                "hiding who sent what protects the records",
-                "subspace perturbation achieves the ideal bound",
-                f"records from the exact sums: error {exact}",
-                not exact.below(1e-3),
-                "E4.8: the sums themselves determine the records of a small group; only noise on the sums protects",
-            )
-        ],
+        judge("em.inversion", exact=exact),
         {
             "exact sums": [f["exact"]["error"] / f["exact"]["spread"] for f in found],
             "with noise": [f["paid"]["error"] / f["paid"]["spread"] for f in found],

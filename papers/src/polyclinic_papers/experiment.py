@@ -18,39 +18,20 @@ import numpy as np
 from polyclinic import __version__
 from polyclinic.errors import ConfigError
 from polyclinic.tensors.files import atomic
+from polyclinic_papers.claims import Claim
 
 __all__ = [
-    "Claim",
     "Experiment",
-    "Interval",
     "Lab",
     "Result",
     "draw",
-    "interval",
     "markdown",
-    "mean_sd",
     "parameters",
     "run",
     "took",
 ]
 
 Mode = Literal["quick", "full"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One sentence of a paper, and what became of it.
-
-    ``holds`` is None where the paper's figure cannot be compared (the reason says why, with the erratum's number).
-    ``asserted`` claims are tested in quick mode.
-    """
-
-    text: str
-    paper: str
-    ours: str
-    holds: bool | None
-    why: str = ""
-    asserted: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,45 +63,6 @@ class Experiment:
     title: str
     run: Callable[[Lab], Result]
     data: str = "generated"
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over repetitions with its 95 % interval (Student); of one repetition, just the value."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    def above(self, bar: float) -> bool:
-        """Whether the whole interval lies above the bar."""
-        return self.low > bar
-
-    def below(self, bar: float) -> bool:
-        """Whether the whole interval lies below the bar."""
-        return self.high < bar
-
-    def __str__(self) -> str:
-        if self.n < 2:
-            return f"{self.mean:.4g} (one seed)"
-        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}] (95 %, {self.n} seeds)"
-
-
-def interval(values: Sequence[float | None]) -> Interval:
-    """Mean and 95 % Student interval; repetitions that gave nothing (None) are left out.
-
-    >>> str(interval([0.1, 0.2, 0.3]))
-    '0.2 [-0.04841, 0.4484] (95 %, 3 seeds)'
-    """
-    known = np.array([v for v in values if v is not None], float)
-    if len(known) < 2:
-        mean = float(known[0]) if len(known) else float("nan")
-        return Interval(mean, mean, mean, len(known))
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
-    return Interval(float(known.mean()), float(known.mean()) - half, float(known.mean()) + half, len(known))
 
 
 class Lab:
@@ -236,9 +178,10 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
 
 def _once(claim: Claim) -> Claim:
     """A claim that fails on one repetition is not refuted."""
-    if claim.holds is not False:
+    if claim.verdict != "does not hold":
         return claim
-    return replace(claim, why="; ".join(filter(None, ("one repetition decides nothing: run it in full", claim.why))))
+    why = "; ".join(filter(None, ("one repetition decides nothing: run it in full", claim.why)))
+    return replace(claim, verdict="undecided", why=why)
 
 
 def markdown(value: Mapping[str, Any], level: str = "##") -> str:
@@ -247,13 +190,12 @@ def markdown(value: Mapping[str, Any], level: str = "##") -> str:
     out += ["| " + " | ".join(map(_cell, value["columns"])) + " |", "|" + "---|" * len(value["columns"])]
     out += ["| " + " | ".join(_cell(c) for c in row) + " |" for row in value["rows"]]
     if value["claims"]:
-        out += ["", "| claim | paper says | we get | holds | why different |", "|---|---|---|---|---|"]
+        out += ["", "| claim | paper says | we get | verdict | why different |", "|---|---|---|---|---|"]
         for c in value["claims"]:
-            holds = {True: "holds", False: "does **not** hold", None: "not comparable"}[c["holds"]]
-            why = _cell(c["why"]) or (
-                "**worse than the paper, and we have no explanation**" if c["holds"] is False else ""
-            )
-            out.append(f"| {_cell(c['text'])} | {_cell(c['paper'])} | {_cell(c['ours'])} | {holds} | {why} |")
+            failed = c["verdict"] == "does not hold"
+            why = _cell(c["why"]) or ("**worse than the paper, and we have no explanation**" if failed else "")
+            verdict = "does **not** hold" if failed else c["verdict"]
+            out.append(f"| {_cell(c['text'])} | {_cell(c['paper'])} | {_cell(c['ours'])} | {verdict} | {why} |")
     if value["note"]:
         out += ["", value["note"]]
     settings = ", ".join(f"{k} = {v}" for k, v in value["parameters"].items())
@@ -268,21 +210,6 @@ def markdown(value: Mapping[str, Any], level: str = "##") -> str:
 def took(value: Mapping[str, Any]) -> str:
     """How long an experiment took, all parts together, by the clock."""
     return "time not kept" if value["seconds"] is None else f"{value['seconds']:.0f} s"
-
-
-def mean_sd(values: Sequence[float | None]) -> str:
-    """Mean and standard deviation over repetitions, as text.
-
-    >>> mean_sd([1.0, 2.0, 3.0])
-    '2.0000 ± 1.0000'
-    >>> mean_sd([1.0])
-    '1.0000 ± -'
-    """
-    known = [v for v in values if v is not None]
-    if not known:
-        return "-"
-    sd = f"{np.std(known, ddof=1):.4f}" if len(known) > 1 else "-"
-    return f"{np.mean(known):.4f} ± {sd}"
 
 
 def _cell(value: Any) -> str:

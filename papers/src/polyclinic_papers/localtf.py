@@ -16,9 +16,11 @@ from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.phenotypes.sumals import SumALS
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.tensors.matching import factor_match_score
+from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort
-from polyclinic_papers.dpfact import UNITS, literal, undecided, unless
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic_papers.dpfact import UNITS, literal
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import Interval, Several, interval, mean_sd
 from polyclinic_papers.reach import trace
 
 __all__ = ["PRINTED", "convergence", "four_mode", "rmse"]
@@ -55,23 +57,12 @@ def rmse(lab: Lab) -> Result:
         return interval([a[key] - b[key] for a, b in zip(found[left], found[right])])
 
     few, many = lab["few"], lab["rounds"]
-    lowest = [gap("LocalTF, literal", r, "observed") for r in ("DPFact, literal", "CP-ALS")]
-    plain = [gap("LocalTF w/o l2,1, literal", r, "observed") for r in ("DPFact w/o l2,1, literal", "CP-ALS")]
-    cells = [gap("LocalTF", r, "full") for r in ("DPFact", "CP-ALS")]
-    early, late = (gap("LocalTF, literal", "LocalTF w/o l2,1, literal", k) for k in ("few", "observed"))
-    mended = gap("LocalTF", "LocalTF w/o l2,1", "full")
-    moving = interval([f["few"] / f["observed"] - 1 for f in found["LocalTF w/o l2,1, literal"]])
-    still = interval([f["few"] / f["observed"] - 1 for f in found["LocalTF"]])
-    use, printed = (
-        gap("LocalTF", "LocalTF w/o l2,1", "auc"),
-        gap("LocalTF, literal", "LocalTF w/o l2,1, literal", "auc"),
-    )
-    wide = float(np.std([f["auc"] for f in found["LocalTF, literal"]], ddof=1)) if len(lab.seeds) > 1 else 0.0
-    away = interval([a["full"] / b["full"] - 1 for a, b in zip(found["LocalTF"], found["CP-ALS"])])
-    softly = [gap(SOFT, "LocalTF w/o l2,1, literal", k) for k in ("few", "observed", "auc")]
-    pooled_best = gap("CP-ALS", "LocalTF", "auc")
-    ratio, low, high = _variances([f["observed"] for f in found["LocalTF"]], [f["observed"] for f in found["CP-ALS"]])
-    dead = "E0.3: the printed threshold mu after every pass removes columns; without it the differences are "
+    plain = "LocalTF w/o l2,1, literal"
+
+    def moved(name: str) -> Interval:
+        """By how much the RMSE after few rounds is above that after many."""
+        return interval([f["few"] / f["observed"] - 1 for f in found[name]])
+
     return Result(
         [
             "model",
@@ -83,111 +74,28 @@ def rmse(lab: Lab) -> Result:
             "AUC (80/20)",
         ],
         rows,
-        [
-            Claim(
-                "LocalTF has the lowest RMSE (literal, nonzeros; against DPFact, CP-ALS)",
-                "0.7442 against 0.7734 and 1.29164",
-                "; ".join(map(str, lowest)),
-                all(g.below(0) for g in lowest),
-                unless(all(g.below(0) for g in lowest), dead + "; ".join(map(str, plain))),
-            ),
-            Claim(
-                "the same without l2,1 (literal, nonzeros)",
-                "1.13328 against 1.21252 and 1.29164",
-                "; ".join(map(str, plain)),
-                all(g.below(0) for g in plain),
-            ),
-            Claim(
-                "the same over all cells (corrected)",
-                "not reported",
-                "; ".join(map(str, cells)),
-                all(g.below(0) for g in cells),
-                unless(
-                    all(g.below(0) for g in cells),
-                    f"E0.5: CP-ALS minimises this very error over the pooled data; LocalTF ends {100 * away.mean:.2f} % above it"
-                    if abs(away.mean) < 0.01
-                    else "",
-                ),
-            ),
-            Claim(
-                f"l2,1 lowers the training RMSE (literal, nonzeros, {few} and {many} rounds)",
-                "1.13328 to 0.7442",
-                f"{early}; {late}",
-                early.below(0) and late.below(0),
-                unless(
-                    early.below(0) and late.below(0),
-                    f"E1.6: a regulariser cannot lower the error at the optimum; after {few} rounds the run without it is still {moving} above "
-                    f"its RMSE after {many}",
-                ),
-            ),
-            Claim(
-                f"l2,1 lowers the training RMSE with the consistent threshold eta mu (nonzeros, {few} and {many} rounds)",
-                "1.13328 to 0.7442",
-                f"{softly[0]}; {softly[1]}; AUC {softly[2]}",
-                softly[0].below(0) and softly[1].below(0),
-                unless(
-                    softly[0].below(0) and softly[1].below(0),
-                    f"E1.6: after {few} rounds, before it has converged, "
-                    + ("it does" if softly[0].below(0) else "it does not either")
-                    + "; at the end a regulariser cannot lower the error that it is added to"
-                    if softly[1].above(0)
-                    else "",
-                ),
-            ),
-            Claim(
-                "l2,1 lowers the RMSE over all cells (corrected)",
-                "not reported",
-                f"{mended}",
-                mended.below(0),
-                unless(
-                    mended.below(0),
-                    f"E1.6; this run has settled: after {few} rounds {still} above its RMSE after {many}",
-                ),
-            ),
-            Claim(
-                "CP-ALS is the most stable over starts, more than LocalTF",
-                "variance 6.5e-7 against 5.3e-6",
-                f"ratio of variances LocalTF / CP-ALS {ratio:.2g} [{low:.2g}, {high:.2g}] (95 %, F)",
-                low > 1 if len(lab.seeds) > 1 else None,
-                ""
-                if low > 1
-                else "five starts cannot tell a ratio of variances below 9.6 from 1"
-                if ratio < 9.6
-                else "",
-            ),
-            Claim(
-                "l2,1 raises the AUC (corrected)",
-                "0.5612 to 0.63144",
-                str(use),
-                use.above(0),
-                unless(
-                    use.above(0),
-                    "E1.6: both have settled, so that there is nothing for it to repair"
-                    if abs(use.mean) < 0.01
-                    else "",
-                ),
-            ),
-            Claim(
-                "l2,1 raises the AUC (literal)",
-                "0.5612 to 0.63144",
-                str(printed),
-                printed.above(0),
-                unless(
-                    printed.above(0),
-                    f"starts differ more (standard deviation {wide:.2f}) than the effect" if wide > 0.02 else "",
-                ),
-            ),
-            Claim(
-                "CP-ALS has the highest AUC (corrected)",
-                "0.63658 against 0.63144",
-                f"CP-ALS less LocalTF {pooled_best}",
-                pooled_best.above(0),
-                unless(
-                    pooled_best.above(0),
-                    "the difference is within the spread over starts" if abs(pooled_best.mean) < 0.01 else "",
-                ),
-            ),
-        ],
+        judge(
+            "localtf.rmse",
+            few=few,
+            many=many,
+            lowest=Several(gap("LocalTF, literal", r, "observed") for r in ("DPFact, literal", "CP-ALS")),
+            plain=Several(gap(plain, r, "observed") for r in ("DPFact w/o l2,1, literal", "CP-ALS")),
+            cells=Several(gap("LocalTF", r, "full") for r in ("DPFact", "CP-ALS")),
+            away=interval([a["full"] / b["full"] - 1 for a, b in zip(found["LocalTF"], found["CP-ALS"])]),
+            early=gap("LocalTF, literal", plain, "few"),
+            late=gap("LocalTF, literal", plain, "observed"),
+            moving=moved(plain),
+            still=moved("LocalTF"),
+            soft_early=gap(SOFT, plain, "few"),
+            soft_late=gap(SOFT, plain, "observed"),
+            soft_auc=gap(SOFT, plain, "auc"),
+            mended=gap("LocalTF", "LocalTF w/o l2,1", "full"),
+            ratio=_variances([f["observed"] for f in found["LocalTF"]], [f["observed"] for f in found["CP-ALS"]]),
+            use=gap("LocalTF", "LocalTF w/o l2,1", "auc"),
+            printed=gap("LocalTF, literal", plain, "auc"),
+            wide=float(np.std([f["auc"] for f in found["LocalTF, literal"]], ddof=1)) if len(lab.seeds) > 1 else 0.0,
+            pooled_best=gap("CP-ALS", "LocalTF", "auc"),
+        ),
         {
             label: [float(np.mean([f[key] or 0.0 for f in found[n]])) for n in names]
             for key, label in (("observed", "RMSE over nonzeros"), ("auc", "AUC"))
@@ -206,15 +114,15 @@ def _mean_variance(values: Sequence[float | None]) -> str:
     return f"{np.mean(known):.4f} ({variance})" if known else "-"
 
 
-def _variances(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
+def _variances(left: Sequence[float], right: Sequence[float]) -> Interval:
     """Ratio of variances with its 95 % interval (F)."""
     from scipy.stats import f
 
     if len(left) < 2:
-        return float("nan"), float("nan"), float("nan")
+        return Interval(float("nan"), float("nan"), float("nan"), len(left))
     ratio = float(np.var(left, ddof=1) / max(float(np.var(right, ddof=1)), 1e-300))
     edge = float(f.ppf(0.975, len(left) - 1, len(right) - 1))
-    return ratio, ratio / edge, ratio * edge
+    return Interval(ratio, ratio / edge, ratio * edge, len(left))
 
 
 def _both(lab: Lab, name: str, seed: int) -> dict[str, Any]:
@@ -280,9 +188,6 @@ def convergence(lab: Lab) -> Result:
     def gap(left: str, right: str) -> Interval:
         return interval([float(a - b) for a, b in zip(settled[left], settled[right])])
 
-    first, printed = gap("LocalTF", "DPFact"), gap("LocalTF, literal", "DPFact, literal")
-    several = gap("LocalTF, b = 3", "DPFact")
-    plain, warm = gap("CP-ALS, plain sweeps", "LocalTF"), gap("CP-ALS", "LocalTF")
     return Result(
         [
             "method",
@@ -291,40 +196,14 @@ def convergence(lab: Lab) -> Result:
             "last RMSE over all cells",
         ],
         rows,
-        [
-            Claim("CP-ALS (plain sweeps) converges faster than LocalTF", "fastest", f"{plain} rounds", plain.below(0)),
-            Claim(
-                "so does our CP-ALS",
-                "fastest",
-                f"{warm} rounds",
-                warm.below(0),
-                unless(
-                    warm.below(0),
-                    "its first 20 sweeps are by projected gradient, which is slower and finds better optima: see the last columns",
-                ),
-            ),
-            Claim(
-                "LocalTF converges at least as fast as DPFact (corrected, b = 1)",
-                "slightly faster",
-                f"{first} rounds",
-                first.below(1),
-                unless(first.below(1), undecided(first)),
-            ),
-            Claim(
-                "the same with b = 3",
-                "slightly faster",
-                f"{several} rounds",
-                several.below(1),
-                unless(several.below(1), undecided(several)),
-            ),
-            Claim(
-                "the same, literal",
-                "slightly faster",
-                f"{printed} rounds",
-                printed.below(1),
-                unless(printed.below(1), undecided(printed)),
-            ),
-        ],
+        judge(
+            "localtf.convergence",
+            plain=gap("CP-ALS, plain sweeps", "LocalTF"),
+            warm=gap("CP-ALS", "LocalTF"),
+            first=gap("LocalTF", "DPFact"),
+            several=gap("LocalTF, b = 3", "DPFact"),
+            printed=gap("LocalTF, literal", "DPFact, literal"),
+        ),
         curves,
         "round",
         "RMSE over nonzeros",
@@ -354,15 +233,7 @@ def four_mode(lab: Lab) -> Result:
     return Result(
         ["method", "FMS to truth", "fit"],
         [[n, mean_sd([f["fms"] for f in parts]), mean_sd([f["fit"] for f in parts])] for n, parts in found.items()],
-        [
-            Claim(
-                "LocalTF finds the phenotypes of a planted four-mode tensor",
-                "future work",
-                f"FMS {like}",
-                like.above(0.8),
-            ),
-            Claim("its fit is within 0.01 of pooled CP-ALS's", "future work", f"difference {lag}", lag.above(-0.01)),
-        ],
+        judge("localtf.four_mode", like=like, lag=lag),
         {
             "FMS to truth": [float(np.mean([f["fms"] for f in parts])) for parts in found.values()],
             "fit": [float(np.mean([f["fit"] for f in parts])) for parts in found.values()],

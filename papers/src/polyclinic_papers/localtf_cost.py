@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,13 @@ from polyclinic.phenotypes.localtf import DistributedSGD, LocalTF
 from polyclinic.phenotypes.sumals import SumALS
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.tensors.matching import factor_match_score
+from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort
-from polyclinic_papers.dpfact import UNITS, literal, undecided, unless
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic_papers.dpfact import UNITS, literal
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import Interval, interval, mean_sd
 from polyclinic_papers.localtf import PRINTED
-from polyclinic_papers.race import Pooled, Runner, cheaper, cost_claim, race
+from polyclinic_papers.race import Pooled, Runner, cheaper, costs, race
 from polyclinic_papers.reach import trace
 
 __all__ = ["cost", "passes"]
@@ -73,15 +74,7 @@ def cost(lab: Lab) -> Result:
         )
     wide = LocalTF(weighting="none", rank=50, rounds=1, seed=0).fit(_papers_shape())
     each = wide.traffic_.payload_bytes_up // 3
-    claims = [
-        Claim(
-            "one upload of B and C at rank 50 is 207,200 bytes",
-            "207,200",
-            f"{each:,}",
-            each == 207_200,
-            "" if each == 207_200 else "(202 + 316) x 50 x 8 bytes",
-        )
-    ]
+    claims = judge("localtf.upload", each=each)
     for left, right, paper in (
         ("LocalTF", "DPFact", "21 rounds against 25: 16 % less"),
         ("LocalTF", "distributed SGD", "21 rounds against 35: 40 % less"),
@@ -91,9 +84,8 @@ def cost(lab: Lab) -> Result:
         ("LocalTF, literal", "distributed SGD, literal", "21 rounds against 35: 40 % less"),
     ):
         goal = "equal RMSE over nonzeros" if "literal" in left else f"{lab['share']:.0%} of what pooled explains"
-        text = f"{left} costs less than {right} ({goal})"
-        why = partial(_why, found, left, right)
-        claims.append(cost_claim(found, left, right, text=text, paper=paper, why=why))
+        words = {"left": left, "right": right, "goal": goal, "published": paper}
+        claims += judge("localtf.cost", **words, **costs(found[left], found[right]))
     own, _ = cheaper(found["LocalTF, literal"].by_own_end, found["DPFact, literal"].by_own_end)
     return Result(
         [
@@ -115,15 +107,6 @@ def cost(lab: Lab) -> Result:
         "methods depends on the goal: with each judged by its own last RMSE, LocalTF / DPFact is " + str(own) + ".",
         at=list(found),
     )
-
-
-def _why(found: Any, left: str, right: str, ratio: Interval) -> str:
-    a, b = found[left].median("rounds"), found[right].median("rounds")
-    if not all(found[left].hits):
-        return f"{left} does not arrive on every seed"
-    if ratio.above(1.0) and a is not None and b is not None and a > b:
-        return f"it needs {a:g} rounds against {b:g}"
-    return undecided(ratio, 1.0)
 
 
 def _papers_shape() -> Any:
@@ -161,7 +144,6 @@ def passes(lab: Lab) -> Result:
         )
 
     chosen = lab["chosen"]
-    fewer, worse = gap(chosen, "rounds"), gap(lab["passes"][-1], "ratio")
     return Result(
         [
             "local passes (b)",
@@ -172,22 +154,14 @@ def passes(lab: Lab) -> Result:
             "FMS to truth",
         ],
         rows,
-        [
-            Claim(
-                f"b = {chosen} needs fewer rounds than b = {base}",
-                "b = 3 chosen of 2, 3, 5, 8, 10",
-                f"{fewer} rounds",
-                fewer.below(0),
-                unless(fewer.below(0), undecided(fewer)),
-            ),
-            Claim(
-                f"a large b harms: b = {lab['passes'][-1]} ends worse than b = {base}",
-                "convergence is slower",
-                f"RMSE over pooled CP-ALS's, difference {worse}",
-                worse.above(0),
-                unless(worse.above(0), undecided(worse)),
-            ),
-        ],
+        judge(
+            "localtf.passes",
+            chosen=chosen,
+            base=base,
+            largest=lab["passes"][-1],
+            fewer=gap(chosen, "rounds"),
+            worse=gap(lab["passes"][-1], "ratio"),
+        ),
         {"rounds": [float(np.median([p["rounds"] or lab["rounds"] for p in parts])) for parts in found.values()]},
         "local passes (b)",
         f"rounds to {lab['share']:.0%} of what pooled explains",

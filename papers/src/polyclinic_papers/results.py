@@ -11,7 +11,8 @@ from typing import Any, Final
 from polyclinic.errors import DataError
 from polyclinic.tensors.files import atomic
 from polyclinic_papers.catalogue import CATALOGUE
-from polyclinic_papers.experiment import Claim, Result, draw, markdown
+from polyclinic_papers.claims import VERDICTS, Claim
+from polyclinic_papers.experiment import Result, draw, markdown
 
 __all__ = ["page", "results", "write_page"]
 
@@ -72,15 +73,16 @@ def page(folder: Path, figures: str = "") -> str:
     out += [
         "What the papers say, what this program gets, and why they differ. Written by `polyclinic papers report` from the",
         "results of `polyclinic papers run all`; every section ends with the command that repeats it. A claim holds when",
-        "its 95 % interval over the seeds lies wholly on the claimed side; there are many intervals, and none is corrected for",
-        "their number. Minutes are by the clock, on two cores that were shared with other work.",
+        "its 95 % interval over the seeds lies wholly on the claimed side, does not hold when it lies wholly on the other, and is",
+        "undecided when the interval includes the bar; there are many intervals, and none is corrected for their number. The claims",
+        "are data: `papers/src/polyclinic_papers/claims/`. Minutes are by the clock, on two cores that were shared with other work.",
         "",
-        "| paper | claims that hold | that do not | not comparable | experiments | minutes |",
+        "| paper | claims that hold | that do not | undecided | experiments | minutes |",
         "|---|---|---|---|---|---|",
     ]
     for paper in dict.fromkeys(CATALOGUE[n].paper for n in known):
         mine = [v for n, v in known.items() if CATALOGUE[n].paper == paper]
-        counts = [sum(c["holds"] is h for v in mine for c in v["claims"]) for h in (True, False, None)]
+        counts = [sum(c["verdict"] == h for v in mine for c in v["claims"]) for h in VERDICTS]
         out.append(f"| {paper} | {' | '.join(map(str, counts))} | {len(mine)} | {_minutes(mine)} |")
     paper = ""
     for name, value in known.items():

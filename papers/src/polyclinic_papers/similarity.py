@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from polyclinic_papers import unpsl
-from polyclinic_papers.experiment import Claim, Interval, Lab, Result, interval, mean_sd
+from polyclinic_papers.claims import Claim, judge
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import Interval, interval, mean_sd
 
 __all__ = ["few", "figure1", "figures", "table1", "table2"]
 
@@ -89,19 +91,10 @@ def _highest(table: Mapping[str, Any], data: str, by: str, k: int) -> Claim:
     """The paper's claim; it holds where the paired interval to the best other method lies above 0."""
     best, _ = _closest(table, k)
     gap = interval(_differences(table, best, f"UnPSL {k}"))
-    if gap.above(0.0):
-        why = ""
-    elif gap.n > 1 and not gap.below(0.0):
-        why = "undecided: the interval over splits includes no difference"
-    else:
-        why = "E3.12: the paper does not state k, scaling and splits, so that its own comparison cannot be repeated"
-    return Claim(
-        f"UnPSL has the highest accuracy of all: {data} (by {by}, k = {k})",
-        "highest accuracy of all",
-        f"best other: {best.rsplit(' ', 1)[0]}; UnPSL less it {_signed(gap)} (95 %, {gap.n} splits)",
-        gap.above(0.0),
-        why,
+    (claim,) = judge(
+        "unpsl.table1.highest", data=data, by=by, k=k, best=best.rsplit(" ", 1)[0], gap=gap, told=_signed(gap)
     )
+    return claim
 
 
 def _not_below(table: Mapping[str, Any], data: str, by: str, k: int) -> Claim:
@@ -110,16 +103,18 @@ def _not_below(table: Mapping[str, Any], data: str, by: str, k: int) -> Claim:
     error = table[ours]["accuracy_se"]
     worst, least = _closest(table, k)
     plain = f"Euclidean {k}"
-    ok = least >= -(error or 0.0) and (plain not in table or np.mean(_differences(table, plain, ours)) >= 0.0)
-    return Claim(
-        "our own, weaker line: UnPSL is not below Euclidean, and below no other by more than one standard error: "
-        f"{data} (by {by}, k = {k})",
-        "-",
-        f"{table[ours]['accuracy']:.4f}" + (f" ± {error:.4f}" if error is not None else "")
-        + f"; closest or ahead: {worst.rsplit(' ', 1)[0]}, UnPSL less it {least:+.4f}",
-        bool(ok),
-        "" if ok else f"{worst.rsplit(' ', 1)[0]} is ahead by more" if least < -(error or 0.0) else "Euclidean is ahead",
-    )  # fmt: skip
+    (claim,) = judge(
+        "unpsl.table1.not_below",
+        data=data,
+        by=by,
+        k=k,
+        accuracy=f"{table[ours]['accuracy']:.4f}" + (f" ± {error:.4f}" if error is not None else ""),
+        worst=worst.rsplit(" ", 1)[0],
+        least=least,
+        floor=-(error or 0.0),
+        plain=float(np.mean(_differences(table, plain, ours))) if plain in table else 0.0,
+    )
+    return claim
 
 
 def table2(lab: Lab) -> Result:
@@ -137,18 +132,16 @@ def table2(lab: Lab) -> Result:
                 [d, "as printed", name, unpsl.PAPER_TABLE_2[d].get(name), v["accuracy"], v["accuracy_se"], None]
             )
         simple = max((n for n in ("Euclidean", "Cosine") if n in table), key=lambda n: table[n]["accuracy"])
-        less, bar = interval(_differences(table, simple, "UnPSL")), unpsl.PAPER_TABLE_2[d]["UnPSL"]
-        own = interval(table["UnPSL"]["accuracies"])
-        claims += [
-            Claim(
-                f"UnPSL beats Euclidean and cosine at d = {d}",
-                f"{bar} against {max(unpsl.PAPER_TABLE_2[d][n] for n in ('Euclidean', 'Cosine'))}",
-                f"ahead of {simple} by {less}",
-                bool(less.mean > 0 if less.n < 2 else less.above(0.0)),
-                asserted=True,
-            ),
-            Claim(f"UnPSL reaches the published accuracy at d = {d}", f"{bar}", str(own), bool(own.mean >= bar)),
-        ]
+        published = unpsl.PAPER_TABLE_2[d]
+        claims += judge(
+            "unpsl.table2",
+            d=d,
+            published=published["UnPSL"],
+            published_simple=max(published[n] for n in ("Euclidean", "Cosine")),
+            simple=simple,
+            less=interval(_differences(table, simple, "UnPSL")),
+            own=interval(table["UnPSL"]["accuracies"]),
+        )
     d = lab["dimensions"][0]
     sparse = [
         lab.part(f"corrected {d} {r}", lambda r=r: unpsl.table2_once(d, r, variant="corrected", methods=["UnPSL"]))
@@ -157,16 +150,7 @@ def table2(lab: Lab) -> Result:
     weight = interval([s["weight_on_redundant"] for s in sparse])
     accuracy = unpsl.table2_summary(sparse)["methods"]["UnPSL"]
     rows.append([d, "corrected", "UnPSL", None, accuracy["accuracy"], accuracy["accuracy_se"], weight.mean])
-    claims.append(
-        Claim(
-            f"redundant features are dropped or hardly count at d = {d}",
-            "correlated features are not selected together",
-            f"share of the weight on them: {weight}",
-            bool(weight.mean <= 0.1),
-            "E3.2, E3.4: with the corrected generator and the convex penalty; held to a tenth",
-            asserted=True,
-        )
-    )
+    claims += judge("unpsl.redundant", d=d, weight=weight)
     columns = [
         "d",
         "generator",
@@ -199,18 +183,7 @@ def few(lab: Lab) -> Result:
                 )  # fmt: skip
             cost = interval([f["accuracy"]["accuracy"] - f["few"]["accuracy"] for f in found])
             share = interval([f["few"]["features"] / f["accuracy"]["features"] for f in found])
-            claims.append(
-                Claim(
-                    f"few features cost less than a fiftieth of accuracy: {data} (by {by})",
-                    "few uncorrelated features decide",
-                    f"accuracy lost {cost}; features used, of those of the most accurate metric: {share}",
-                    cost.below(0.02),
-                    ""
-                    if cost.below(0.02)
-                    else "sparser metrics within one standard error of the best on a hundred "
-                    "patients are, on others, not always as good",
-                )
-            )
+            claims += judge("unpsl.few", data=data, by=by, cost=cost, share=share)
     return Result(
         ["data", "split by", "prefer", "features", "used", "with 90 % of the weight", f"accuracy (k = {unpsl.K})"],
         rows,
@@ -228,15 +201,11 @@ def figure1(lab: Lab) -> Result:
     return Result(
         ["|r| at most", *f["share"]],
         rows,
-        [
-            Claim(
-                "many features are correlated",
-                "curves of Figure 1",
-                "share of pairs with |r| > 0.5: " + ", ".join(f"{d} {v:.2f}" for d, v in strong.items()),
-                bool(min(strong.values()) > 0.0),
-                asserted=True,
-            )
-        ],
+        judge(
+            "unpsl.figure1",
+            least=min(strong.values()),
+            shares=", ".join(f"{d} {v:.2f}" for d, v in strong.items()),
+        ),
         f["share"],
         "absolute correlation",
         "cumulative share of pairs of features",
@@ -251,29 +220,18 @@ def figures(lab: Lab) -> Result:
     rows: list[list[Any]] = []
     curves = {f"Figure 2: primal residual, trial {t + 1}": c for t, c in enumerate(f2["primal_residual"])}
     falls = [c[-1] / c[0] for c in f2["primal_residual"]]
-    claims = [
-        Claim(
-            "Algorithm 1 settles within some ten iterations",
-            "residual near 0 after 20 iterations",
-            f"last residual over first, {trials} trial(s): {max(falls):.2g} after {rounds} iterations",
-            bool(max(falls) < 0.1),
-            "E3.1: the W-step is not convex, so rho must be large enough",
-        )
-    ]
+    claims = judge("unpsl.figure2", fall=max(falls), trials=trials, rounds=rounds)
     for data in lab["data"]:
         f3 = lab.part(f"figure 3 {data}", lambda data=data: unpsl.figure3(data, rounds=rounds))
         gap, need = f3["gap"], f3["rounds_to_1e-3"]
         curves[f"Figure 3: distance to the centre, {data}"] = gap
-        claims.append(
-            Claim(
-                f"three hospitals reach the centre's metric on {data}",
-                "distance falls to 0",
-                f"|M_t - M*| / |M*| = {gap[-1]:.2g} after {len(gap)} rounds"
-                + (f", below 1e-3 from round {need}" if need else ""),
-                bool(gap[-1] < (1e-3 if rounds >= 60 else 0.1)),
-                "E3.8: the centre minimises the same within-site pairs; E3.9: metrics are compared, not W",
-                asserted=True,
-            )
+        claims += judge(
+            "unpsl.figure3",
+            data=data,
+            gap=gap[-1],
+            rounds=len(gap),
+            need=f", below 1e-3 from round {need}" if need else "",
+            bar=1e-3 if rounds >= 60 else 0.1,
         )
     for name, curve in curves.items():
         at = sorted({1, 5, 10, 20, 40, len(curve)} & set(range(1, len(curve) + 1)))

@@ -16,8 +16,10 @@ from polyclinic.phenotypes.local import LocalModel
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.tensors.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic_papers.claims import judge
 from polyclinic_papers.clock import RATE, clock
-from polyclinic_papers.experiment import Claim, Lab, Result, interval, mean_sd
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import interval, mean_sd
 from polyclinic_papers.reach import rmse_of
 
 __all__ = ["hospitals", "size", "skew"]
@@ -50,7 +52,6 @@ def size(lab: Lab) -> Result:
         )
         if n in (min(lab["nonzeros"]), max(lab["nonzeros"])):
             curves |= {f"{way}, {n / 1e6:g} M": f[way]["curve"] for way in ("central", "TRIP")}
-    local = [r[3] / r[1] for r in rows]
     return Result(
         [
             "nonzeros",
@@ -63,43 +64,14 @@ def size(lab: Lab) -> Result:
             "peak memory, GB",
         ],
         rows,
-        [
-            Claim(
-                "TRIP's RMSE resembles the central model's",
-                "1.4409 against 1.4404 (15M), 1.8482 against 1.8479 (50M)",
-                f"{min(ratios):.4f} to {max(ratios):.4f} of it",
-                bool(max(ratios) < 1.02),
-                asserted=True,
-            ),
-            Claim(
-                "the local model's RMSE is higher",
-                "1.5957 (15M), 2.0037 against 1.7903 (40M)",
-                f"{min(local):.6f} to {max(local):.6f} of the central model's",
-                bool(min(local) > 1.001),
-                ""
-                if min(local) > 1.001
-                else "thirds of 38,035 patients dealt at random hold the same planted phenotypes: see the small and skewed "
-                "hospitals of Figure 5 (`trip-hospitals`, `trip-skew`), where it is",
-            ),
-            Claim(
-                "computing takes half or less of the central model's time",
-                "half less",
-                f"slowest site's sweep {min(faster):.2f} to {max(faster):.2f} times faster",
-                bool(min(faster) >= 2.0),
-                ""
-                if min(faster) >= 2.0 or lab.mode == "full"
-                else "small tensors: the fixed cost of a round dominates",
-            ),
-            Claim(
-                "total time is half or less of the central model's",
-                "half less",
-                f"{min(totals):.2f} to {max(totals):.2f} times faster",
-                bool(min(totals) >= 2.0),
-                ""
-                if min(totals) >= 2.0
-                else "our sweeps take tenths of a second, so that the same bytes at 15 MB/s weigh more than in 2017",
-            ),
-        ],
+        judge(
+            "trip.size",
+            small=lab.mode == "quick",
+            **_ends("ratio", ratios),
+            **_ends("local", [r[3] / r[1] for r in rows]),
+            **_ends("faster", faster),
+            **_ends("total", totals),
+        ),
         curves,
         "iteration",
         "RMSE over all cells",
@@ -107,6 +79,10 @@ def size(lab: Lab) -> Result:
         "15 MB/s + alignment by the ring; the central model pays the transfer of the data (8 bytes a nonzero). Processor "
         "seconds on one thread, one repetition.",
     )
+
+
+def _ends(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {f"{name}_least": min(values), f"{name}_most": max(values)}
 
 
 def _thirds(nonzeros: int, number: int = 3, skew: float | None = None, seed: int = 0) -> Sites:
@@ -188,22 +164,7 @@ def _compare(lab: Lab, key: str, label: str, deal: Any, big: Any) -> Result:
             *(f"in all, {w}, s ({lab['nonzeros'] / 1e6:g} M nonzeros)" for w in WAYS),
         ],
         rows,
-        [
-            Claim(
-                "TRIP resembles the central model",
-                "1.4409 against 1.4404 (+0.0003)",
-                f"RMSE / central - 1: {near}",
-                bool(near.below(0.02)),
-                asserted=True,
-            ),
-            Claim(
-                "the local model is worse",
-                "1.5957 against 1.4404 (+0.108)",
-                f"RMSE / central - 1: {away}",
-                bool(away.above(0.0) and away.mean > near.mean),
-                asserted=True,
-            ),
-        ],
+        judge("trip.compare", near=near, away=away),
         curves,
         label,
         "RMSE over all cells",

@@ -15,7 +15,9 @@ from polyclinic.phenotypes.trip import TRIP
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic_papers.experiment import Claim, Lab, Result, interval, mean_sd
+from polyclinic_papers.claims import judge
+from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.interval import interval, mean_sd
 from polyclinic_papers.polynomial import legacy_insecure
 from polyclinic_papers.reach import rmse_curve
 
@@ -53,16 +55,7 @@ def iterations(lab: Lab) -> Result:
     return Result(
         ["model", "final RMSE", "iterations until within 0.5 % of it"],
         rows,
-        [
-            Claim(
-                f"stable at around 50 iterations ({name})",
-                "50 to 60",
-                str(steady[name]),
-                bool(steady[name].below(60)),
-                "" if steady[name].below(60) else "E2.1, E2.3: as printed (9) and (11) do not minimise the objective",
-            )
-            for name in ("TRIP", "TRIP, literal")
-        ],
+        [c for name in ("TRIP", "TRIP, literal") for c in judge("trip.iterations", model=name, steady=steady[name])],
         curves,
         "iteration",
         "RMSE over all cells",
@@ -92,14 +85,7 @@ def distinct(lab: Lab) -> Result:
     return Result(
         ["lambda (in tr(Gram)/R)", "overlap of phenotypes", "RMSE over all cells"],
         rows,
-        [
-            Claim(
-                "a larger lambda gives more distinct phenotypes",
-                "qualitative",
-                f"overlap at the largest minus at 0: {less}",
-                less.below(0.0),
-            )
-        ],
+        judge("trip.distinct", less=less),
         {"overlap of phenotypes": [float(np.mean(o)) for o in overlaps]},
         "lambda",
         "mean cosine of two phenotypes",
@@ -131,15 +117,7 @@ def discovery(lab: Lab) -> Result:
     return Result(
         ["seed", "hospital A alone", "hospital B alone", "TRIP, jointly", "pooled"],
         rows,
-        [
-            Claim(
-                "TRIP discovers a phenotype that is contained in neither hospital's own model",
-                "sickle cell / chronic pain crisis",
-                f"cosine to the rare phenotype: jointly {min(joint):.2f} or more, alone {max(alone):.2f} or less",
-                bool(min(joint) > 0.8 > max(alone)),
-                asserted=True,
-            )
-        ],
+        judge("trip.discovery", joint=min(joint), alone=max(alone)),
         dict(zip(["A alone", "B alone", "TRIP, jointly", "pooled"], np.transpose([r[1:] for r in rows]).tolist())),
         "seed",
         "likeness to the hidden phenotype",
@@ -216,15 +194,7 @@ def alignment(lab: Lab) -> Result:
     return Result(
         ["hospitals", "codes each", "polynomials, CPU s a site (insecure)", "ring, CPU s a site", "same union"],
         rows,
-        [
-            Claim(
-                "alignment time is negligible",
-                "negligible",
-                f"ring {rows[-1][3]:.2f} s a site, once",
-                bool(rows[-1][3] < 10),
-                "E2.9: the paper's protocol shows every code; the ring costs more and shows none",
-            )
-        ],
+        judge("trip.alignment", seconds=rows[-1][3]),
         {"polynomials (insecure)": [r[2] for r in rows], "ring": [r[3] for r in rows]},
         "hospitals",
         "CPU seconds a site",
