@@ -69,9 +69,7 @@ def test_every_file_of_claims_can_be_read(paper: str) -> None:
 def test_the_page_of_results_states_these_claims_and_counts_them() -> None:
     """What the docs show is what the files say; the table at the top adds up."""
     text = PAGE.read_text(encoding="utf-8")
-    rows = [
-        r for r in re.findall(r"^\| (.+?) \| .* \| (holds|does \*\*not\*\* hold|undecided) \| .*\|$", text, flags=re.M)
-    ]
+    rows = re.findall(r"^\| (.+?) \| .* \| (holds|does \*\*not\*\* hold|undecided) \| .*\|$", text, flags=re.M)
     rows = [row for row in rows if row[0] != "paper"]  # the heading of the table at the top
     known = [_pattern(e["claim"]) for p in PAPERS for s in _read(p).values() for e in s.values()]
     assert not [r for r, _ in rows if not any(re.fullmatch(k, r) for k in known)]

@@ -12,7 +12,7 @@ from polyclinic.phenotypes.dpfact import DPFact
 from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.phenotypes.sgd import CPSGD
 from polyclinic.phenotypes.sumals import SumALS
-from polyclinic.tensors.site import pooled
+from polyclinic.sites.site import pooled
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab
 from polyclinic_papers.race import Finish, Pooled, Runner, cheaper, race

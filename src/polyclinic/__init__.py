@@ -46,17 +46,17 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.run import load as load
     from polyclinic.similarity.selection import UnPSLCV as UnPSLCV
     from polyclinic.similarity.unpsl import UnPSL as UnPSL
+    from polyclinic.sites.checkup import check as check
+    from polyclinic.sites.doors import from_frame as from_frame
+    from polyclinic.sites.doors import from_numpy as from_numpy
+    from polyclinic.sites.doors import from_scipy as from_scipy
+    from polyclinic.sites.ingest import ingest as ingest
+    from polyclinic.sites.people import People as People
+    from polyclinic.sites.site import Site as Site
     from polyclinic.study import Node as Node
     from polyclinic.study import Study as Study
     from polyclinic.tensors.axis import Axis as Axis
-    from polyclinic.tensors.checkup import check as check
     from polyclinic.tensors.device import use_device as use_device
-    from polyclinic.tensors.doors import from_frame as from_frame
-    from polyclinic.tensors.doors import from_numpy as from_numpy
-    from polyclinic.tensors.doors import from_scipy as from_scipy
-    from polyclinic.tensors.ingest import ingest as ingest
-    from polyclinic.tensors.people import People as People
-    from polyclinic.tensors.site import Site as Site
     from polyclinic.tensors.sparse import SparseTensor as SparseTensor
 
 __version__ = "0.1.0"
@@ -78,11 +78,11 @@ _WHERE = {
     "Moments": "polyclinic.learned.moments",
     "Node": "polyclinic.study",
     "PARAFAC2": "polyclinic.phenotypes.parafac2",
-    "People": "polyclinic.tensors.people",
+    "People": "polyclinic.sites.people",
     "Phenotypes": "polyclinic.learned.phenotypes",
     "Privacy": "polyclinic.privacy.budget",
     "Similarity": "polyclinic.learned.similarity",
-    "Site": "polyclinic.tensors.site",
+    "Site": "polyclinic.sites.site",
     "Run": "polyclinic.run",
     "SparseTensor": "polyclinic.tensors.sparse",
     "Standardizer": "polyclinic.federation.moments",
@@ -97,11 +97,11 @@ _WHERE = {
     "evaluate": "polyclinic.findings.evaluate",
     "forecast": "polyclinic.findings.evaluate",
     "follow": "polyclinic.cli.console",
-    "check": "polyclinic.tensors.checkup",
-    "from_frame": "polyclinic.tensors.doors",
-    "from_numpy": "polyclinic.tensors.doors",
-    "from_scipy": "polyclinic.tensors.doors",
-    "ingest": "polyclinic.tensors.ingest",
+    "check": "polyclinic.sites.checkup",
+    "from_frame": "polyclinic.sites.doors",
+    "from_numpy": "polyclinic.sites.doors",
+    "from_scipy": "polyclinic.sites.doors",
+    "ingest": "polyclinic.sites.ingest",
     "compare": "polyclinic.run",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",

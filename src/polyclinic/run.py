@@ -17,14 +17,14 @@ import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Configured
+from polyclinic.files import atomic
 from polyclinic.learned.compare import Difference
 from polyclinic.learned.compare import compare as differ
 from polyclinic.learned.file import KINDS, Learned
 from polyclinic.learned.file import load as read_model
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.tensors.files import atomic
-from polyclinic.tensors.site import Site, Sites
+from polyclinic.sites.site import Site, Sites
 
 __all__ = ["Run", "RunFolder", "compare", "load"]
 

@@ -32,10 +32,10 @@ from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of, policy_of
 from polyclinic.privacy.policy import Policy
 from polyclinic.run import Run, RunFolder
+from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.small import Gathered, gather
 from polyclinic.study import Study
 from polyclinic.tensors.matching import factor_match_score
-from polyclinic.tensors.site import Site, Sites
-from polyclinic.tensors.small import Gathered, gather
 from polyclinic.tensors.weighting import heaviest_share, weighted
 
 __all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
@@ -53,7 +53,7 @@ def gathered(study: Study) -> Gathered:
     """The hospitals of a simulation, and what became of those too small to take part alone (``[sites] small``)."""
     if study.data is not None:
         return Gathered(_generated(study), 1)
-    from polyclinic.tensors.ingest import read_sites
+    from polyclinic.sites.ingest import read_sites
 
     found = read_sites(study)
     secret = study.tensor is not None and study.tensor.alignment == "ring"

@@ -12,7 +12,8 @@ import pytest
 import polyclinic as pc
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.phenotypes.als import distinct_sweep
-from polyclinic.tensors import matching, pooled
+from polyclinic.sites.site import pooled
+from polyclinic.tensors import matching
 
 
 def counts(shape: tuple[int, ...] = (60, 12, 15), entries: int = 1500, seed: int = 0) -> pc.SparseTensor:

@@ -10,7 +10,8 @@ from polyclinic.errors import Divergence
 from polyclinic.phenotypes.local_pass import Elastic, local_pass, open_factors, open_patients
 from polyclinic.phenotypes.rate import rate_at
 from polyclinic.phenotypes.start import start
-from polyclinic.tensors import cp, pooled
+from polyclinic.sites.site import pooled
+from polyclinic.tensors import cp
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import DataError, MissingExtra
 from polyclinic.similarity.metric import Centre, SimilarityMetric, canonical, spread
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, pair_loss
-from polyclinic.tensors.blas import one_thread
+from polyclinic.threads import one_thread
 
 __all__ = ["GMML", "ITML", "LMNN", "Cosine", "Euclidean", "LowRank"]
 

@@ -18,8 +18,8 @@ from polyclinic.phenotypes.dpem import DPEM
 from polyclinic.phenotypes.dpfact import DPFact
 from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.privacy.budget import Privacy
+from polyclinic.sites.site import Sites, pooled
 from polyclinic.tensors.matching import factor_match_score, match
-from polyclinic.tensors.site import Sites, pooled
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.dpfact import LITERAL
 from polyclinic_papers.experiment import Lab, Result

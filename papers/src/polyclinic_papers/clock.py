@@ -12,7 +12,7 @@ import numpy as np
 
 from polyclinic.federation.fold import Fold, SiteParty
 from polyclinic.federation.protocol import Method
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["RATE", "Clock", "clock"]
 

@@ -14,7 +14,7 @@ from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.phenotypes.sumals import SumALS
 from polyclinic.phenotypes.trip import TRIP
 from polyclinic.privacy.budget import Privacy
-from polyclinic.tensors.site import Site, Sites, pooled
+from polyclinic.sites.site import Site, Sites, pooled
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort
 from polyclinic_papers.experiment import Lab, Result

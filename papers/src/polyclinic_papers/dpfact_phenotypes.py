@@ -10,9 +10,9 @@ import numpy as np
 from polyclinic.evaluation.association import logistic
 from polyclinic.federation.fold import Fold
 from polyclinic.phenotypes.dpfact import DPFact
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.site import Site
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab, Result

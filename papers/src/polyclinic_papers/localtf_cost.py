@@ -110,7 +110,7 @@ def cost(lab: Lab) -> Result:
 
 
 def _papers_shape() -> Any:
-    from polyclinic.tensors.site import Site
+    from polyclinic.sites.site import Site
     from polyclinic.tensors.sparse import SparseTensor
 
     rng = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from polyclinic.federation.sums.leak import How, ksg, leak
 from polyclinic.mixtures import GaussianMixture
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.release import Array
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic_papers.samples import load_parkinsons
 
 __all__ = ["figure_2", "figure_3", "inversion", "voices"]

@@ -11,7 +11,7 @@ import numpy as np
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.summary import to_truth
 from polyclinic.phenotypes.als import CPALS
-from polyclinic.tensors.site import pooled
+from polyclinic.sites.site import pooled
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab
 from polyclinic_papers.interval import Interval, interval

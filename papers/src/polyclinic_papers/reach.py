@@ -14,10 +14,10 @@ from polyclinic.errors import Divergence, PolyclinicError
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Method
 from polyclinic.phenotypes.als import CPALS
+from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors import cp, kernels
-from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.threads import one_thread
 
 __all__ = ["Trace", "reach", "rmse_curve", "rmse_of", "trace"]
 

@@ -14,7 +14,7 @@ from polyclinic.datasets import icu_network, skewed_counts, split
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.local import LocalModel
 from polyclinic.phenotypes.trip import TRIP
-from polyclinic.tensors.site import Site, Sites, pooled
+from polyclinic.sites.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.claims import judge
 from polyclinic_papers.clock import RATE, clock

@@ -12,8 +12,8 @@ from polyclinic.datasets import icu_network
 from polyclinic.federation.protocol import seeds
 from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.trip import TRIP
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.matching import cosines
-from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.claims import judge
 from polyclinic_papers.experiment import Lab, Result

@@ -21,7 +21,7 @@ from polyclinic.similarity.folds import best_of
 from polyclinic.similarity.neighbours import halves, knn_predict, scores, standard_error
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic_papers.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
 from polyclinic_papers.planted_similarity import unpsl_synthetic
 from polyclinic_papers.samples import load_colon, load_leukemia, load_parkinsons
@@ -340,7 +340,7 @@ def figure3(
     which is known up to a rotation only (E3.9).
     """
     from polyclinic.federation.fold import Fold
-    from polyclinic.tensors.blas import one_thread
+    from polyclinic.threads import one_thread
 
     rng = np.random.default_rng(seed)
     if data == "parkinsons":

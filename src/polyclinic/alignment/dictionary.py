@@ -9,8 +9,8 @@ from pathlib import Path
 
 from polyclinic.alignment.union import to_axes
 from polyclinic.errors import DataError, ProtocolMismatch
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, Sites
 
 __all__ = ["Dictionary", "align_to"]
 

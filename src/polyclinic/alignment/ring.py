@@ -43,8 +43,8 @@ from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
 from polyclinic.federation.fold import COORDINATOR, deliver
 from polyclinic.federation.protocol import Message, Roster, Step
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["RingCoordinator", "RingSite", "align_by_ring", "padded", "place", "ring", "step_of"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyclinic.errors import DataError, ProtocolMismatch
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, Sites
 
 __all__ = ["align", "to_axes", "union"]
 

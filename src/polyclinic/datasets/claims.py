@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from polyclinic.datasets.open_data import open_data
 from polyclinic.errors import ConfigError, DataError, MissingExtra
+from polyclinic.sites.people import People
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.people import People
-from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["load_diabetes130", "load_mimic3_demo", "load_synpuf"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["PlantedCourses", "planted_courses"]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from polyclinic.datasets.law import draw_events, draw_outcome, unit_columns
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
+from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, Sites
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["ICU_SHARES", "icu_network"]
@@ -84,7 +84,7 @@ def icu_network(
     Returns
     -------
     Sites
-        Six :class:`~polyclinic.tensors.site.Site` with tensor (patients x procedures x diagnoses) and labels
+        Six :class:`~polyclinic.sites.site.Site` with tensor (patients x procedures x diagnoses) and labels
         (1 = died in hospital); ``.truth`` is a :class:`~polyclinic.datasets.truth.Truth`.
 
     Examples

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
-from polyclinic.tensors.site import Site, Sites, pooled
+from polyclinic.sites.site import Site, Sites, pooled
 
 __all__ = ["split"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.evaluation.prediction import labelled, predict, split
 from polyclinic.evaluation.presence import MINIMUM
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Association", "Effect", "Judged", "associate", "auc_interval", "benjamini_hochberg", "curves", "logistic"]
 

@@ -18,8 +18,8 @@ from polyclinic.privacy.accountant import gaussian_mu
 from polyclinic.privacy.audit import Audit, judge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import Noise
+from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Insider", "audit"]

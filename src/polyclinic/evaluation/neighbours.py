@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.privacy.cells import suppress
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Neighbours", "neighbours"]
 

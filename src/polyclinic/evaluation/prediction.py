@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.federation.protocol import ordered, seeds
-from polyclinic.tensors.site import Site, Sites
+from polyclinic.sites.site import Site, Sites
 
 __all__ = ["Labelled", "Prediction", "labelled", "outcome_auc", "predict", "random_factors_auc", "split"]
 

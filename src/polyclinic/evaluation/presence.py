@@ -17,7 +17,7 @@ from polyclinic.evaluation.display import NAMED, CodeSums, kept_shares
 from polyclinic.learned.cohort import CARRIES, shares
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.privacy.cells import effective_contributors, suppress
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 

@@ -12,9 +12,9 @@ from polyclinic.errors import DataError
 from polyclinic.evaluation.prediction import Labelled, labelled, predict, random_factors_auc, split
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.matching import factor_match_score
-from polyclinic.tensors.site import Site
 
 __all__ = ["privacy_figures", "quality", "summary", "to_truth"]
 

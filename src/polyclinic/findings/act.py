@@ -14,7 +14,7 @@ from polyclinic.federation.estimator import Configured
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Method
 from polyclinic.findings.placed import Placer, half_of
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["PATIENTS", "Act", "ActParams", "Nothing"]
 

@@ -13,8 +13,8 @@ from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.statistics import wilson
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
-from polyclinic.tensors.table import Table
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 
 __all__ = ["Carriers", "CarriersPublic"]
 

@@ -22,9 +22,9 @@ from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.statistics import Z
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["Completion", "CompletionPublic", "code_bits"]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from polyclinic.federation.protocol import seeds
 from polyclinic.findings.placed import Covariates, Placer, sizes_of
+from polyclinic.sites.site import Site
 from polyclinic.tensors.cp import solve_memberships
-from polyclinic.tensors.site import Site
 
 __all__ = ["CHOSEN", "CODES", "Design", "Designs", "code_presence", "random_placer"]
 

@@ -35,8 +35,8 @@ from polyclinic.findings.value import Findings, hidden_counts, outcome_found, su
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
 from polyclinic.privacy.happened import Happened
-from polyclinic.tensors.site import Site
-from polyclinic.tensors.table import Table
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 
 __all__ = ["ACTS", "Plan", "evaluate", "findings_of", "forecast"]
 

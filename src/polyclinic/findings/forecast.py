@@ -15,7 +15,7 @@ from polyclinic.findings.statistics import Z
 from polyclinic.findings.unit import Part, scaled
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.privacy.budget import Privacy
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["BINS", "COLUMNS", "GRADIENTS", "Asked", "Forecast", "Spending", "expected", "spend"]
 

@@ -31,7 +31,7 @@ from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.completion import _codes_seen
 from polyclinic.findings.placed import CARRIES
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Link", "LinkPublic", "partial"]
 

@@ -20,7 +20,7 @@ from polyclinic.findings.designs import CHOSEN, CODES, WIDEST, Design, Designs, 
 from polyclinic.findings.placed import Covariates, Placer, outcome_of
 from polyclinic.findings.regression import BOUND, Climbs, Part, intercept, profile, shapes, unpacked
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["BINS", "Outcome", "OutcomePublic"]
 

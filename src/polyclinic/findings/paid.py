@@ -28,7 +28,7 @@ from polyclinic.findings.surrogate import Observed, Surrogate, posterior, surrog
 from polyclinic.findings.unit import GRID, Part
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Moments", "Paid", "PaidPublic"]
 

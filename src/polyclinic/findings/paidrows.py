@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from polyclinic.findings.forecast import BINS, PRODUCT
 from polyclinic.findings.placed import outcome_of
 from polyclinic.findings.unit import CHUNK, Part, summed
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 if TYPE_CHECKING:
     from polyclinic.findings.paid import Paid, PaidPublic

@@ -13,7 +13,7 @@ from polyclinic.findings.roc import Area, placements
 from polyclinic.findings.statistics import Z, adjusted, normal_p
 from polyclinic.findings.times import kaplan_meier
 from polyclinic.findings.value import Findings, OutcomeFound, SurvivalFound
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["paid_findings"]
 

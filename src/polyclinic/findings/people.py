@@ -14,8 +14,8 @@ from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.placed import Variable
 from polyclinic.privacy.cells import suppress
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
-from polyclinic.tensors.table import Table
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 
 __all__ = ["People", "PeoplePublic", "table_one"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.halves import halves_of
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = [
     "CARRIES",

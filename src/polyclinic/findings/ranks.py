@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["ranks_table", "suggestion"]
 

@@ -23,10 +23,10 @@ from polyclinic.federation.compose import Ladder, half_method
 from polyclinic.federation.fold import Outcome, run
 from polyclinic.findings.link import Link
 from polyclinic.findings.placed import Placer
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 from polyclinic.tensors.matching import cosines, match
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
 

@@ -15,7 +15,7 @@ from polyclinic.findings.placed import Covariates
 from polyclinic.findings.regression import Climbs, Part, shapes, unpacked
 from polyclinic.findings.times import EfronSums, efron, efron_sums
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Survival", "SurvivalPublic"]
 

@@ -15,7 +15,7 @@ from polyclinic.findings.roc import Area, calibration, curve, pooled_area
 from polyclinic.findings.statistics import Z, adjusted, chi_square, normal_p
 from polyclinic.findings.survival import Survival, SurvivalPublic
 from polyclinic.findings.times import kaplan_meier, log_rank, restricted_mean
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["Findings", "OutcomeFound", "SurvivalFound", "outcome_found", "survival_found"]
 

@@ -35,8 +35,8 @@ from polyclinic.privacy.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
 from polyclinic.privacy.facts import MethodFacts
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
-from polyclinic.tensors.site import Site
 
 __all__ = ["Whole"]
 

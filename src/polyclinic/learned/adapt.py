@@ -22,11 +22,11 @@ from polyclinic.learned.coverage import Coverage, modes_in_order, on_codes
 from polyclinic.learned.phenotypes import Phenotypes, patients_of
 from polyclinic.learned.placing import LeastSquares
 from polyclinic.learned.value import Array, frozen
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["Adapted", "adapt"]
 

@@ -17,9 +17,9 @@ from polyclinic.learned.mixture import blocks
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.records import records_of
 from polyclinic.learned.value import Array, Kind, Unseen, frozen
-from polyclinic.tensors.frame import column_of, columns_of
-from polyclinic.tensors.site import Site
-from polyclinic.tensors.table import Table
+from polyclinic.sites.frame import column_of, columns_of
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 
 __all__ = ["Classes", "log_joint"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.value import Array
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["CARRIES", "cohort_tables", "memberships_table", "periods_of", "shares"]
 

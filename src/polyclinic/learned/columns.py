@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from polyclinic.errors import DataError
-from polyclinic.tensors.frame import column_of, columns_of
+from polyclinic.sites.frame import column_of, columns_of
 
 __all__ = ["Column", "ColumnKind", "Layout", "encoded"]
 

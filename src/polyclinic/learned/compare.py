@@ -12,8 +12,8 @@ from polyclinic.errors import ConfigError
 from polyclinic.learned.file import Learned
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.value import Array
+from polyclinic.table import Table
 from polyclinic.tensors.matching import cosines, match
-from polyclinic.tensors.table import Table
 
 __all__ = ["Difference", "compare", "differences"]
 

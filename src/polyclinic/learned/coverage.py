@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.learned.value import Array, Unseen
+from polyclinic.table import Table
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["Coverage", "on_codes"]
 

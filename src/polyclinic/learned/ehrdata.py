@@ -10,7 +10,7 @@ import numpy as np
 from polyclinic.errors import ConfigError
 from polyclinic.learned.coverage import on_codes
 from polyclinic.learned.value import Unseen
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:

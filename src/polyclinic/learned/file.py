@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
+from polyclinic.files import atomic
 from polyclinic.learned.classes import Classes
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.moments import Moments
@@ -31,7 +32,6 @@ from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.readme import readme
 from polyclinic.learned.similarity import Similarity
 from polyclinic.learned.value import Value
-from polyclinic.tensors.files import atomic
 
 __all__ = ["FORMAT", "VERSION", "Learned", "load", "pack", "save", "unpack"]
 

@@ -15,7 +15,7 @@ from polyclinic.learned.mixture import CovarianceType, Mixture
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.records import records_of
 from polyclinic.learned.value import Array, Kind, Unseen, Value, frozen
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["Groups"]
 

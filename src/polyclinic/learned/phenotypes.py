@@ -14,11 +14,11 @@ from polyclinic.learned.coverage import Coverage, on_codes
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.placing import Courses, Events, LeastSquares, Likely, Placing
 from polyclinic.learned.value import Array, Kind, Unseen, Value, frozen
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 if TYPE_CHECKING:
     from polyclinic.learned.adapt import Adapted
@@ -40,7 +40,7 @@ def patients_of(data: Any) -> SparseTensor:
         data = data[0]
     tensor = data.counts() if isinstance(data, Site) else data
     if not isinstance(tensor, SparseTensor):
-        from polyclinic.tensors.doors import which_door
+        from polyclinic.sites.doors import which_door
 
         raise DataError(
             f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}", hint=which_door(data)

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.learned.value import Array, Unseen
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["records_of"]
 
@@ -19,7 +19,7 @@ def records_of(data: Any, columns: tuple[str, ...] | None, width: int, unseen: U
     Parameters
     ----------
     data
-        A matrix, a data frame, or a :class:`~polyclinic.tensors.site.Site` with features.
+        A matrix, a data frame, or a :class:`~polyclinic.sites.site.Site` with features.
     columns, width
         The model's columns, or None where they have no names; and how many there are.
     unseen

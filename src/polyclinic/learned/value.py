@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError
 from polyclinic.learned.origin import Origin
 from polyclinic.privacy.card import Card
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["Array", "Kind", "Unseen", "Value", "frozen"]
 

@@ -17,7 +17,7 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.export import export
 from polyclinic.report.html import render
 from polyclinic.run import Run, RunFolder
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["REPORT", "check_protocol"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.files import atomic
 from polyclinic.learned.cohort import cohort_tables, periods_of
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
 from polyclinic.report.export import write_parquet
 from polyclinic.run import RunFolder
-from polyclinic.tensors.files import atomic
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["write_cohort"]

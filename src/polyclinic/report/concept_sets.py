@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.errors import ConfigError
+from polyclinic.files import atomic
 from polyclinic.report.cards import PhenotypeCard, cards
 from polyclinic.report.contents import RunContents
 from polyclinic.run import RunFolder
-from polyclinic.tensors.files import atomic
 
 __all__ = ["concept_sets", "write_concept_sets"]
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from polyclinic.files import atomic
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.report.cards import cards
@@ -17,8 +18,7 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import tables
 from polyclinic.run import RunFolder
-from polyclinic.tensors.files import atomic
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 CENSORED: Final = (
     "Codes that may not be shown have weight 0 here (hidden1..n), and kept says how much of every phenotype is left. This is "

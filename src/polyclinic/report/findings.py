@@ -10,7 +10,7 @@ from typing import Any, Final
 from polyclinic.findings.ranks import suggestion
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.words import number
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["SECTIONS", "Section", "by_flags", "first_words", "sections", "verdicts"]
 

@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from polyclinic import __version__
+from polyclinic.files import atomic
 from polyclinic.report import words
 from polyclinic.report.cards import AtSite, PhenotypeCard, cards
 from polyclinic.report.charts import interval
@@ -26,8 +27,7 @@ from polyclinic.report.pictures import groups_of, pictures
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables
 from polyclinic.run import RunFolder
-from polyclinic.tensors.files import atomic
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["render", "write_report"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from polyclinic.errors import ConfigError
+from polyclinic.files import atomic
 from polyclinic.learned.cohort import CARRIES, shares
 from polyclinic.privacy.cells import effective_contributors
 from polyclinic.report.contents import RunContents
 from polyclinic.report.html import render
 from polyclinic.run import RunFolder
-from polyclinic.tensors.files import atomic
 
 __all__ = ["local_view", "write_local_report"]
 

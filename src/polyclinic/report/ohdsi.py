@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from polyclinic.errors import ConfigError
+from polyclinic.files import atomic
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
 from polyclinic.run import RunFolder
-from polyclinic.tensors.files import atomic
 
 __all__ = ["SPECIFICATION", "Field", "write_ohdsi"]
 

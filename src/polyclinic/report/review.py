@@ -17,8 +17,8 @@ import numpy as np
 
 from polyclinic.errors import DataError
 from polyclinic.federation.protocol import seeds
+from polyclinic.files import atomic
 from polyclinic.report.cards import PhenotypeCard
-from polyclinic.tensors.files import atomic
 
 __all__ = ["Agreement", "agreement", "write_sheet"]
 

@@ -14,7 +14,7 @@ from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["NAMES", "feature_names", "tables"]
 

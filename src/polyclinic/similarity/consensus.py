@@ -40,7 +40,7 @@ from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, weights_for
 from polyclinic.similarity.preconditioner import Preconditioner
 from polyclinic.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms, speak_once
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 if TYPE_CHECKING:
     from polyclinic.similarity.unpsl import UnPSL

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["class_texts", "classes_at", "classes_of_all"]
 

@@ -32,7 +32,7 @@ from polyclinic.similarity import facts as known
 from polyclinic.similarity.labels import class_texts
 from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.redundancy import row_norms, row_shrink
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["PrivateUnPSL", "buckets", "pair_gradients"]
 

@@ -42,7 +42,7 @@ from polyclinic.privacy.tally import Tally
 from polyclinic.similarity import facts as known
 from polyclinic.similarity.labels import classes_of_all
 from polyclinic.similarity.metric import SimilarityMetric
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Answer", "PrototypeSearch", "search"]
 

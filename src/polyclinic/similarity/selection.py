@@ -18,7 +18,7 @@ from polyclinic.similarity.metric import Centre, canonical, spread
 from polyclinic.similarity.neighbours import knn_predict
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
 from polyclinic.similarity.unpsl import Compare, Reach, UnPSL
-from polyclinic.tensors.blas import one_thread
+from polyclinic.threads import one_thread
 
 __all__ = ["UnPSLCV"]
 

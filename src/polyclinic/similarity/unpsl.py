@@ -17,8 +17,8 @@ from polyclinic.similarity.admm import SCALES, Problem, State, best_scale, direc
 from polyclinic.similarity.metric import Centre, SimilarityMetric, canonical, spread
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
 from polyclinic.similarity.redundancy import Redundancy, speak_once
-from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
+from polyclinic.threads import one_thread
 
 __all__ = ["Compare", "Reach", "UnPSL"]
 

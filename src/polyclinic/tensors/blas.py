@@ -1,24 +1,8 @@
-"""One BLAS thread inside our own loops: sites and chunks are the units of parallel work, and bits stay the same."""
+"""The old name of polyclinic.threads."""
 
-from __future__ import annotations
+import sys
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from polyclinic import threads as _moved
+from polyclinic.threads import *  # noqa: F403
 
-__all__ = ["one_thread"]
-
-
-@cache
-def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread within the block; matrices here are small, and threads would only wait for each other."""
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
+sys.modules[__name__] = _moved

@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from polyclinic.errors import DataError
+from polyclinic.files import atomic
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["atomic", "load", "save"]
 
 VERSION: Final = 1
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that replaces it, whole and on disk, when the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _kind(path: Path) -> str:

@@ -51,7 +51,7 @@ def _mixture(seed: int) -> Iterator[Attack]:
     from polyclinic.evaluation.attacks import em_inversion
     from polyclinic.federation.protocol import seeds
     from polyclinic.privacy.budget import Privacy
-    from polyclinic.tensors.site import Site
+    from polyclinic.sites.site import Site
 
     centres = np.array([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
     honest = ("n0", "n1", "n2")
@@ -77,7 +77,7 @@ def _similarity(seed: int) -> Iterator[Attack]:
     """UnPSL: a message of a hospital with fewer patients than features spans exactly its patients."""
     from polyclinic.evaluation.attacks.gradient_span import attack
     from polyclinic.federation.protocol import seeds
-    from polyclinic.tensors.site import Site
+    from polyclinic.sites.site import Site
 
     rng, d = seeds(seed, "gradient span"), 40
     mix = rng.normal(size=(d, d)) / np.sqrt(d) + np.eye(d)

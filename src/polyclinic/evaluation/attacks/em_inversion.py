@@ -23,7 +23,7 @@ from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.mixtures.em import GaussianMixture, MixturePublic, unscaled
 from polyclinic.mixtures.paid import bounded, patient_rows
 from polyclinic.mixtures.statistics import expect
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Inversion", "View", "invert", "run", "watch"]
 

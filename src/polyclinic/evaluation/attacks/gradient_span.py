@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.federation.fold import Fold
 from polyclinic.similarity.consensus import ConsensusUnPSL, UnPSLPublic
 from polyclinic.similarity.redundancy import Redundancy
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Membership", "attack", "slope", "span_residuals"]
 

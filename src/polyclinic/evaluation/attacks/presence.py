@@ -12,8 +12,8 @@ import numpy as np
 
 from polyclinic.evaluation.attacks.tap import Attack, listen
 from polyclinic.federation.protocol import seeds
+from polyclinic.sites.site import Site
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["network", "right_guesses", "run"]

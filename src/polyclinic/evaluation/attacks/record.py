@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 import polyclinic.tensors.cp as cp
 from polyclinic.evaluation.attacks.tap import Attack, Seen, listen
 from polyclinic.evaluation.attacks.trip import CODE, RECORD, hospitals
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["network", "recovered", "run"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Message, Step, Total
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Attack", "Seen", "listen"]
 

@@ -19,8 +19,8 @@ from polyclinic.evaluation.attacks.tap import Attack, Seen, listen
 from polyclinic.federation.protocol import seeds
 from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.phenotypes.trip import TRIP
+from polyclinic.sites.site import Site
 from polyclinic.tensors.kernels import mttkrp
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["hospitals", "recover_mttkrp", "recover_record", "run", "support"]

@@ -1,0 +1,70 @@
+"""Covariates and times of patients: columns that stand beside the labels or in the visits, one row a patient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from polyclinic.errors import DataError
+from polyclinic.events.engine import Connection, identifier
+from polyclinic.events.tables import describe
+from polyclinic.sites.people import People
+from polyclinic.study.evaluate import PeopleRule
+
+__all__ = ["read_people"]
+
+PLACES = ("raw labels", "visits")
+
+
+def read_people(
+    con: Connection, rule: PeopleRule | None, patients: Sequence[str], mapped: dict[str, str]
+) -> People | None:
+    """The rows of these patients in their order; None where the study asks for none.
+
+    A column is looked for in the label table, then among the visits; of several values of a patient the first by order is
+    taken (age: the lowest). ``sex`` is F or M by its first letter.
+    """
+    if rule is None or not rule.names:
+        return None
+    there = {}
+    for place in PLACES:
+        try:
+            there[place] = set(describe(con, place))
+        except Exception:  # the source has no such table
+            continue
+    columns: dict[str, Any] = {}
+    faults: list[str] = []
+    for name in rule.names:
+        real = mapped.get(name, name)
+        where = next((p for p in there if real in there[p]), None)
+        if where is None:
+            faults.append(f"{real!r} is a column of neither the labels nor the visits")
+            continue
+        id_ = mapped.get("patient_id", "patient_id") if where == "raw labels" else "patient_id"
+        rows = con.execute(
+            f"SELECT CAST({identifier(id_)} AS VARCHAR), min({identifier(real)}) FROM {identifier(where)} GROUP BY 1"
+        ).fetchall()
+        columns[name] = dict(rows)
+    if faults:
+        raise DataError(
+            "[people] names what this source does not have", faults=faults, hint="drop it, or map it in node.toml"
+        )
+    made = {n: [_value(n, at.get(p)) for p in patients] for n, at in columns.items()}
+    time = event = None
+    if rule.survival is not None:
+        time = np.array([np.nan if v is None else float(v) for v in made.pop(rule.survival.time)])
+        event = np.array(
+            [str(v).lower() in ("1", "1.0", "true", "t", "yes", "y") for v in made.pop(rule.survival.event)]
+        )
+    if "age" in made:
+        made["age"] = [np.nan if v is None else float(v) for v in made["age"]]
+    return People(made, time, event)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "sex" and value is not None:
+        first = str(value).strip()[:1].upper()
+        return first if first in ("F", "M") else ""
+    return value if value is None or name == "age" else str(value)
