@@ -75,7 +75,7 @@ def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) ->
 
 
 def read_site(folder: str | Path, name: str | None = None) -> Site:
-    """Read what :func:`ingest` wrote."""
+    """Read what :func:`ingest` wrote: a tensor with its labels, or the matrix of a study of ``[features]``."""
     import duckdb
 
     place = Path(folder)
@@ -83,11 +83,33 @@ def read_site(folder: str | Path, name: str | None = None) -> Site:
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise DataError(f"{place}: not a folder written by `polyclinic ingest`", faults=[str(e)]) from None
+    if "features" in manifest:
+        return _read_matrix(place, manifest["features"]["columns"], name or manifest["site"])
     tensor = SparseTensor.load(place / "tensor.npz")
     with duckdb.connect() as con, reading(str(place / "labels.parquet")):
         con.execute(f"CREATE TEMP TABLE labels AS SELECT * FROM read_parquet({literal(str(place / 'labels.parquet'))})")
         labels = _aligned(con, tensor)
     return Site(name or manifest["site"], tensor, None, labels)
+
+
+def _read_matrix(place: Path, columns: Sequence[str], name: str) -> Site:
+    """The matrix as :func:`_make_matrix` wrote it: patient, label where there are any, then the columns, by their place."""
+    import duckdb
+
+    path = place / "features.parquet"
+    with duckdb.connect() as con, reading(str(path)):
+        found = con.execute(f"SELECT * FROM read_parquet({literal(str(path))})").fetchnumpy()
+    read = [np.asarray(c) for c in found.values()]
+    beside = len(read) - len(columns)
+    if beside not in (1, 2):
+        raise DataError(
+            f"{path}: {len(read)} columns, and the manifest names {len(columns)} features",
+            hint="run `polyclinic ingest` again",
+        )
+    labels = read[1] if beside == 2 else None
+    if labels is not None and labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    return Site(name, None, np.column_stack(read[beside:]).astype(np.float64), labels, tuple(columns))
 
 
 def read_sites(study: Study) -> Sites:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polyclinic.errors import DataError
 from polyclinic.events.engine import Connection
 from polyclinic.sites.floor import floor
 from polyclinic.sites.site import Site
 from polyclinic.sites.small import Gathered, gather
 from polyclinic.study import Study
-from polyclinic.tensors.cooccurrence import Vocabulary, count_together
+from polyclinic.tensors.cooccurrence import NothingTogether, Vocabulary, count_together
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Units", "tensors_by_unit", "units_of"]
@@ -60,9 +59,7 @@ def tensors_by_unit(con: Connection, study: Study, vocabulary: Vocabulary) -> li
     for name in vocabulary.sites:
         try:
             tensor, _ = count_together(con, study.rule(), whole, site=name)
-        except DataError as e:
-            if not e.what.startswith("nothing occurs together"):
-                raise
+        except NothingTogether:
             continue
         out.append((name, tensor))
     return out

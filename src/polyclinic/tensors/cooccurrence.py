@@ -27,12 +27,16 @@ from polyclinic.tensors.place import lonely
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.vocabulary import Coverage, Vocabulary, choose_codes
 
-__all__ = ["Coverage", "Vocabulary", "choose_codes", "count_together", "repeats"]
+__all__ = ["Coverage", "NothingTogether", "Vocabulary", "choose_codes", "count_together", "repeats"]
 
 SLICE: Final = 1_000_000  # combinations of codes laid out at a time
 SLICES: Final = 24  # at most so many: each looks through all events
 PACKED: Final = 2**62  # combinations of a slice's patients and codes that one number can name
 Cells = list[NDArray[Any]]  # patients, how many cells each has, codes of every mode, values
+
+
+class NothingTogether(DataError):
+    """No patient has one code of every mode in a place: there is no tensor."""
 
 
 def count_together(
@@ -55,7 +59,7 @@ def count_together(
     dropped = {lonely(rule): entering - used} if entering > used else {}
     step = Step("count together" if site is None else f"count together at {site}", entering, used, dropped)
     if not parts:
-        raise DataError(
+        raise NothingTogether(
             "nothing occurs together: the tensor would be empty",
             hint="a wider window, other modes, or fewer restrictions on codes",
         )
@@ -123,8 +127,11 @@ def _slices(con: Connection, rule: TensorRule, modes: int) -> Iterator[tuple[dic
     reach = np.cumsum(np.asarray(load["n"]))
     edges = np.flatnonzero(np.diff(reach // max(SLICE, reach[-1] / SLICES), prepend=-1))
     for first, last in zip(edges, [*edges[1:], len(people)], strict=True):
-        span = f"p BETWEEN {people[first]} AND {people[last - 1]}"
-        yield con.execute(_joined(rule, modes, span)).fetchnumpy(), rule.hours is not None
+        between = {"first": int(people[first]), "last": int(people[last - 1])}
+        yield (
+            con.execute(_joined(rule, modes, "p BETWEEN $first AND $last"), between).fetchnumpy(),
+            rule.hours is not None,
+        )
 
 
 def _joined(rule: TensorRule, modes: int, span: str) -> str:
