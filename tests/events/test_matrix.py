@@ -166,8 +166,8 @@ def test_what_was_ingested_is_read_again(tmp_path: Path, label: str | None, hear
         assert again.labels is None
     else:
         np.testing.assert_array_equal(again.labels, made.labels)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["features"]["columns"] = ["age"]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match="the manifest names"):
-        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-        manifest["features"]["columns"] = ["age"]
-        (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
         read_site(tmp_path / "out")
