@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.federation.moments import in_ball
-from polyclinic.tensors import em_kernels
+from polyclinic.tensors import em_kernels, em_loops
 from polyclinic.tensors.sparse import SparseTensor
 
 HOSTILE = (5e-324, 1e-310, 1e-305, 1e-160, 0.1, 1.0, 3.0, 1e15, 1e16, 1e300, 1.7e308)
@@ -52,7 +52,7 @@ def test_no_hostile_patient_is_longer_than_the_sensitivity_and_each_is_counted()
 @pytest.mark.attack
 def test_what_breaks_floats_becomes_no_grid_step() -> None:
     """An infinity or NaN is never converted: saturating processors would make 2^63 - 1 of it, whose square wraps to 1."""
-    whole = em_kernels._whole.py_func
+    whole = em_loops._whole.py_func
     assert [whole(x, 10.0) for x in (np.nan, -np.inf, -1.0, 0.0, 0.9, 2.7)] == [0, 0, 0, 0, 0, 2]
     assert whole(np.inf, em_kernels.UNIT) == whole(1e300, em_kernels.UNIT) == em_kernels.UNIT
 

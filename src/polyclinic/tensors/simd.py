@@ -86,14 +86,14 @@ class RowModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(dmm, fe_type, ir.ArrayType(_vector, fe_type.count))
 
 
-def _make(builder: Any, parts: list[Any]) -> Any:
+def make_row(builder: Any, parts: list[Any]) -> Any:
     out = ir.Constant(ir.ArrayType(_vector, len(parts)), ir.Undefined)
     for k, part in enumerate(parts):
         out = builder.insert_value(out, part, k)
     return out
 
 
-def _parts(builder: Any, row: Any, count: int) -> list[Any]:
+def parts_of(builder: Any, row: Any, count: int) -> list[Any]:
     return [builder.extract_value(row, k) for k in range(count)]
 
 
@@ -111,7 +111,7 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(f, [a, b, c])
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, i: Any, column: Any) -> Any:
+def pointer(context: Any, builder: Any, array_type: Any, array: Any, i: Any, column: Any) -> Any:
     """Address of ``array[i, column]``; rows may be strided, columns are contiguous; ``i`` is taken as unsigned."""
     a = context.make_array(array_type)(context, builder, array)
     stride = builder.extract_value(a.strides, 0)
@@ -132,7 +132,7 @@ def block_at(builder: Any, pointer: Any, k: int) -> Any:
     return builder.bitcast(p, _vector.as_pointer())
 
 
-def _load(builder: Any, pointer: Any, count: int) -> list[Any]:
+def vectors_at(builder: Any, pointer: Any, count: int) -> list[Any]:
     return [builder.load(block_at(builder, pointer, k), align=8) for k in range(count)]
 
 
@@ -162,7 +162,7 @@ def zero(typingctx: Any, shape: Any) -> Any:
     count = len(shape)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _make(builder, [ir.Constant(_vector, [0.0] * WIDTH)] * count)
+        return make_row(builder, [ir.Constant(_vector, [0.0] * WIDTH)] * count)
 
     return RowType(count)(shape), codegen
 
@@ -173,7 +173,7 @@ def spread(typingctx: Any, shape: Any, x: Any) -> Any:
     count = len(shape)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _make(builder, [splat(builder, args[1])] * count)
+        return make_row(builder, [splat(builder, args[1])] * count)
 
     return RowType(count)(shape, types.float64), codegen
 
@@ -185,7 +185,7 @@ def load(typingctx: Any, shape: Any, array: Any, i: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         p = padded_row(context, builder, array, args[1], wide(context, builder, args[2], i), count)
-        return _make(builder, _load(builder, p, count))
+        return make_row(builder, vectors_at(builder, p, count))
 
     return RowType(count)(shape, array, i), codegen
 
@@ -197,8 +197,8 @@ def load_part(typingctx: Any, shape: Any, array: Any, i: Any, column: Any, colum
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         c = wide(context, builder, args[3], column)
-        p = _pointer(context, builder, array, args[1], wide(context, builder, args[2], i), c)
-        parts = _load(builder, p, count - 1)
+        p = pointer(context, builder, array, args[1], wide(context, builder, args[2], i), c)
+        parts = vectors_at(builder, p, count - 1)
         mask = _mask(builder, _left(context, builder, args[4], columns, c, count))
         f = cgutils.get_or_insert_function(
             builder.module,
@@ -208,7 +208,7 @@ def load_part(typingctx: Any, shape: Any, array: Any, i: Any, column: Any, colum
         last = builder.call(
             f, [block_at(builder, p, count - 1), ir.Constant(I32, 8), mask, ir.Constant(_vector, [0.0] * WIDTH)]
         )
-        return _make(builder, [*parts, last])
+        return make_row(builder, [*parts, last])
 
     return RowType(count)(shape, array, i, column, columns), codegen
 
@@ -219,7 +219,7 @@ def store(typingctx: Any, row: Any, array: Any, i: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         p = padded_row(context, builder, array, args[1], wide(context, builder, args[2], i), row.count)
-        for k, v in enumerate(_parts(builder, args[0], row.count)):
+        for k, v in enumerate(parts_of(builder, args[0], row.count)):
             builder.store(v, block_at(builder, p, k), align=8)
         return context.get_dummy_value()
 
@@ -232,8 +232,8 @@ def store_part(typingctx: Any, row: Any, array: Any, i: Any, column: Any, column
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         c = wide(context, builder, args[3], column)
-        p = _pointer(context, builder, array, args[1], wide(context, builder, args[2], i), c)
-        values = _parts(builder, args[0], row.count)
+        p = pointer(context, builder, array, args[1], wide(context, builder, args[2], i), c)
+        values = parts_of(builder, args[0], row.count)
         for k, v in enumerate(values[:-1]):
             builder.store(v, block_at(builder, p, k), align=8)
         mask = _mask(builder, _left(context, builder, args[4], columns, c, row.count))
@@ -253,8 +253,8 @@ def _binary(name: str, doc: str, emit: Callable[[Any, Any, Any], Any]) -> Any:
         count = a.count
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            xs, ys = _parts(builder, args[0], count), _parts(builder, args[1], count)
-            return _make(builder, [emit(builder, x, y) for x, y in zip(xs, ys)])
+            xs, ys = parts_of(builder, args[0], count), parts_of(builder, args[1], count)
+            return make_row(builder, [emit(builder, x, y) for x, y in zip(xs, ys)])
 
         return RowType(count)(a, b), codegen
 
@@ -274,7 +274,7 @@ def scale(typingctx: Any, row: Any, x: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         s = splat(builder, args[1])
-        return _make(builder, [builder.fmul(v, s) for v in _parts(builder, args[0], count)])
+        return make_row(builder, [builder.fmul(v, s) for v in parts_of(builder, args[0], count)])
 
     return row(row, types.float64), codegen
 
@@ -286,8 +286,8 @@ def axpy(typingctx: Any, x: Any, row: Any, to: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         s = splat(builder, args[0])
-        pairs = zip(_parts(builder, args[1], count), _parts(builder, args[2], count))
-        return _make(builder, [fma(builder, s, v, t) for v, t in pairs])
+        pairs = zip(parts_of(builder, args[1], count), parts_of(builder, args[2], count))
+        return make_row(builder, [fma(builder, s, v, t) for v, t in pairs])
 
     return row(types.float64, row, to), codegen
 
@@ -298,8 +298,8 @@ def times(typingctx: Any, a: Any, b: Any, to: Any) -> Any:
     count = a.count
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        xs = [_parts(builder, v, count) for v in args]
-        return _make(builder, [fma(builder, u, v, t) for u, v, t in zip(*xs)])
+        xs = [parts_of(builder, v, count) for v in args]
+        return make_row(builder, [fma(builder, u, v, t) for u, v, t in zip(*xs)])
 
     return a(a, b, to), codegen
 
@@ -311,11 +311,11 @@ def ramp(typingctx: Any, row: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         nothing = ir.Constant(_vector, [0.0] * WIDTH)
-        return _make(
+        return make_row(
             builder,
             [
                 builder.select(builder.fcmp_ordered("<", v, nothing), nothing, v)
-                for v in _parts(builder, args[0], count)
+                for v in parts_of(builder, args[0], count)
             ],
         )
 
@@ -337,7 +337,7 @@ def dot(typingctx: Any, a: Any, b: Any) -> Any:
     count = a.count
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        xs, ys = _parts(builder, args[0], count), _parts(builder, args[1], count)
+        xs, ys = parts_of(builder, args[0], count), parts_of(builder, args[1], count)
         chains: list[Any] = [builder.fmul(x, y) for x, y in zip(xs[:4], ys[:4])]
         for k in range(4, count):
             chains[k % 4] = fma(builder, xs[k], ys[k], chains[k % 4])
@@ -358,13 +358,13 @@ def gather(typingctx: Any, row: Any, codes: Any, factors: Any, e: Any) -> Any:
     count = row.count
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        parts = _parts(builder, args[0], count)
+        parts = parts_of(builder, args[0], count)
         at = wide(context, builder, args[3], e)
         for n, (kind, factor) in enumerate(zip(codes, factors)):
             i = code_at(context, builder, kind, builder.extract_value(args[1], n), at)
             p = padded_row(context, builder, factor, builder.extract_value(args[2], n), i, count)
-            parts = [builder.fmul(x, y) for x, y in zip(parts, _load(builder, p, count))]
-        return _make(builder, parts)
+            parts = [builder.fmul(x, y) for x, y in zip(parts, vectors_at(builder, p, count))]
+        return make_row(builder, parts)
 
     return row(row, codes, factors, e), codegen
 
@@ -375,16 +375,16 @@ def gather_add(typingctx: Any, to: Any, row: Any, codes: Any, factors: Any, e: A
     count = row.count
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        sums, parts = _parts(builder, args[0], count), _parts(builder, args[1], count)
+        sums, parts = parts_of(builder, args[0], count), parts_of(builder, args[1], count)
         at = wide(context, builder, args[4], e)
         if not len(codes):
-            return _make(builder, [builder.fadd(t, x) for t, x in zip(sums, parts)])
+            return make_row(builder, [builder.fadd(t, x) for t, x in zip(sums, parts)])
         for n, (kind, factor) in enumerate(zip(codes, factors)):
             i = code_at(context, builder, kind, builder.extract_value(args[2], n), at)
             p = padded_row(context, builder, factor, builder.extract_value(args[3], n), i, count)
-            loaded = _load(builder, p, count)
+            loaded = vectors_at(builder, p, count)
             if n == len(codes) - 1:
-                return _make(builder, [fma(builder, x, y, t) for x, y, t in zip(parts, loaded, sums)])
+                return make_row(builder, [fma(builder, x, y, t) for x, y, t in zip(parts, loaded, sums)])
             parts = [builder.fmul(x, y) for x, y in zip(parts, loaded)]
 
     return row(to, row, codes, factors, e), codegen

@@ -14,7 +14,7 @@ import polyclinic as pc
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Message, Total
-from polyclinic.federation.sums.agreement import to_bits
+from polyclinic.federation.sums.bits import to_bits
 from polyclinic.federation.sums.masked import Masked
 from polyclinic.federation.sums.neighbours import Circle, circle
 from polyclinic.federation.sums.shamir import BYTES

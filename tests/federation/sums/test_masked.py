@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -18,7 +19,7 @@ from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
 from polyclinic.federation.sums import by_name
-from polyclinic.federation.sums.agreement import to_bits
+from polyclinic.federation.sums.bits import to_bits
 from polyclinic.federation.sums.fixedpoint import FixedPoint
 from polyclinic.federation.sums.masked import Masked, MaskedCoordinator, MaskedSite, least_threshold, stream
 from polyclinic.federation.sums.shamir import BYTES
@@ -216,16 +217,31 @@ def test_a_lying_coordinator_cannot_get_two_lists_signed(network: Make) -> None:
 def test_a_coordinator_cannot_enrol_a_ghost(network: Make) -> None:
     _, roster, _, sides, queue = start(4, 3, network)
     keys = carry(sides, queue, "keys")
-    ghost = dict(keys[0].body["sites"])
-    ghost["ghost"] = ghost[roster.sites[1]]
-    forged = sides["coordinator"].envelope.seal(roster.sites[0], "keys", {"sites": ghost})
-    with pytest.raises(MessageRefused, match="strangers"):
-        sides[roster.sites[0]].receive(forged)
-    swapped = dict(keys[0].body["sites"])
-    swapped[roster.sites[2]] = swapped[roster.sites[1]]
-    forged = sides["coordinator"].envelope.seal(roster.sites[0], "keys", {"sites": swapped})
+    first, office, shown = roster.sites[0], sides["coordinator"].envelope, dict(keys[0].body)
+    shown.pop("signature")
+    key, own = shown["keys"][32:64], shown["owns"][64:128]  # of the second site
+    everybody = [True] * len(roster.sites)
+    ghost = {
+        "sites": np.packbits([*everybody, True]).tobytes(),
+        "keys": shown["keys"] + key,
+        "owns": shown["owns"] + own,
+    }
+    with pytest.raises(MessageRefused, match="malformed"):
+        sides[first].receive(office.seal(first, "keys", {**shown, **ghost}))
+    twice = {"keys": shown["keys"] + key, "owns": shown["owns"] + own}  # a key more than sites
+    with pytest.raises(MessageRefused, match="malformed"):
+        sides[first].receive(office.seal(first, "keys", {**shown, **twice}))
+    third = slice(2 * 32, 3 * 32), slice(2 * 64, 3 * 64)
+    swapped = {
+        "keys": shown["keys"][: third[0].start] + key + shown["keys"][third[0].stop :],
+        "owns": shown["owns"][: third[1].start] + own + shown["owns"][third[1].stop :],
+    }
     with pytest.raises(MessageRefused, match="signature is wrong"):
-        sides[roster.sites[0]].receive(forged)
+        sides[first].receive(office.seal(first, "keys", {**shown, **swapped}))
+    bound = {"bound": msgpack.packb([[roster.sites[1], list(roster.sites)]])}  # it signed that it is bound to nothing
+    with pytest.raises(MessageRefused, match="signature is wrong"):
+        sides[first].receive(office.seal(first, "keys", {**shown, **bound}))
+    assert sides[first].receive(keys[0])[0].kind == "shares"
 
 
 def test_too_few_signatures_release_no_share(network: Make) -> None:

@@ -17,9 +17,8 @@ order, state, step, roster or attempt makes masks that do not cancel. A slot is 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,14 @@ import numpy as np
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.envelope import Channel
 from polyclinic.federation.sums import shamir
+from polyclinic.federation.sums.ballot import Ballot
 from polyclinic.federation.sums.neighbours import Circle
 from polyclinic.federation.sums.shamir import ELEMENTS, Elements
 from polyclinic.federation.sums.stream import stream
 from polyclinic.federation.sums.tag import Tag
 
-__all__ = ["Board", "Session", "from_bits", "keyed", "slots_of", "to_bits"]
+__all__ = ["Board", "Session", "keyed", "slots_of"]
 
-VOTE = 16  # bytes of a vote for one keeper
 COMMIT = 16  # bytes of a commitment: it must not be met by another seed, collisions do not matter
 BASE = 2  # words from which a pairwise mask follows
 FIRST = 10  # slots of a run's first batch: many a fit is over by then
@@ -85,6 +84,7 @@ class Session:
         self._secrets = shamir.draw(0)
         self._bases: dict[str, Elements] = {}  # neighbour -> 16 bytes a slot
         self._kept: dict[str, Elements] = {}  # site -> its shares that I keep, shape (2, slots, numbers)
+        self._ballot = Ballot(me, pairs)
 
     def __reduce__(self) -> Any:
         raise TypeError("keys of a masked sum are never serialised")
@@ -198,41 +198,11 @@ class Session:
 
     def votes(self, context: bytes, text: bytes, listed: Sequence[str]) -> bytes:
         """My votes, one for each on the list to check: a digest keyed with the key of the two. ``text`` has 32 bytes."""
-        said, pairs, none = context + text + self.me.encode(), self._pairs, bytes(VOTE)
-        return b"".join([_vote(pairs[s], said) if s in pairs else none for s in listed])
+        return self._ballot.votes(context + text, listed)
 
     def count(self, context: bytes, text: bytes, voters: Sequence[str], votes: bytes, enough: int) -> int:
         """How many of these votes for me are right, mine included; counting stops at ``enough``."""
-        right, head = 0, context + text
-        for i, s in enumerate(voters):
-            own = s == self.me
-            if own or hmac.compare_digest(_vote(self._pairs[s], head + s.encode()), votes[VOTE * i : VOTE * (i + 1)]):
-                right += 1
-                if right >= enough:
-                    break
-        return right
-
-
-def _vote(key: bytes, said: bytes) -> bytes:
-    return hashlib.blake2b(said, key=key, digest_size=VOTE, person=b"vote").digest()
-
-
-def to_bits(names: Collection[str], order: Sequence[str]) -> bytes:
-    """Some of the sites that everybody knows, as bits.
-
-    >>> from_bits(to_bits(["a", "c"], "abc"), "abc")
-    ['a', 'c']
-    """
-    here = set(names)
-    return np.packbits([s in here for s in order]).tobytes()
-
-
-def from_bits(bits: bytes, order: Sequence[str]) -> list[str]:
-    """Inverse of :func:`to_bits`; in the order of ``order``."""
-    flags = np.unpackbits(np.frombuffer(bits, np.uint8))
-    if len(bits) != (len(order) + 7) // 8 or flags[len(order) :].any():
-        raise ValueError("a list of sites has the wrong length")
-    return list(order) if flags[: len(order)].all() else [s for s, x in zip(order, flags) if x]
+        return self._ballot.count(context + text, voters, votes, enough)
 
 
 class Board:

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 
 import polyclinic.tensors.compiled  # noqa: F401  (where compiled kernels are kept)
 
-__all__ = ["P", "accumulate", "combine", "evaluate", "lagrange", "multiply", "polynomial", "residues", "within"]
+__all__ = [
+    "P",
+    "accumulate",
+    "added",
+    "combine",
+    "evaluate",
+    "lagrange",
+    "multiply",
+    "polynomial",
+    "residues",
+    "within",
+]
 
 P: Final = 2**61 - 1
 _P = np.uint64(P)
@@ -122,6 +133,18 @@ def accumulate(vector: NDArray[np.uint64], random: NDArray[np.uint64], sign: int
         for i in range(d):
             vector[i] -= random[i]
         vector[d] = _reduce(vector[d] + (_P - m))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def added(numbers: NDArray[np.uint64]) -> Any:
+    """The sum mod p of long numbers, one a row, lowest word first (``2^64 = 8``)."""
+    total = np.uint64(0)
+    for k in range(numbers.shape[0]):
+        x = np.uint64(0)
+        for j in range(numbers.shape[1] - 1, -1, -1):
+            x = _reduce(multiply(x, np.uint64(8)) + _reduce(numbers[k, j]))
+        total = _reduce(total + x)
+    return total
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -36,6 +36,7 @@ from polyclinic.federation.envelope import Identity, introduce, parties_digest
 from polyclinic.federation.protocol import Contribution, Exchange, Roster, Step, Sum, SumFacts, least_threshold
 from polyclinic.federation.sums.agreement import Board, Session
 from polyclinic.federation.sums.fixedpoint import FixedPoint
+from polyclinic.federation.sums.introduction import Introduced
 from polyclinic.federation.sums.line import LineEnvelope
 from polyclinic.federation.sums.masked_office import MaskedCoordinator
 from polyclinic.federation.sums.masked_site import MaskedSite, read
@@ -85,6 +86,7 @@ class Masked(Sum):
         self.identities, self.least, self.slots, self.once = dict(identities or {}), least, slots, once
         self.sessions: dict[tuple[str, bytes], Session] = {}  # of the sites that run here, between sums, by roster
         self.boards: dict[bytes, Board] = {}  # the coordinator's, if it runs here
+        self.introduced: dict[bytes, Introduced] = {}  # one process: everybody's keys are checked once
         self.agreed: dict[tuple[bytes, bytes], bytes] = {}  # one process: a pair's key is computed once, not twice
 
     def enrol(self, roster: Roster) -> Roster:

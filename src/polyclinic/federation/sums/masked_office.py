@@ -11,9 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.envelope import Party, agree, digest, parties_digest
 from polyclinic.federation.protocol import Message
-from polyclinic.federation.sums.agreement import BASE, COMMIT, VOTE, Board, keyed, slots_of, to_bits
+from polyclinic.federation.sums.agreement import BASE, COMMIT, Board, keyed, slots_of
+from polyclinic.federation.sums.ballot import VOTE
+from polyclinic.federation.sums.bits import to_bits
 from polyclinic.federation.sums.field import P, accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint
+from polyclinic.federation.sums.introduction import introduction
 from polyclinic.federation.sums.line import LineEnvelope
 from polyclinic.federation.sums.narrow import narrow, widen, width
 from polyclinic.federation.sums.neighbours import circle
@@ -178,7 +181,8 @@ class MaskedCoordinator(Party):
         around = circle(tuple(here), self.roster.threshold, self.roster.colluders, id)
         self._board = Board(around, id, lines, self._adder.slots)
         public = key.public_key().public_bytes_raw()
-        out = self._tell("keys", lambda s: {"sites": got, "line": public})
+        letter = {**introduction(got, self.roster.sites), "line": public}
+        out = self._tell("keys", lambda s: letter)
         self.envelope.lines = dict(lines)
         return out
 

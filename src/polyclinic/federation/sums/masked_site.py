@@ -11,11 +11,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.envelope import Party, agree, digest, parties_digest
+from polyclinic.federation.envelope import Party, agree, parties_digest
 from polyclinic.federation.protocol import Message, Step, Total
-from polyclinic.federation.sums.agreement import VOTE, Session, from_bits
+from polyclinic.federation.sums.agreement import Session
+from polyclinic.federation.sums.ballot import VOTE
+from polyclinic.federation.sums.bits import from_bits
 from polyclinic.federation.sums.field import accumulate
 from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
+from polyclinic.federation.sums.introduction import read_introduction
 from polyclinic.federation.sums.line import LineEnvelope
 from polyclinic.federation.sums.narrow import narrow, width
 from polyclinic.federation.sums.neighbours import circle
@@ -139,17 +142,11 @@ class MaskedSite(Party):
     def _on_keys(self, sender: str, body: dict[str, Any]) -> list[Message]:
         if self._key is None:
             raise MessageRefused(f"{self.me!r} expects no keys now")
-        members = self._members(sorted(body["sites"]), self.roster.sites)
-        publics = {}
-        for site in members:
-            entry = dict(body["sites"][site])
-            own = entry.pop("own")
-            self.envelope.verify(site, "keys", entry, own)
-            publics[site] = bytes(entry["line"])
+        met = read_introduction(body, self.envelope, self._adder.introduced)
+        members, publics, id = self._members(sorted(met.keys), self.roster.sites), met.keys, met.id
         mine = self._key.public_key().public_bytes_raw()
         if publics[self.me] != mine:
             raise MessageRefused(f"{self.me!r} was sent another key as its own")
-        id = digest([self.envelope.context, publics])
         pairs = {s: self._pair(mine, publics[s], id, s) for s in members if s != self.me}
         line = agree(self._key, bytes(body["line"]), id, "line", self.me, sender)
         around = circle(tuple(members), self.roster.threshold, self.roster.colluders, id)

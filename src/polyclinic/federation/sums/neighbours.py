@@ -61,7 +61,7 @@ class Circle:
         >>> ring.safe("abcdefgh", 1), ring.safe("abdefgh", 1), ring.safe("abcdefgh", 2)
         (True, False, False)
         """
-        if not self.half:
+        if not self.half or (len(listed) == len(self.order) and self.half > colluders):
             return True
         here = np.array([s in listed for s in self.order], np.int64)
         sums = np.cumsum(np.concatenate([[0], here, here[: self.half]]))
