@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyclinic.federation.sums.ballot import VOTE, Ballot
-from polyclinic.federation.sums.blake import BLOCK, MANY, Digests, blocks, digests_of
+from polyclinic.federation.sums.blake import BLOCK, MANY, Digests, blocks, headed, named
 from polyclinic.federation.sums.field import P, added
 from polyclinic.federation.sums.tag import Tag
 
@@ -20,8 +20,16 @@ def test_every_digest_is_the_librarys(size: int, person: bytes) -> None:
     made = Digests(keys, size, person).of(*blocks(texts))
     for k, t, d in zip(keys, texts, made):
         assert d.tobytes() == hashlib.blake2b(t, key=k, digest_size=size, person=person).digest()
-    for t, d in zip(texts, digests_of(keys[0], texts, size)):
-        assert d.tobytes() == hashlib.blake2b(t, key=keys[0], digest_size=size).digest()
+    for t, d in zip(texts, Digests(keys[:1], size, person).of(*blocks(texts))):
+        assert d.tobytes() == hashlib.blake2b(t, key=keys[0], digest_size=size, person=person).digest()
+
+
+def test_names_behind_a_head_are_blocks_too() -> None:
+    head, names = bytes(range(64)), ("a", "M\u00fcnster", "s0001")
+    words, lengths = named(names, 64)
+    expected = blocks([head + s.encode() for s in names])
+    assert np.array_equal(headed(head, words), expected[0])
+    assert np.array_equal(lengths, expected[1])
 
 
 def test_a_text_longer_than_a_block_is_refused() -> None:

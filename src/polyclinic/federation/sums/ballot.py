@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from polyclinic.federation.sums.blake import BLOCK, MANY, Bytes, Digests, blocks
+from polyclinic.federation.sums.blake import BLOCK, LONGEST, MANY, Bytes, Digests, blocks, headed, named
 
 __all__ = ["VOTE", "Ballot"]
 
@@ -43,13 +43,9 @@ class Ballot:
         raise TypeError("keys of a masked sum are never serialised")
 
     @cached_property
-    def _names(self) -> tuple[dict[str, int], list[bytes], Digests]:
-        """Place of every other site, its name, and the digests under its key."""
-        return (
-            {s: i for i, s in enumerate(self._pairs)},
-            [s.encode() for s in self._pairs],
-            Digests(list(self._pairs.values()), VOTE, PERSON),
-        )
+    def _keyed(self) -> tuple[dict[str, int], Digests]:
+        """Place of every other site, and digests under its key."""
+        return {s: i for i, s in enumerate(self._pairs)}, Digests(list(self._pairs.values()), VOTE, PERSON)
 
     def votes(self, what: bytes, listed: Sequence[str]) -> bytes:
         """My votes for ``what`` (64 bytes), in the order of ``listed``; zeros for who has no key with me (myself)."""
@@ -57,7 +53,7 @@ class Ballot:
         if len(self._pairs) < MANY or len(said) > BLOCK:
             pairs, none = self._pairs, bytes(VOTE)
             return b"".join([_vote(pairs[s], said) if s in pairs else none for s in listed])
-        at, _, digests = self._names
+        at, digests = self._keyed
         made = np.vstack([digests.of(*blocks([said])), np.zeros((1, VOTE), np.uint8)])
         return made[[at.get(s, -1) for s in listed]].tobytes()
 
@@ -71,14 +67,16 @@ class Ballot:
         return min(right, enough)
 
     def _right(self, what: bytes, voters: Sequence[str], given: Bytes) -> int:
-        longest = max((len(s.encode()) for s in voters), default=0)
-        if len(voters) < MANY or len(what) + longest > BLOCK:
+        if len(voters) < MANY or max(map(len, voters)) > LONGEST:
             pairs = self._pairs
             made = [_vote(pairs[s], what + s.encode()) if s != self.me else b"" for s in voters]
             return sum(not m or hmac.compare_digest(m, g.tobytes()) for m, g in zip(made, given))
-        at, names, digests = self._names
-        others = [i for i, s in enumerate(voters) if s != self.me]
-        which = [at[voters[i]] for i in others]
-        expected = digests.of(*blocks([names[k] for k in which], what), which)
-        differs = (expected ^ given[others]).any(axis=1)  # every byte is looked at, wherever the first difference is
+        at, digests = self._keyed
+        words, lengths = named(tuple(voters), len(what))
+        mine = next((i for i, s in enumerate(voters) if s == self.me), -1)
+        which = [at[s] if i != mine else 0 for i, s in enumerate(voters)]
+        # Every byte is looked at, wherever the first difference is.
+        differs = np.asarray((digests.of(headed(what, words), lengths, which) ^ given).any(axis=1))
+        if mine >= 0:
+            differs[mine] = False
         return len(voters) - int(np.count_nonzero(differs))

@@ -7,6 +7,7 @@ a sum of 1,000 sites would spend most of its time with. The digests are ``hashli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 from polyclinic.federation.sums.fixedpoint import Words
 from polyclinic.tensors.compiled import kernel
 
-__all__ = ["BLOCK", "MANY", "Digests", "blocks", "digests_of"]
+__all__ = ["BLOCK", "LONGEST", "MANY", "Digests", "blocks", "headed", "named"]
 
 BLOCK: Final = 128  # bytes
+LONGEST: Final = 15  # letters of a name that surely fits behind 64 bytes: a letter has at most four
 MANY: Final = 24  # from here on the compiled loop is worth its call
 _IV: Final = np.array(
     [
@@ -127,6 +129,19 @@ def blocks(texts: Sequence[bytes], head: bytes = b"") -> tuple[Words, Words]:
     return np.ascontiguousarray(raw.view("<u8").T), lengths
 
 
+@lru_cache(maxsize=8)
+def named(names: tuple[str, ...], head: int | bytes) -> tuple[Words, Words]:
+    """Blocks of ``head + name`` for each name, remembered; a number stands for that many bytes to be filled in: :func:`headed`."""
+    return blocks([s.encode() for s in names], bytes(head) if isinstance(head, int) else head)
+
+
+def headed(head: bytes, words: Words) -> Words:
+    """The same blocks with their first bytes (whole words) filled in."""
+    out, n = words.copy(), len(head) // 8
+    out[:n] = np.frombuffer(head, "<u8")[:, None]
+    return out
+
+
 class Digests:
     """Keys under which many digests will be made: one for all texts, or one for each.
 
@@ -164,8 +179,3 @@ class Digests:
         count = np.broadcast_to(lengths + np.uint64(BLOCK), n)
         _compress(np.ascontiguousarray(states), words, np.ascontiguousarray(count), ~np.uint64(0), out)
         return np.ascontiguousarray(out.T[:, : self.size // 8]).astype("<u8", copy=False).view(np.uint8)
-
-
-def digests_of(key: bytes, texts: Sequence[bytes], size: int) -> Bytes:
-    """Digests of some texts under one key, (n, size)."""
-    return Digests([key], size).of(*blocks(texts))

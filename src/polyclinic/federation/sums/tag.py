@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.sums.blake import BLOCK, MANY, digests_of
+from polyclinic.federation.sums.blake import LONGEST, MANY, Digests, named
 from polyclinic.federation.sums.field import P, added, evaluate, within
 from polyclinic.federation.sums.fixedpoint import BITS, Words
 
@@ -73,10 +73,10 @@ class Tag:
 
     def _pads(self, sites: Sequence[str]) -> int:
         """The sum of their pads mod p."""
-        texts = [b"pad" + s.encode() for s in sites]
-        if len(texts) < MANY or max(map(len, texts)) > BLOCK:
+        if len(sites) < MANY or max(map(len, sites)) > LONGEST:
             return sum([self.pad(s) for s in sites]) % P
-        return int(added(np.ascontiguousarray(digests_of(self.key, texts, 32).view("<u8"))))
+        pads = Digests([self.key], 32).of(*named(tuple(sites), b"pad"))
+        return int(added(pads.view(np.uint64)))
 
     def word(self, words: Words, site: str) -> int:
         """``h_k`` of a contributor's whole numbers."""
