@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.evaluation.order import ranks_of
 from polyclinic.evaluation.prediction import labelled, predict, split
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.sites.site import Site
@@ -171,8 +172,7 @@ def logistic(memberships: Array, outcome: NDArray[Any]) -> tuple[Effect, ...]:
     A ridge of one thousandth of an observation per standard deviation keeps separated data finite; columns nobody
     carries have no effect and are left out (their interval is infinite, shown as not estimable).
     """
-    from scipy.special import expit
-    from scipy.stats import norm
+    from scipy.special import expit, ndtr
 
     x, y = np.asarray(memberships, np.float64), np.asarray(outcome, np.float64)
     sd = x.std(0)
@@ -200,7 +200,7 @@ def logistic(memberships: Array, outcome: NDArray[Any]) -> tuple[Effect, ...]:
             break
     se = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0.0))
     ratio = np.abs(beta) / np.maximum(se, 1e-300)
-    p_values = 2 * norm.sf(ratio[1:])
+    p_values = 2 * ndtr(-ratio[1:])
     adjusted = benjamini_hochberg(p_values)
     return tuple(
         Effect(int(r), float(b), float(b - Z * s), float(b + Z * s), float(p), float(q))
@@ -229,13 +229,11 @@ def auc_interval(labels: NDArray[Any], risks: Array) -> tuple[float, float]:
     >>> 0.6 < low < 0.75 < high < 0.9
     True
     """
-    from scipy.stats import rankdata
-
     y, r = np.asarray(labels).astype(bool), np.asarray(risks, np.float64)
     m, n = int(y.sum()), int((~y).sum())
-    ranks = rankdata(r)
-    above = (ranks[y] - rankdata(r[y])) / n  # part of the healthy below each case
-    below = 1 - (ranks[~y] - rankdata(r[~y])) / m
+    ranks = ranks_of(r)
+    above = (ranks[y] - ranks_of(r[y])) / n  # part of the healthy below each case
+    below = 1 - (ranks[~y] - ranks_of(r[~y])) / m
     auc = float(above.mean())
     spread = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n) if m > 1 and n > 1 else 1.0
     return max(0.0, auc - Z * spread), min(1.0, auc + Z * spread)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.evaluation.order import ranks_of
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.privacy.cells import suppress
 from polyclinic.sites.site import Site
@@ -103,15 +104,13 @@ def _vote(Z: Array, y: NDArray[np.int64], k: int, table: NDArray[np.int64]) -> N
 
 def _pair_order(Z: Array, y: NDArray[np.int64], most: int = 1500) -> Array:
     """AUC of similarity for "same class" over a site's pairs (its first ``most`` patients), and its weight: pairs compared."""
-    from scipy.stats import rankdata
-
     Z, y = Z[:most], y[:most]
     i, j = np.triu_indices(len(y), 1)
     same = y[i] == y[j]
     a, b = int(same.sum()), int((~same).sum())
     if not a or not b:
         return np.zeros(2)
-    ranks = rankdata((Z @ Z.T)[i, j])
+    ranks = ranks_of((Z @ Z.T)[i, j])
     auc = (ranks[same].sum() - a * (a + 1) / 2) / (a * b)
     return np.array([auc * a * b, float(a) * b])
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from polyclinic.errors import DataError
 from polyclinic.learned.columns import Layout, encoded
@@ -83,10 +82,14 @@ class Classes(Groups):
     def transform(self, data: Any, *, unseen: Unseen = "error") -> Array:
         """(patients, k) probability of each class, from the values that are known."""
         joint = log_joint(self.layout, self.weights, self.profiles, self.records(data, unseen))
+        from scipy.special import logsumexp  # here: importing it takes a fresh process longer than a small fit
+
         return np.asarray(np.exp(joint - logsumexp(joint, axis=1, keepdims=True)))
 
     def score(self, data: Any, y: object = None) -> float:
         """Mean log-likelihood of the known values; larger is better."""
+        from scipy.special import logsumexp
+
         found = logsumexp(log_joint(self.layout, self.weights, self.profiles, self.records(data)), axis=1)
         return float(found.mean()) if len(found) else 0.0
 

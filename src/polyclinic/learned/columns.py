@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from polyclinic.errors import DataError
 from polyclinic.sites.frame import column_of, columns_of
@@ -144,6 +143,8 @@ class Layout:
                 F[rows, at + v[rows].astype(np.int64)] = 1.0
             elif c.kind == "count":
                 F[:, at], F[:, at + 1] = v / c.unit, known
+                from scipy.special import gammaln  # here: importing it takes a fresh process longer than a small fit
+
                 base -= np.where(known, gammaln(v + 1.0), 0.0)
             else:
                 z = np.where(known, (v - c.centre) / c.unit, 0.0)

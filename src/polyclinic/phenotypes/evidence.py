@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 __all__ = ["stands_out"]
 
@@ -26,6 +25,8 @@ def stands_out(released: Float, expected: Float, noise_sd: float, *, fdr: float 
     excess = released - expected
     if noise_sd <= 0:
         return np.asarray(excess > 0)
+    from scipy.special import ndtr  # here: importing it takes a fresh process longer than a small fit
+
     p = ndtr(-excess / noise_sd).ravel()
     order = np.argsort(p, kind="stable")
     passed = np.flatnonzero(p[order] <= fdr * np.arange(1, p.size + 1) / p.size)
