@@ -49,8 +49,7 @@ def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float
     like = np.exp(log - log.max(1, keepdims=True))
     g = np.full(len(grid), 1.0 / len(grid))
     for _ in range(steps):
-        weights = g / (like @ g)[:, None]
-        g = (like * weights).mean(0)
+        g = g * ((1.0 / (like @ g)) @ like) / len(like)  # the mean over cells of each atom's share
     weights = like * g
     rho = (weights @ grid) / weights.sum(1)
     out: Float = (rho * base.ravel()).reshape(released.shape)
