@@ -110,6 +110,25 @@ def als(name: str, tensor: SparseTensor, rank: int, threads: int, peers: Sequenc
     ]  # fmt: skip
 
 
+def als_ratio(tensor: SparseTensor, rank: int) -> tuple[float, float]:
+    """Seconds of processor of one unconstrained CP-ALS iteration, ours and GenTen's, taken in turn."""
+    global CLOCK
+    CLOCK = time.process_time
+    rng = np.random.default_rng(0)
+    factors = [rng.random((d, rank)) for d in tensor.shape]
+    theirs = Genten(tensor)
+
+    def ours(rounds: int) -> Work:
+        m = pc.CPALS(rank=rank, nonnegative=False, rounds=rounds, tol=0)
+        return lambda: m._run(tensor, 0, factors[1:], None)
+
+    works: dict[str, Work] = {"ours long": ours(11), "ours short": ours(1)}
+    works |= {"genten long": lambda: theirs.als(factors, 11), "genten short": lambda: theirs.als(factors, 1)}
+    ours(1)()
+    best = interleaved(works, dict.fromkeys(works, 5))
+    return (best["ours long"] - best["ours short"]) / 10, (best["genten long"] - best["genten short"]) / 10
+
+
 def descent(name: str, tensor: SparseTensor, rank: int) -> list[object]:
     """A pass of element-wise SGD, against a plain numba loop over a permutation."""
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import argparse
 import resource
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,18 @@ def one_sum(adder: Masked, roster: Roster, step: Step, parts: dict[str, Contribu
     return used * spent[0] / sum(spent), used * spent[1] / sum(spent)
 
 
-def sums(n: int, size: int, count: int) -> None:
+@dataclass(frozen=True)
+class Sums:
+    """What a run of masked sums cost: ms of a site's processor a sum (``each``: the keys' share in it; ``steady``: after the first);
+    seconds of everybody in one process (``whole``: after the first)."""
+
+    each: float
+    steady: float
+    whole: float
+    first: float
+
+
+def run_of_sums(n: int, size: int, count: int) -> Sums:
     """A run of masked sums over n sites."""
     rng = np.random.default_rng(0)
     names = tuple(f"s{i:04d}" for i in range(n))
@@ -70,12 +81,16 @@ def sums(n: int, size: int, count: int) -> None:
     roster = adder.enrol(Roster(names, threshold=least_threshold(n)))
     runs = [one_sum(adder, roster, replace(step, round=k + 1), parts) for k in range(count)]
     sites, office = np.array(runs).T
-    each = 1e3 * sites / n
+    each, all_ = 1e3 * sites / n, sites + office
+    return Sums(float(each.mean()), float(each[1:].mean()), float(all_[1:].mean()), float(all_[0]))
+
+
+def sums(n: int, size: int, count: int) -> None:
+    """Print one."""
+    r = run_of_sums(n, size, count)
     print(
-        f"{n:5d} sites  {size} numbers   a site {np.mean(each):6.2f} ms a sum over {count} sums (goal {GOALS.get(n, 0):.1f}): "
-        f"first {each[0]:.2f}, then median {np.median(each[1:]) if count > 1 else 0:.2f}, least {each[1:].min() if count > 1 else 0:.2f}; "
-        f"all in one process {np.median((sites + office)[1:]) if count > 1 else 0:.2f} s a sum, the first {(sites + office)[0]:.2f}; "
-        f"memory {peak():.0f} MB",
+        f"{n:5d} sites  {size} numbers   a site {r.each:6.2f} ms a sum over {count} sums (goal {GOALS.get(n, 0):.1f}), {r.steady:.2f} after the "
+        f"first; all in one process {r.whole:.2f} s a sum, the first {r.first:.2f}; memory {peak():.0f} MB",
         flush=True,
     )
 
@@ -117,7 +132,7 @@ def methods(n: int, rounds: int) -> None:
     rng = np.random.default_rng(0)
     rows = [pc.Site(s.name, features=rng.normal(size=(30, 4)) + 3 * (i % 3)) for i, s in enumerate(sites)]
     made: list[tuple[str, Any, Any]] = [
-        ("TRIP", pc.TRIP(rank=3, rounds=rounds, seed=0), sites),
+        ("TRIP", pc.TRIP(rank=3, rounds=rounds, tol=0.0, seed=0), sites),
         ("DPEM", pc.DPEM(rank=3, rounds=rounds, privacy=pc.Privacy(4.0, 1e-6), seed=0), sites),
         ("mixture", pc.GaussianMixture(n_components=3, rounds=rounds, start="box", seed=0), rows),
     ]
@@ -160,7 +175,8 @@ def main() -> None:
     elif a.methods:
         methods(a.methods, a.rounds)
     else:
-        sums(3, 100, 2)  # compile
+        run_of_sums(3, 100, 2)
+        run_of_sums(30, 100, 2)  # compile
         for n in (1000,) if a.thousand else (3, 10, 30, 100):
             sums(n, a.size, a.sums)
 
