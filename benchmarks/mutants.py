@@ -4,9 +4,9 @@
 
 Which test reaches which line is measured once (``coverage``, one context for each test). A fault is then tried by the tests
 that reach its line, the quickest first, in a process forked from one that has everything imported: the faulty code takes the
-place of the function's. Faults outside of functions (constants, defaults) are tried with the module imported anew. What no such
-test notices is tried by all tests of the file's list, for tests that start processes of their own. The file on disk is never
-touched.
+place of the function's. Faults outside of functions (constants, defaults) are tried with the module imported anew. With ``--all``,
+what no such test notices is tried by all tests of the list, for tests that start processes of their own. The file on disk is
+never touched.
 
 A fault is one of: a comparison turned or moved by one, a sign, ``and`` for ``or``, a condition turned, a number moved by one, a
 truth turned, a ``raise`` or a call left out, a result that is not returned. Texts, annotations and what is only printed are
@@ -28,7 +28,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from inspect import CO_OPTIMIZED
@@ -395,9 +395,10 @@ class _Loop:
         os._exit(self.work(session))
 
 
-def _run_items(items: Sequence[Any], session: Any, killer: Path | None = None) -> int:
-    """Run tests until one fails; 0: none did."""
+def _run_items(items: Sequence[Any], session: Any, expected: Mapping[str, float], killer: Path | None = None) -> int:
+    """Run tests until one fails; 0: none did. A test that takes far more processor than it did ends the process."""
     for n, item in enumerate(items):
+        signal.setitimer(signal.ITIMER_PROF, 5 + 10 * expected.get(item.nodeid, 3.0))
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items[n + 1] if n + 1 < len(items) else None)
         if session.testsfailed:
             if killer is not None:
@@ -441,13 +442,14 @@ def _measured(session: Any, names: Sequence[Path], kept: Path) -> int:
     cov = coverage.Coverage(data_file=None, include=[str(p) for p in names], config_file=False)
     seconds: dict[str, float] = {}
     cov.start()
-    for n, item in enumerate(session.items):
+    for item in session.items:
         cov.switch_context(item.nodeid)
         begin = time.process_time()
-        _run_items([item, *session.items[n + 1 : n + 2]][:1], session)
+        _run_items([item], session, {item.nodeid: 100.0})
         seconds[item.nodeid] = time.process_time() - begin
         if session.testsfailed:
             return 1
+    signal.setitimer(signal.ITIMER_PROF, 0)
     cov.stop()
     data = cov.get_data()
     reach = {}
@@ -467,10 +469,12 @@ class Trial:
         All test files of the list.
     known
         Which test reaches what.
+    every
+        Whether what those do not notice is tried by all.
     """
 
-    def __init__(self, tests: Sequence[str], known: Map) -> None:
-        self.tests, self.known = tests, known
+    def __init__(self, tests: Sequence[str], known: Map, every: bool) -> None:
+        self.tests, self.known, self.every = tests, known, every
         self.killer = Path(tempfile.mkstemp(prefix="killer-")[1])
 
     def inside(self, session: Any, m: Mutant) -> tuple[str, float]:
@@ -481,10 +485,10 @@ class Trial:
         rest = [i for i in session.items if i.nodeid not in set(reach)]
 
         def work(items: Sequence[Any]) -> int:
-            return _run_items(items, session, self.killer) if replace_function(m) else 71
+            return _run_items(items, session, self.known.seconds, self.killer) if replace_function(m) else 71
 
         total = 0.0
-        for items in (first, rest):
+        for items in (first, rest) if self.every else (first,):
             expected = sum(self.known.seconds.get(i.nodeid, 1.0) for i in items)
             said, spent = _apart(lambda some=items: work(some), 60 + 10 * expected)  # type: ignore[misc]
             total += spent
@@ -494,6 +498,9 @@ class Trial:
                 return ("killed" if said is not None else "too slow"), total
         return "survived", total
 
+    def _quick(self, items: Sequence[Any]) -> list[Any]:
+        return sorted(items, key=lambda i: self.known.seconds.get(i.nodeid, 0.0))
+
     def outside(self, m: Mutant) -> tuple[str, float]:
         """A fault in what is run on import: everything is imported anew."""
 
@@ -501,7 +508,9 @@ class Trial:
             sys.meta_path.insert(0, _Loader(m))
             for name in [n for n in sys.modules if n.split(".")[0] in ("polyclinic", "tests")]:
                 del sys.modules[name]
-            return _pytest(_Loop(lambda s: _run_items(s.items, s, self.killer)), self.tests)
+            return _pytest(
+                _Loop(lambda s: _run_items(self._quick(s.items), s, self.known.seconds, self.killer)), self.tests
+            )
 
         said, spent = _apart(work, 900)
         return ("survived" if said == 0 else "killed" if said is not None else "too slow"), spent
@@ -537,10 +546,10 @@ class Report:
                 f.write(json.dumps({**vars(m), "said": said, "cpu": round(spent, 2), "by": killer}) + "\n")
 
 
-def trials(group: Sequence[Mutant], files: Sequence[str], report: Report) -> int:
+def trials(group: Sequence[Mutant], files: Sequence[str], report: Report, every: bool) -> int:
     """Try faults of files that share a list of tests."""
     tests = tests_of(files)
-    trial = Trial(tests, measure(files, tests))
+    trial = Trial(tests, measure(files, tests), every)
 
     def one(m: Mutant, session: Any) -> None:
         trial.killer.write_text("")
@@ -570,6 +579,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="a JSON line for each fault")
     parser.add_argument("--least", type=float, default=0.95, help="share that has to be noticed")
+    parser.add_argument("--all", action="store_true", help="try survivors by all tests")
     parser.add_argument("--again", type=Path, help="only those that survived in this file")
     options = parser.parse_args()
     files = options.files or list(GUARDS if options.guards else BOOK)
@@ -582,7 +592,7 @@ def main() -> int:
     report = Report(options.out, os.dup(1), [])
     for some in TESTS:
         group = [m for m in chosen if m.file in some]
-        if group and trials(group, some, report) != 0:
+        if group and trials(group, some, report, options.all) != 0:
             print("the trial broke off")
             return 2
     noticed = sum(t != "survived" for t in report.told)

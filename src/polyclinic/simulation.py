@@ -13,6 +13,7 @@ from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
 from polyclinic.engines.acts import refused, run_acts
 from polyclinic.engines.inprocess import simulate
+from polyclinic.engines.owners import door_in_process, owners_of
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.evaluation.association import associate
 from polyclinic.evaluation.attrition import attrition
@@ -22,15 +23,15 @@ from polyclinic.evaluation.summary import summary
 from polyclinic.events.accounting import Attrition, shared
 from polyclinic.federation.fold import Progress
 from polyclinic.federation.protocol import Method
+from polyclinic.federation.sums import kind_of
 from polyclinic.findings.value import Findings
 from polyclinic.findings.whole import Whole
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.similarity import Similarity
 from polyclinic.plugins import did_you_mean, next_door, plugged
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.owner import ledger_of, policy_of
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.owner import payers_of, policy_of
+from polyclinic.privacy.payer import Payer
 from polyclinic.run import Run, RunFolder
 from polyclinic.sites.site import Site, Sites
 from polyclinic.sites.small import Gathered, gather
@@ -136,7 +137,7 @@ def run_study(
         method.plan = replace(method.plan, minimum=_least(study))
         refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
     if isinstance(method, Method):
-        model = _federated(study, method, found, folder, resume, threads, follow)
+        model = _federated(study, method, found, folder, resume, threads, follow, who.joined)
     else:
         model = method.fit(found, progress=follow)
         if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
@@ -201,9 +202,9 @@ def _federated(
     resume: bool,
     threads: int,
     follow: Callable[[Progress], None],
+    joined: Mapping[str, Sequence[str]],
 ) -> Any:
-    nodes = {n.name: n for n in study.nodes()}
-    alone = next(iter(nodes.values())) if len(nodes) == 1 else None  # one node split into several sites
+    owners = owners_of(study, sites, joined)
     starts = getattr(method.params, "n_starts", 1)
     best: Any = None
     found: list[Any] = []
@@ -213,18 +214,12 @@ def _federated(
         place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
         doors = {}
         for s in sites:
-            node = nodes.get(s.name, alone)
-            doors[s.name] = Door(
+            doors[s.name] = door_in_process(
                 s.name,
-                # the parts of one node have no patient in common
-                policy=None
-                if node is None
-                else _in_process(policy_of(node)).model_copy(update={"cohorts_disjoint": alone is not None}),
-                # real records are paid from their owner's ledger, whatever the run folder
-                ledger=Ledger(folder.ledgers / f"{s.name}.jsonl", site=s.name) if node is None else ledger_of(node),
-                study=study.name,
+                study.name,
+                folder.ledgers,
+                [_in_process(p) for p in payers_of(owners, s.name, _run_id(folder))],
                 store=folder.path / "sites" / s.name / "releases" / str(k),
-                cohort=s.name,
                 run=f"{_run_id(folder)}-{k}-{s.name}",
             )
         _admitted(study, method, doors, sites, resume)
@@ -274,11 +269,14 @@ def _admitted(study: Study, method: Any, doors: Mapping[str, Door], sites: Seque
                 s.patients,
                 aggregation=method.params.aggregation,
                 resume=resume,
+                margin=kind_of(method.params.aggregation).margin,
             )
         except LedgerError:
             raise
         except PolicyRefusal as e:
             refusals.append(e)
+    for d in doors.values() if refusals and not resume else ():
+        d.give_back("another site does not take part")
     if len(refusals) == 1:
         raise refusals[0]
     if refusals:
@@ -320,9 +318,12 @@ def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
     Run.write(folder, model, sites)
 
 
-def _in_process(policy: Policy) -> Policy:
+def _in_process(payer: Payer) -> Payer:
     """The owner's rules in one process: nothing leaves it, so nobody waits for a review or for more sites."""
-    return policy.model_copy(update={"review": "none", "min_sites": 1})
+    policy = payer.policy
+    return (
+        payer if policy is None else replace(payer, policy=policy.model_copy(update={"review": "none", "min_sites": 1}))
+    )
 
 
 def _least(study: Study) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from polyclinic.errors import PolicyRefusal
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.plain import Plain
-from polyclinic.privacy.accountant import calibrate, epsilon, gaussian_epsilon
+from polyclinic.federation.sums.subspace import Subspace
+from polyclinic.privacy.accountant import Gaussian, calibrate, epsilon, gaussian_epsilon
 from polyclinic.privacy.charge import charge_from
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import noise_scale
@@ -225,6 +227,26 @@ def test_a_private_mixture_with_exact_noise_runs_within_what_it_asked_for():
 
 
 # ---- row 19: fresh noise for an old charge
+
+
+def test_what_masks_leak_is_set_aside_with_the_price():
+    """Under subspace a study that asks for the whole limit is refused at its door, not by its last release."""
+    sites = counts()
+    asked = pc.Privacy(1.0)
+    roomy = epsilon([Gaussian(calibrate(1.0, 1e-6)[0] / math.sqrt(1.01))], 1e-6)
+
+    def run(limit: float) -> dict[str, Door]:
+        doors = {s.name: Door(s.name, policy=Policy(max_epsilon_total=limit), run="o") for s in sites}
+        for d in doors.values():
+            d.admit("s", "dpem", asked, len(sites), 100, margin=Subspace.margin)
+        pc.DPEM(rank=2, rounds=2, privacy=asked, aggregation="subspace").fit(sites, doors=doors)
+        return doors
+
+    with pytest.raises(PolicyRefusal, match="1% for what the way to add leaks"):
+        run(1.0)
+    for d in run(roomy * (1 + 1e-12)).values():
+        held = d.ledger.tally.open["o"]
+        assert 1 / calibrate(1.0, 1e-6)[0] ** 2 < held.charged < held.mu2, "the leak is in it, and fits"
 
 
 def test_a_pruned_release_is_never_drawn_again(tmp_path):

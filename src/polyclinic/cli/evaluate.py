@@ -22,16 +22,17 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Evaluate a stored model on a study's sites: prevalence, Table 1, outcome, survival, unseen codes."""
+    from secrets import token_hex
+
     from polyclinic.cli.console import busy, console, say_json
     from polyclinic.engines.acts import forecast_for, plan_of, refused, run_acts
+    from polyclinic.engines.owners import door_in_process, owners_of
     from polyclinic.federation.halves import names_of
     from polyclinic.learned import load
     from polyclinic.privacy.budget import Privacy
-    from polyclinic.privacy.door import Door
-    from polyclinic.privacy.ledger import Ledger
-    from polyclinic.privacy.owner import ledger_of, policy_of
+    from polyclinic.privacy.owner import payers_of, policy_of
     from polyclinic.run import RunFolder
-    from polyclinic.simulation import sites_of
+    from polyclinic.simulation import gathered
     from polyclinic.study import Study
 
     run, asked = RunFolder(folder), Study.read(study)
@@ -47,22 +48,22 @@ def command(
             console.print(repr(told), markup=False, soft_wrap=True)
         return
     with busy("reading the sites", quiet=as_json):
-        sites = sites_of(asked)
+        who = gathered(asked)
+    sites, run_id = who.sites, token_hex(16)
+    owners = owners_of(asked, sites, who.joined)
     doors = {}
     named = asked.method.name if asked.method is not None else "evaluate"
     privacy = None if asked.privacy is None else Privacy(**asked.privacy.model_dump(exclude_none=True))
     for s in sites:
-        node = nodes.get(s.name)
-        doors[s.name] = Door(
-            s.name,
-            policy=None if node is None else policy_of(node),
-            ledger=Ledger(run.ledgers / f"{s.name}.jsonl", site=s.name) if node is None else ledger_of(node),
-            study=asked.name,
-            cohort=s.name,
-        )
+        payers = payers_of(owners, s.name, run_id)
+        doors[s.name] = door_in_process(s.name, asked.name, run.ledgers, payers, run=f"{run_id}-{s.name}")
         doors[s.name].admit(asked.name, named, privacy, [x.name for x in sites], s.patients)
-        if privacy is None:
-            doors[s.name].evaluates(names_of(s))
+    if privacy is None:  # one set of people of each owner, however many sites it was divided into
+        for node in nodes.values():
+            mine = [s for s in sites if any(n.name == node.name for n in owners[s.name])]
+            people = sorted(n for s in mine for n in names_of(s))
+            for payer in payers_of({"": (node,)}, "", run_id):
+                payer.evaluates(run_id, people, f"node {node.name!r} does not take part in study {asked.name!r}")
     with busy("evaluating", quiet=as_json):
         minimum = max([11, *(policy_of(n).min_cell for n in nodes.values())])
         how = asked.method.parameters.get("aggregation", "plain") if asked.method is not None else "plain"

@@ -182,6 +182,8 @@ class Sum(ABC):
     facts: ClassVar[SumFacts]
     adds: ClassVar[bool] = True
     """Whether a total is the sum of the contributions: packed words and Grams may only travel where it is."""
+    margin: ClassVar[float] = 0.0
+    """Part of a study's price (of ``mu^2``) that is set aside for :meth:`leak`, over all its sums and attempts."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +21,13 @@ from polyclinic.privacy.charge import versions
 from polyclinic.privacy.facts import PLAIN, MethodFacts, SumFacts
 from polyclinic.privacy.grid import NoiseScale, check_grid, event_of, noise_scale, together
 from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.lines import Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.mechanism import Noise, SimulatedNoise, add_noise
 from polyclinic.privacy.outbox import Outbox
-from polyclinic.privacy.policy import Policy, price
+from polyclinic.privacy.payer import Payer
+from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.releasestore import ReleaseStore, release_digest
 from polyclinic.privacy.reviewer import Reviewer, Waiting
-from polyclinic.privacy.tally import Tally, cost
 
 __all__ = ["Door"]
 
@@ -63,6 +61,10 @@ class Door:
         The run goes on after an interruption, with its store intact.
     resume_for
         Seconds after which a run that stopped gives back what was set aside for it.
+    beside
+        Cohorts of this very run that have no patient in common with this one: other parts of one node.
+    others
+        Further owners of the same patients' records (sites that were joined): all have to agree, and all pay.
 
     Examples
     --------
@@ -89,6 +91,8 @@ class Door:
         run: str = "",
         resumed: bool = False,
         resume_for: float = 14 * 86_400.0,
+        beside: Sequence[str] = (),
+        others: Sequence[Payer] = (),
     ) -> None:
         self.site = site
         self.policy = policy
@@ -100,7 +104,8 @@ class Door:
         self.facts = MethodFacts()  # of the method that runs: the words an owner reads
         self.max_sites = 1
         self.patients: int | None = None  # here; known once the study was admitted
-        self.cohort = cohort
+        self.cohort, self.beside = cohort, tuple(beside)
+        self.others = tuple(others)
         self.wait = wait
         self.run, self.resumed = run, resumed
         self.store = ReleaseStore(store)
@@ -124,6 +129,7 @@ class Door:
         *,
         aggregation: str = "",
         resume: bool = False,
+        margin: float = 0.0,
     ) -> None:
         """Agree to a study, or refuse it with every reason, before anything is computed.
 
@@ -141,51 +147,43 @@ class Door:
             How contributions are added; written in the ledger.
         resume
             The study was admitted before and goes on: what it spent is not counted twice.
+        margin
+            Part of the price that is set aside for what the way to add leaks (``Sum.margin``).
         """
         self.study, self.method, self.aggregation = study, method, aggregation
         self.max_sites = 1 if privacy is None else privacy.max_sites_per_patient
         self.patients = patients
-        if self.policy is None:
+        if self.policy is None and not self.others:
             return
         if not self._run:
             self.begin()
             self._fresh = True
-        policy, order = self.policy, self._run
-        faults = policy.study_faults(
-            self.ledger.tally,
-            study=study,
-            method=method,
-            privacy=privacy,
-            sites=sites if isinstance(sites, int) else len(sites),
-            patients=patients,
-            cohort=self.cohort,
-            order=order,
-            resume=resume,
-        )
+        order = self._run
+        count = sites if isinstance(sites, int) else len(sites)
+        faults: list[str] = []
+        for p in self._payers:
+            faults += p.study_faults(order, study, method, privacy, count, patients, resume=resume, margin=margin)
         if not faults and not resume:
-            faults = self._reserve(policy, order, price(privacy))
+            for p in self._payers:
+                faults += p.reserve(order, study, privacy, margin, self.resume_for)
         if faults:
-            if order in self.ledger.tally.open:
-                self.ledger.write(Refuse(order, "policy", tuple(faults)))
+            for p in self._payers:
+                p.refuse(order, faults)
             raise PolicyRefusal(
                 f"site {self.site!r} does not take part in study {study!r}; nothing was computed",
-                faults=faults,
+                faults=list(dict.fromkeys(faults)),
                 hint="ask the owner of the data, or change the study",
             )
 
-    def _reserve(self, policy: Policy, order: str, events: tuple[Event, ...]) -> list[str]:
-        """Set aside what the study may charge; the reasons if another study came first."""
+    def give_back(self, why: str) -> None:
+        """The study does not begin, because of somebody else: what was set aside is free, and it may be asked again."""
+        for p in self._payers if self._run else ():
+            p.refuse(self._run, [why])
 
-        def faults(tally: Tally) -> list[str]:
-            more = cost(events) if events else 0.0
-            return policy.budget_faults(tally, more, study=self.study, cohort=self.cohort) if events else []
-
-        rules = policy.model_dump_json(exclude_defaults=True)
-        digest = hashlib.sha256(rules.encode()).hexdigest()
-        if self.ledger.tally.policy != digest:
-            self.ledger.write(Rules(digest, rules))
-        body = Reserve(order, self.study, self.cohort, events, time.time() + self.resume_for, digest)
-        return self.ledger.reserve(body, unless=faults)
+    @property
+    def _payers(self) -> tuple[Payer, ...]:
+        """The door's own book last: where it has a line, all have."""
+        return (*self.others, Payer(self.policy, self.ledger, self.cohort, self.beside))
 
     def evaluates(self, people: Sequence[str]) -> None:
         """Agree to an exact evaluation of these people, or refuse it: checked and written under the book's lock.
@@ -195,20 +193,17 @@ class Door:
         people
             Their names, in any order; a keyed digest of the set is written, never the names.
         """
-        policy = self.policy
-        if policy is None:
-            return
-        digest = self.ledger.keyed("\0".join(sorted(people)).encode())
-        self.ledger.write(
-            Evaluate(self._run, self.cohort, digest),
-            unless=lambda tally: policy.evaluation_faults(tally, digest, self.cohort),
-            what=f"site {self.site!r} does not take part in study {self.study!r}: its findings are exact",
-        )
+        for p in self._payers:
+            p.evaluates(
+                self._run,
+                people,
+                f"site {self.site!r} does not take part in study {self.study!r}: its findings are exact",
+            )
 
     def close(self, reason: str = "finished") -> None:
         """The run is over: what it did not charge is free again, and nothing more leaves under it."""
-        if self._run:
-            self.ledger.close(self._run, reason)
+        for p in self._payers if self._run else ():
+            p.ledger.close(self._run, reason)
 
     def begin(self, session: str | None = None) -> str:
         """A new run in this process begins (or, with the name of its session, goes on): its releases are its own."""
@@ -310,10 +305,8 @@ class Door:
             )
 
     def _pay(self, charge: Charge) -> None:
-        """Check the owner's rules and write the line, as one: no other study can come in between."""
-
-        policy = self.policy
-        self.ledger.charge(charge, unless=None if policy is None else lambda tally: policy.charge_faults(tally, charge))
+        for p in self._payers:
+            p.pay(charge)
 
     def _charge(
         self,

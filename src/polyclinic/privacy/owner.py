@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,23 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
+from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.tally import part_label
 from polyclinic.privacy.witness import Witness
 from polyclinic.study import Node
 
-__all__ = ["LedgerRule", "door_of", "ledger_of", "noise_of", "outbox_of", "policy_between", "policy_of", "witness_of"]
+__all__ = [
+    "LedgerRule",
+    "door_of",
+    "ledger_of",
+    "noise_of",
+    "outbox_of",
+    "payers_of",
+    "policy_between",
+    "policy_of",
+    "witness_of",
+]
 
 
 class LedgerRule(BaseModel):
@@ -155,6 +168,34 @@ def outbox_of(node: Node) -> Path:
 def witness_of(node: Node) -> Witness:
     """What this site keeps of everybody's books; of its own, what others showed it."""
     return Witness(node.home / "federation" / "witness.json")
+
+
+def payers_of(owners: Mapping[str, Sequence[Node]], site: str, run: str) -> tuple[Payer, ...]:
+    """Who pays for what leaves a site of one process: every owner whose patients are in it.
+
+    A node that was divided into several sites pays for each by itself, beside the others of this very run: their patients are
+    others (the study says at how many sites one may be). Nothing that was spent before is forgotten, whatever the parts are called.
+
+    Parameters
+    ----------
+    owners
+        Site -> nodes whose patients are in it.
+    site
+        The one that pays.
+    run
+        A name that no other run has.
+    """
+    made = []
+    for node in owners[site]:
+        policy, rule = _read(node)
+        parts = [s for s, nodes in owners.items() if any(n.name == node.name for n in nodes)]
+        if len(parts) == 1:
+            made.append(Payer(policy, ledger_of(node), rule.cohort))
+            continue
+        label = {s: part_label(run, s) for s in parts}
+        whole = policy.model_copy(update={"cohorts_disjoint": False})  # the owner speaks of other cohorts
+        made.append(Payer(whole, ledger_of(node), label[site], tuple(v for s, v in label.items() if s != site)))
+    return tuple(made)
 
 
 def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.0) -> Door:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -91,6 +92,8 @@ class Policy(BaseModel):
         cohort: str = "all",
         order: str = "",
         resume: bool = False,
+        margin: float = 0.0,
+        beside: tuple[str, ...] = (),
     ) -> list[str]:
         """Why this study may not run here; empty if it may."""
         faults = []
@@ -111,7 +114,10 @@ class Policy(BaseModel):
             faults.append(f"delta {privacy.delta:g} is larger than the {self.delta:g} allowed")
         if resume or order in tally.open:  # what it may charge was set aside before
             return faults
-        return faults + self.budget_faults(tally, cost(price(privacy)), study=study, cohort=cohort, order=order)
+        more = cost(price(privacy, margin))
+        return faults + self.budget_faults(
+            tally, more, study=study, cohort=cohort, order=order, margin=margin, beside=beside
+        )
 
     def evaluation_faults(self, tally: Tally, people: str, cohort: str) -> list[str]:
         """Why these people may not be evaluated exactly; the same set again tells nothing new, and is allowed."""
@@ -127,7 +133,7 @@ class Policy(BaseModel):
             )
         ]
 
-    def charge_faults(self, tally: Tally, charge: Charge) -> list[str]:
+    def charge_faults(self, tally: Tally, charge: Charge, *, beside: tuple[str, ...] = ()) -> list[str]:
         """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""
         faults = []
         if charge.how == "gather" and not self.allow_gather:
@@ -139,16 +145,29 @@ class Policy(BaseModel):
         if faults or tally.covers(charge):
             return faults
         return self.budget_faults(
-            tally, cost([charge.event]), study=charge.study, cohort=charge.cohort, order=charge.run
+            tally, cost([charge.event]), study=charge.study, cohort=charge.cohort, order=charge.run, beside=beside
         )
 
-    def budget_faults(self, tally: Tally, more: float, *, study: str, cohort: str, order: str = "") -> list[str]:
+    def budget_faults(
+        self,
+        tally: Tally,
+        more: float,
+        *,
+        study: str,
+        cohort: str,
+        order: str = "",
+        margin: float = 0.0,
+        beside: tuple[str, ...] = (),
+    ) -> list[str]:
         """Which limits ``more`` (of mu^2) would exceed, beside what is spent and what other orders have set aside.
 
         A budget belongs to the patients: another cohort's label is no second one, unless the owner says that cohorts have
-        no patient in common (``cohorts_disjoint``).
+        no patient in common (``cohorts_disjoint``). ``margin``: the part of ``more`` that the way to add leaks on top, for the words;
+        ``beside``: cohorts of this run whose patients are others.
         """
-        apart = cohort if self.cohorts_disjoint else None
+        apart = (
+            cohort if self.cohorts_disjoint and not beside else None
+        )  # parts of a node are no cohorts of its owner's
         faults = []
         for limit, name, of in (
             (self.max_epsilon_per_study, f"study {study!r}", study),
@@ -156,18 +175,20 @@ class Policy(BaseModel):
         ):
             if limit is None:
                 continue
-            spent = tally.epsilon(self.delta, study=of, cohort=apart, apart=order)
-            after = tally.epsilon(self.delta, study=of, cohort=apart, apart=order, more=more)
+            spent, after = (
+                tally.epsilon(self.delta, study=of, cohort=apart, apart=order, part=cohort, beside=beside, more=x)
+                for x in (0.0, more)
+            )
             if after > limit * (1 + 1e-9):
                 faults.append(
                     f"{name}: patient-level epsilon {spent:.4g} spent or set aside, would be {after:.4g}, allowed {limit:g} "
-                    f"(delta {self.delta:g})"
+                    f"(delta {self.delta:g})" + (f", with {margin:.0%} for what the way to add leaks" if margin else "")
                 )
         return faults
 
 
-def price(privacy: Privacy | None) -> tuple[Event, ...]:
-    """What a study that asks for this may charge at most; () without a patient-level bound."""
+def price(privacy: Privacy | None, margin: float = 0.0) -> tuple[Event, ...]:
+    """What a study that asks for this may charge at most, with a margin (of ``mu^2``) for leaks; () without a patient-level bound."""
     if privacy is None or privacy.level != "patient":
         return ()
-    return (Gaussian(calibrate(privacy.epsilon, privacy.delta)[0]),)
+    return (Gaussian(calibrate(privacy.epsilon, privacy.delta)[0] / math.sqrt(1 + margin)),)

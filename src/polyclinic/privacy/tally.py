@@ -7,8 +7,9 @@ and one comparison. Events of other kinds (lines of earlier versions) are kept a
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,9 +18,25 @@ from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.charge import Charge, event_from
 from polyclinic.privacy.lines import Accept, Body, Close, Gap, Refuse, Reserve, Unknown, Withdraw
 
-__all__ = ["Account", "Reserved", "Tally", "cost"]
+__all__ = ["Account", "Reserved", "Tally", "cost", "part_label"]
 
 POLICY: Final = "policy"  # who refuses where no person does
+
+
+RUN: Final = 33  # a run's name of 32 hexadecimal digits, and the stroke behind it
+_PART: Final = re.compile(r"[0-9a-f]{32}/")
+
+
+def part_label(run: str, site: str) -> str:
+    """The cohort of one part of a node that a run divides: parts of one run have no patient in common.
+
+    >>> part_label("00ff" * 8, "ward 7")
+    '00ff00ff00ff00ff00ff00ff00ff00ff/ward 7'
+    """
+    label = f"{run}/{site}"
+    if not _PART.match(label):
+        raise ValueError(f"{run!r} is no name of a run")
+    return label
 
 
 def cost(events: Iterable[Event]) -> float:
@@ -48,6 +65,11 @@ class Account:
             self.mu2 += cost([event])
         else:
             self.others.append(event)
+
+    def without(self, parts: Sequence[float]) -> Account:
+        """The same without some of its ``mu^2``; never less than nothing."""
+        mu2 = math.fsum(parts)
+        return Account(max(self.mu2 - mu2, 0.0) if mu2 < math.inf else self.mu2, self.others, self.unbounded)
 
     @property
     def beyond(self) -> int:
@@ -190,20 +212,55 @@ class Tally:
         cohort: str | None = None,
         more: float = 0.0,
         apart: str = "",
+        part: str = "",
+        beside: tuple[str, ...] = (),
         now: float | None = None,
     ) -> float:
-        """Spent and reserved in a scope, with ``more`` added; ``apart``: an order whose reservation does not count."""
+        """Spent and reserved in a scope, with ``more`` added.
+
+        Parts of one run (:func:`part_label`) have no patient in common: of a run the dearest part counts. Where one of them asks
+        (``part``), the others that it knows to be apart (``beside``) do not, and all others of that run do.
+
+        Parameters
+        ----------
+        delta
+            At which epsilon is told.
+        study, cohort
+            The scope; None: all.
+        more
+            Of ``mu^2``, added.
+        apart
+            An order whose reservation does not count.
+        part, beside
+            The part that asks, and those of its run whose patients are others.
+        now
+            Time, for reservations that end.
+        """
         at = time.time() if now is None else now
         if study is not None:
             account = self.studies.get(study if cohort is None else f"{study}\0{cohort}", Account())
         else:
             account = self.all if cohort is None else self.cohorts.get(cohort, Account())
-        held = sum(
-            r.left(at)
-            for order, r in self.open.items()
-            if order != apart and study in (None, r.study) and cohort in (None, r.cohort)
-        )
-        return account.epsilon(delta, held + more)
+        held: dict[str, float] = {}
+        for order, r in self.open.items():
+            if order != apart and study in (None, r.study) and cohort in (None, r.cohort):
+                held[r.cohort] = held.get(r.cohort, 0.0) + r.left(at)
+        if cohort is not None:
+            return account.epsilon(delta, sum(held.values()) + more)
+        spent = {c: a.mu2 for c, a in self._by_cohort(study) if _PART.match(c)}
+        runs: dict[str, list[float]] = {}
+        for c in {*spent, *(c for c in held if _PART.match(c))} - set(beside):
+            own = c[:RUN] == part[:RUN] != ""
+            runs.setdefault(c if own else c[:RUN], []).append(spent.get(c, 0.0) + held.get(c, 0.0))
+        whole = account.without(list(spent.values()))
+        waits = sum(v for c, v in held.items() if not _PART.match(c))
+        return whole.epsilon(delta, waits + sum(map(max, runs.values())) + more)
+
+    def _by_cohort(self, study: str | None) -> Iterable[tuple[str, Account]]:
+        if study is None:
+            return self.cohorts.items()
+        begins = f"{study}\0"
+        return ((k[len(begins) :], a) for k, a in self.studies.items() if k.startswith(begins))
 
     def owned_up(self, book: str, count: int, digest: str) -> bool:
         """Whether a ``gap`` speaks of the book and the line that a head names."""

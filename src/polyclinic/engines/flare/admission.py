@@ -20,7 +20,7 @@ from polyclinic.federation.halves import names_of
 from polyclinic.federation.member import Seat
 from polyclinic.federation.order import COORDINATOR, LOSSES, Order, read_order
 from polyclinic.federation.protocol import Method
-from polyclinic.federation.sums import by_name
+from polyclinic.federation.sums import by_name, kind_of
 from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
@@ -127,6 +127,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
                 patients,
                 aggregation=order.aggregation,
                 resume=door.resumed and door.run in door.ledger.tally.releases,
+                margin=kind_of(order.aggregation).margin,
             )
 
     agree(2**31)  # before the data are read: everything but the number of patients

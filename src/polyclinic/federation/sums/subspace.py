@@ -75,6 +75,8 @@ class Subspace(Sum):
         sentence="hides each site's contribution among its honest neighbours; the sums are exact and shown to all",
         saw={"neighbours": "masked messages and the average over sites, {values}", "a coordinator": "there is none"},
     )
+    margin: ClassVar[float] = 0.01
+    """One sum of 5,000 numbers at epsilon 1 takes 1e-6 of it up to 12 sites; what exceeds it is checked charge by charge."""
 
     def __init__(
         self,
