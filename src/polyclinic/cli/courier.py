@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -26,6 +26,13 @@ Resend = Annotated[
     typer.Option("--resend", help="Seconds after which a file without an answer is written again; default: 2 x pace."),
 ]
 NODE = Path("node.toml")
+STAGES: Final = {
+    "absent": " (not heard of yet)",
+    "lost": " (silent: its files do not come)",
+    "loading": " (reads its data)",
+    "waiting": " (its owner decides)",
+    "refused": " (takes no part)",
+}
 
 
 class Rhythm(NamedTuple):
@@ -128,7 +135,10 @@ def status(
     lines = []
     for s in found:
         lines.append(f"study {s['study']}: {s['state']}")
-        lines += [f"  waiting for {n}, {t:.0f} s" for n, t in s.get("awaited", {}).items()]
+        lines += [
+            f"  waiting for {n}{STAGES.get(s.get('sites', {}).get(n, ''), '')}, {t:.0f} s"
+            for n, t in s.get("awaited", {}).items()
+        ]
         if s.get("to_be_carried"):
             lines.append(f"  {s['to_be_carried']} files to be carried, the oldest {s['oldest_seconds']:.0f} s old")
     _say({"studies": found}, json_, "\n".join(lines) or "no study runs by courier")

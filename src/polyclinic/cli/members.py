@@ -73,7 +73,10 @@ def init(
     lines = [f"fingerprint of this coordinator: {mark}"]
     lines += ["send each site its own invite, as a letter that others should not read (each may be used once):"]
     lines += [f"  {p}" for p in invites]
-    lines += ["next: polyclinic coordinator start; then: polyclinic coordinator requests"]
+    if enrol_port:
+        lines += ["next: polyclinic coordinator start; then: polyclinic coordinator requests"]
+    else:
+        lines += [f"next: polyclinic coordinator approve {folder} NAME.request.json, the file that a site sends you"]
     say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, "\n".join(lines))
 
 

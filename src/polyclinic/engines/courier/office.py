@@ -125,7 +125,8 @@ class Office:
                 self.once()
                 if time.monotonic() - told > 2.0:
                     told = time.monotonic()
-                    tell({"awaited": self.awaited(), **self.box.waiting()})
+                    stages = {s: self.driver.state(s) for s in self.driver.order.sites}
+                    tell({"awaited": self.awaited(), "sites": stages, **self.box.waiting()})
                 time.sleep(every)
             return self.driver.outcome
         finally:
