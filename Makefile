@@ -84,11 +84,9 @@ dist: setup
 	$(PY) deploy/try_wheel.py dist
 	$(MAKE) sbom
 
-# CycloneDX: what a node with every extra it can need is made of, from the environment that was really installed.
+# CycloneDX: what a node with every extra it can need is made of, from an environment that holds nothing else.
 sbom: setup
-	@$(BIN)/uv tool run --quiet --from cyclonedx-bom cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-	  --of JSON -o dist/polyclinic.cdx.json $(PY)
-	@$(PY) -c "import json; d = json.load(open('dist/polyclinic.cdx.json')); print('dist/polyclinic.cdx.json:', d['bomFormat'], d['specVersion'], len(d['components']), 'components')"
+	@$(PY) deploy/sbom.py dist/polyclinic.cdx.json "$(NODE_EXTRAS)"
 
 # Every wheel that a node needs, for a machine without a network: pip install --no-index --find-links wheelhouse 'polyclinic[...]'
 wheelhouse: setup
