@@ -113,6 +113,11 @@ class Dossier:
         """What the institution still has to write."""
         return tuple(name for name, line in self.fields() if line.empty and line.by_hand)
 
+    @property
+    def by_hand_labels(self) -> tuple[str, ...]:
+        """The same, as it is printed beside the lines to write on."""
+        return tuple(line.label for _, line in self.fields() if line.empty and line.by_hand)
+
     def body(self) -> dict[str, Any]:
         """Plain values, without the digest of itself."""
         return {
