@@ -9,8 +9,10 @@ import pytest
 import polyclinic as pc
 from polyclinic import plugins
 from polyclinic.cli import main, verbs
-from polyclinic.errors import ConfigError
+from polyclinic.engines.registry import find
+from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.sums import by_name, kind_of
+from polyclinic.study import Study
 
 
 @pytest.fixture
@@ -50,5 +52,31 @@ def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only) -> Non
     assert kind_of("mine").__name__ == "Plain"
     with pytest.raises(ConfigError, match="'wrong' is no sum: pathlib:Path"):
         kind_of("wrong")
-    with pytest.raises(ConfigError, match="did you mean masked"):
+    with pytest.raises(ConfigError, match="did you mean 'masked'"):
         kind_of("maskd")
+
+
+def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"rnak: .*did you mean 'rank'"):
+        pc.TRIP(rnak=3)
+    with pytest.raises(ConfigError, match="aggregation: unknown aggregation 'maskd'; did you mean 'masked'"):
+        pc.TRIP(rank=3, aggregation="maskd")
+    with pytest.raises(ConfigError, match="did you mean 'gram'") as e:
+        pc.TRIP(rank=3, start="gramm")
+    assert len(e.value.faults) == 1
+    with pytest.raises(ConfigError, match="did you mean 'trip'"):
+        find("tripp")
+    with pytest.raises(ConfigError, match=r"study\.sead: unknown key; did you mean 'seed'"):
+        Study.parse({"study": {"name": "x", "sead": 0}, "method": {"name": "trip"}})
+    with pytest.raises(AttributeError, match="did you mean 'DPEM'"):
+        pc.DPME
+    with pytest.raises(AttributeError, match="did you mean 'icu_network'"):
+        pc.datasets.icu_netwrk
+
+
+@pytest.mark.parametrize("given", [{"a": [1]}, "north", None, [[1, 2]]])
+def test_what_is_no_hospital_is_told_what_it_is(given: object) -> None:
+    model = pc.SumALS(rank=2)
+    for call in (model.fit, pc.align, lambda sites: pc.evaluate(model, sites)):
+        with pytest.raises(DataError, match=r"sites must be a list of pc\.Site|no sites given"):
+            call(given)

@@ -126,7 +126,10 @@ if not TYPE_CHECKING:  # else every misspelt name would be an Any
             return value
         if name in _ROOMS:
             return import_module(_ROOMS[name])
-        raise AttributeError(f"module 'polyclinic' has no attribute {name!r}")
+        from polyclinic.plugins import did_you_mean
+
+        near = "" if name.startswith("_") else did_you_mean(name, __all__)
+        raise AttributeError(f"module 'polyclinic' has no attribute {name!r}" + (f": {near}" if near else ""))
 
 
 def __dir__() -> list[str]:

@@ -44,8 +44,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question that names the nearest known names; empty where none is near.
 
     >>> did_you_mean("tripp", ["trip", "dpfact"])
-    'did you mean trip?'
+    "did you mean 'trip'?"
     """
     lower = {k.lower(): k for k in known}
     near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
-    return f"did you mean {' or '.join(near)}?" if near else ""
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyclinic.errors import DataError, ProtocolMismatch
+from polyclinic.sites.doors import given_sites
 from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 
@@ -26,6 +27,7 @@ def align(sites: Sequence[Site]) -> Sites:
     >>> [(s.tensor.shape, s.tensor.coords.tolist()) for s in align([a, b])]
     [((1, 2, 2), [[0, 0, 0]]), ((1, 2, 2), [[0, 0, 1]])]
     """
+    sites = given_sites(sites)
     twice = sorted({s.name for s in sites if sum(t.name == s.name for t in sites) > 1})
     if twice:
         raise DataError("two sites have one name", faults=[repr(n) for n in twice], hint="give every site its own name")

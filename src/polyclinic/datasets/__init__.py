@@ -31,9 +31,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """A data set of another distribution: those of the papers come with polyclinic-papers."""
-    from polyclinic.plugins import next_door, plugged
+    from polyclinic.plugins import did_you_mean, next_door, plugged
 
     entry = plugged("polyclinic.datasets").get(name)
     if entry is not None:
         return entry.load()
-    raise AttributeError(next_door(name) or f"module 'polyclinic.datasets' has no attribute {name!r}")
+    near = next_door(name) or did_you_mean(name, __all__)
+    raise AttributeError(f"module 'polyclinic.datasets' has no attribute {name!r}" + (f": {near}" if near else ""))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean, plugged
 from polyclinic.study import Study
 
 __all__ = ["BUILT_IN", "federated", "find", "make", "ordered", "read_study"]
@@ -42,10 +42,13 @@ def find(name: str) -> type[Any]:
     if key in BUILT_IN:
         module, cls = BUILT_IN[key].split(":")
         return getattr(import_module(module), cls)  # type: ignore[no-any-return]
-    plugged = {e.name.lower(): e for e in entry_points(group="polyclinic.methods")}
-    if key in plugged:
-        return plugged[key].load()  # type: ignore[no-any-return]
-    raise ConfigError(f"unknown method {name!r}", faults=[f"known: {', '.join(sorted({*BUILT_IN, *plugged}))}"])
+    others = {n.lower(): e for n, e in plugged("polyclinic.methods").items()}
+    if key in others:
+        return others[key].load()  # type: ignore[no-any-return]
+    known = sorted({*BUILT_IN, *others})
+    near = did_you_mean(key, known)
+    told = [f"name {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"]
+    raise ConfigError(f"unknown method {name!r}", faults=told)
 
 
 def read_study(path: str | Path) -> Study:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.budget import Privacy
 
 __all__ = ["Params", "checked"]
@@ -27,24 +28,41 @@ class Params(BaseModel):
     )
     privacy: Privacy | None = Field(None, description="Differential privacy asked for.")
 
+    @field_validator("aggregation")
+    @classmethod
+    def _known_sum(cls, value: str) -> str:
+        from polyclinic.federation.sums import unknown  # the sums need parameters first
+
+        if said := unknown(value):
+            raise ValueError(said)
+        return value
+
 
 def checked(model: type[Params], values: dict[str, Any], what: str) -> Any:
     """Make the parameters, or raise ONE error that names every wrong one."""
     try:
         return model(**values)
     except ValidationError as e:
-        faults: dict[tuple[str, str], list[str]] = {}  # a value that fits none of a parameter's types is one fault
+        faults: dict[tuple[str, str], list[str]] = {}
+        near: dict[tuple[str, str], str] = {}  # a value that fits none of a parameter's types is one fault
         for f in e.errors():
             first = str(f["loc"][0]) if f["loc"] else "parameters"
             inside = isinstance(values.get(first), dict | BaseModel) and f["input"] is not values.get(first)
             where = ".".join(str(x) for x in f["loc"]) if inside else first
             value = "" if f["type"] in ("missing", "extra_forbidden") else f" (got {f['input']!r})"
-            known = ""
-            if f["type"] == "extra_forbidden":
-                close = get_close_matches(first, model.model_fields, 1)
-                known = (
-                    f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(model.model_fields))}"
-                )
-            faults.setdefault((where, value + known), []).append(f["msg"])
-        told = [f"{where}: {' or '.join(dict.fromkeys(msgs))}{more}" for (where, more), msgs in faults.items()]
+            faults.setdefault((where, value), []).append(f["msg"].removeprefix("Value error, "))
+            if said := _near(f["type"], first, str(f["input"]), str(f.get("ctx", {}).get("expected", "")), model):
+                near[where, value] = said
+        told = [f"{at[0]}: {' or '.join(dict.fromkeys(said))}{at[1]}{near.get(at, '')}" for at, said in faults.items()]
         raise ConfigError(f"{what}: wrong parameters", faults=told) from None
+
+
+def _near(kind: str, key: str, given: str, expected: str, model: type[Params]) -> str:
+    """The nearest known key, or the nearest of the values that a parameter may have."""
+    if kind == "extra_forbidden":
+        known = sorted(model.model_fields)
+        return f"; {did_you_mean(key, known) or 'known: ' + ', '.join(known)}"
+    if kind == "literal_error":
+        near = did_you_mean(given, re.findall(r"'([^']*)'", expected))
+        return f"; {near}" if near else ""
+    return ""

@@ -35,6 +35,7 @@ from polyclinic.findings.value import Findings, hidden_counts, outcome_found, su
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
 from polyclinic.privacy.happened import Happened
+from polyclinic.sites.doors import given_sites
 from polyclinic.sites.site import Site
 from polyclinic.table import Table
 
@@ -226,6 +227,7 @@ def evaluate(
     """
     from polyclinic.findings.replicate import Replication
 
+    sites = given_sites(sites)
     table = None
     if isinstance(model, Replication):
         table, halves, model = model.table, model.halves, model.model

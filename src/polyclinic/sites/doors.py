@@ -173,6 +173,13 @@ def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
     return SparseTensor(np.column_stack(at), dense[at], dense.shape, axes)
 
 
+def given_sites(data: Any) -> Sequence[Site]:
+    """A sequence of hospitals as it was given (with its truth, where it has one); anything else is told what it is."""
+    if isinstance(data, Sequence) and not isinstance(data, str) and data and all(isinstance(s, Site) for s in data):
+        return data
+    return as_sites(data)
+
+
 def as_sites(data: Any, needs: Literal["tensor", "features"] = "tensor") -> list[Site]:
     """What ``fit`` was given, as a list of hospitals: they themselves, or one hospital's patients.
 

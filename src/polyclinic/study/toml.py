@@ -12,6 +12,7 @@ from typing import Any, Final, Self, get_args
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean
 
 __all__ = ["NAME", "Section", "TomlFile", "section_in"]
 
@@ -87,7 +88,9 @@ class TomlFile(BaseModel):
 def _fault(model: type[BaseModel], f: Any) -> str:
     where = ".".join(str(x) for x in f["loc"]) or "file"
     if f["type"] == "extra_forbidden":
-        return f"{where}: unknown key; known: {', '.join(_known(model, f['loc'][:-1]))}"
+        known = _known(model, f["loc"][:-1])
+        near = did_you_mean(str(f["loc"][-1]), known)
+        return f"{where}: unknown key; {near + ' ' if near else ''}known: {', '.join(known)}"
     if f["type"] == "missing":
         return f"{where}: missing"
     text = str(f["msg"]).removeprefix("Value error, ")

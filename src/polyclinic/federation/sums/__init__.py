@@ -9,7 +9,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Sum, SumFacts
 from polyclinic.plugins import did_you_mean, next_door, plugged
 
-__all__ = ["NAMES", "by_name", "facts_of", "kind_of"]
+__all__ = ["NAMES", "by_name", "facts_of", "kind_of", "unknown"]
 
 _WHERE = {
     "plain": ("plain", "Plain"),
@@ -55,6 +55,15 @@ def facts_of(name: str) -> SumFacts:
     return kind_of(name).facts
 
 
+def unknown(name: str) -> str:
+    """What is said of a name that stands for no sum, with the nearest that does; empty where it is known."""
+    known = [*NAMES, *plugged("polyclinic.sums")]
+    if name in known or "+" in name:
+        return ""
+    near = next_door(name) or did_you_mean(name, known)
+    return f"unknown aggregation {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}"
+
+
 def kind_of(name: str) -> type[Sum]:
     """The class of a way to add."""
     if "+" in name:
@@ -65,18 +74,13 @@ def kind_of(name: str) -> type[Sum]:
     if name in _WHERE:
         module, cls = _WHERE[name]
         return cast(type[Sum], getattr(import_module(f"{__name__}.{module}"), cls))
-    others = plugged("polyclinic.sums")
-    if name not in others:
-        known = [*NAMES, *others]
-        raise ConfigError(
-            f"unknown aggregation {name!r}",
-            faults=[f"known: {', '.join(known)}"],
-            hint=next_door(name) or did_you_mean(name, known),
-        )
-    found = others[name].load()
+    if said := unknown(name):
+        raise ConfigError(f"unknown aggregation {name!r}", faults=[said])
+    entry = plugged("polyclinic.sums")[name]
+    found = entry.load()
     if not (isinstance(found, type) and issubclass(found, Sum)):
         raise ConfigError(
-            f"aggregation {name!r} is no sum: {others[name].value} is plugged in, and is not a class of Sum",
+            f"aggregation {name!r} is no sum: {entry.value} is plugged in, and is not a class of Sum",
             hint="derive it from polyclinic.federation.protocol.Sum",
         )
     return found
