@@ -374,7 +374,7 @@ def _outcome_of(study: Study) -> str:
     if study.labels is not None and study.labels.outcome != "label":
         return study.labels.words()
     if study.data is not None:
-        return "outcome of the generated patients"
+        return study.data.words()
     given = study.inline()
     columns = {n.source.label for n in ((given,) if given is not None else study.nodes())}
     return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"

@@ -56,6 +56,7 @@ def test_one_file_that_loads_nothing(plain_run: RunFolder) -> None:
     text = path.read_text(encoding="utf-8")
     page = _parsed(text)
     assert path == plain_run.report
+    assert "mortality of the generated patients" in page.text  # the outcome has a name
     assert not [t for t, a in page.tags if t in ("link", "iframe", "object", "embed", "img")]
     assert not [a for _, a in page.tags if any(k in a for k in ("src", "srcset", "data-src"))]
     assert not re.search(r"url\((?!#)", text)

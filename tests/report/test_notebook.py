@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import numpy as np
@@ -33,6 +34,17 @@ def test_tensors_cards_and_phenotypes_show_themselves(model: pc.LocalTF) -> None
     assert "<table" in model.privacy_._repr_html_()
     assert model.phenotypes_.columns[:3] == ("phenotype", "mode", "code")
     assert "<table>" in model.phenotypes_._repr_html_()
+
+
+def test_plots_are_drawn_without_a_network(model: pc.LocalTF) -> None:
+    """A picture, and nothing in it that would be fetched."""
+    altair = pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    altair.renderers.enable("default")
+    shown = pc.plots.convergence(model)._repr_mimebundle_()
+    picture = (shown[0] if isinstance(shown, tuple) else shown)["image/svg+xml"]
+    assert picture.startswith("<svg") and "privacy" in picture
+    assert not re.findall(r'(?:href|src)="(http[^"]*)"', picture)
 
 
 @pytest.mark.parametrize("make", ["convergence", "phenotype", "codes", "sites"])

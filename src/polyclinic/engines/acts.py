@@ -72,7 +72,8 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     if faults:
         raise ConfigError(f"study {study.name!r} cannot be evaluated as it says", faults=faults)
     follow = people.survival if people is not None and people.survival is not None else None
-    words = outcome or (study.labels.words() if study.labels is not None else "outcome of the generated patients")
+    told = study.labels or study.data
+    words = outcome or ("outcome" if told is None else told.words())
     missing = {a: LINES[a] for a in ACTS if a not in what and not (a == "replicate" and folds_of(study))}
     return Plan(
         what,

@@ -1,8 +1,12 @@
-"""Charts for notebooks, as Altair objects that a researcher can change, combine and save (extra ``plots``)."""
+"""Charts for notebooks, as Altair objects that a researcher can change, combine and save (extra ``plots``).
+
+They are drawn as pictures, without a network; ``altair.renderers.enable("html")`` gives the interactive ones, which load scripts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,10 @@ def _altair() -> Any:
         import altair
     except ImportError:
         raise MissingExtra("altair", "plots", "a chart") from None
+    if altair.renderers.active == "default" and find_spec("vl_convert") is not None:
+        altair.renderers.enable(
+            "svg"
+        )  # the default loads its scripts from a network, which a hospital's notebook may not have
     return altair
 
 

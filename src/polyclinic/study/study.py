@@ -52,6 +52,10 @@ class Generated(BaseModel):
 
     dataset: str = Field(min_length=1, description="Name of a generator, e.g. icu_network.")
 
+    def words(self) -> str:
+        """The outcome that these patients were given, for people."""
+        return f"{'mortality' if self.dataset == 'icu_network' else 'outcome'} of the generated patients"
+
     @property
     def parameters(self) -> dict[str, Any]:
         """The generator's own keys."""
