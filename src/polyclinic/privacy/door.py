@@ -26,7 +26,7 @@ from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.releasestore import ReleaseStore, release_digest
+from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest, release_digest
 from polyclinic.privacy.reviewer import Reviewer, Waiting
 
 __all__ = ["Door"]
@@ -270,7 +270,7 @@ class Door:
         digest = release_digest(step, share, mine)
         id, stored = self.store.find(self._name(step, number), digest)
         if stored is not None:
-            if not self.ledger.paid(self._run, id, bytes=release_digest(step, 1.0, stored)):
+            if not self.ledger.paid(self._run, id, bytes=bytes_digest(step, stored)):
                 raise self._gone(
                     step,
                     f"release {id} is in the store, and the book has no line for these bytes (deleted, or put back)",
@@ -346,7 +346,7 @@ class Door:
             share=share,
             grid=scale.grid,
             release=id,
-            bytes=release_digest(step, 1.0, noisy),
+            bytes=bytes_digest(step, noisy),
             versions=versions(),
         )
 

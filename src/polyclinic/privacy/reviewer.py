@@ -15,7 +15,7 @@ from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import Approve, Reject
 from polyclinic.privacy.outbox import Outbox, Pending
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.releasestore import release_digest
+from polyclinic.privacy.releasestore import bytes_digest
 from polyclinic.privacy.review import facts_digest, in_words
 
 __all__ = ["Reviewer", "Waiting"]
@@ -94,7 +94,7 @@ class Reviewer:
     def let_out(self, waiting: Waiting, facts: MethodFacts) -> Contribution:
         """The release, once the owner agrees; a refusal if the owner rejects it, or does not say in time."""
         step, order = waiting.step, waiting.order
-        of = release_digest(step, 1.0, waiting.release) if self.each else facts_digest(step, waiting.share, waiting.by)
+        of = bytes_digest(step, waiting.release) if self.each else facts_digest(step, waiting.share, waiting.by)
         if not self.each and self._agreed(order, step, of):
             return waiting.release
         ticket = f"{waiting.id}-{of[:8]}"  # approval is of these values, or of these facts, not of a name
