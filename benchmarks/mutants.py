@@ -43,6 +43,7 @@ BOOK: Final = tuple(
     f"privacy/{name}.py"
     for name in (
         "door",
+        "payer",
         "releasestore",
         "reviewer",
         "ledger",
