@@ -580,13 +580,14 @@ def test_release_waits_for_the_owner_where_the_policy_says_so(world):
         order = world.order(path)
         world.open(order)
 
-        over, asked = threading.Event(), []
+        over, asked, words = threading.Event(), [], []
 
         def owner() -> None:  # `review = "first"` is read as "names": the first release of every step name waits
             while not over.wait(0.1):
                 for box, item in membership.pending(world.sites["east"]):
                     box.decide(item.id, approve=True, by="owner")
                     asked.append(item.facts["step"])
+                    words.extend(item.facts["words"])
 
         person = threading.Thread(target=owner)
         person.start()
@@ -597,6 +598,7 @@ def test_release_waits_for_the_owner_where_the_policy_says_so(world):
             person.join()
         assert asked
         assert len(asked) == len(set(asked))  # once per name
+        assert any(w.startswith("here: ") and "have fewer than 11 patients" in w for w in words)
         assert _same(outcome.public, world.reference(path).public)
         assert not membership.pending(world.sites["east"])
     finally:

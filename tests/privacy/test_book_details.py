@@ -16,11 +16,14 @@ from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, epsilo
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.privacy.grid import EXACT, FINE, LEAST, event_of, noise_scale
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import Approve, Close, Gap, Reserve
+from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest, release_digest
 from polyclinic.privacy.tally import Account, Tally
 
 
@@ -76,6 +79,112 @@ def test_a_step_without_noise_has_none_and_no_bound():
     assert noise_scale(exact, 1.0).sd == 0.0
     assert event_of(exact) == Unbounded()
     assert gaussian_mu([event_of(step(), [Gaussian(10.0)])]) == pytest.approx(math.sqrt(2) / 10)
+
+
+def test_the_grid_leaves_room_for_twenty_standard_deviations():
+    """100 times the sensitivity on a grid of 1: it is made finer while bound and noise stay exact in float64."""
+
+    def grid(bound: float, **more) -> float | None:
+        return noise_scale(step(bound=bound, multiplier=100.0, grid=1.0, **more), 1.0).grid
+
+    assert grid(2.0**52 - 3000) == 0.5
+    assert grid(2.0**52 - 2050) == 0.5, "20 standard deviations, not 21"
+    assert grid(2.0**52 - 1000) == 1.0, "above the bound, not below it"
+    assert grid(2.0**53 - 3000) == 1.0
+    assert grid(2.0**53 - 2050) == 1.0
+    for bound in (2.0**53 - 1000, 2.0**54):
+        with pytest.raises(ConfigError, match="too large for a grid"):
+            grid(bound)
+    with pytest.raises(ConfigError, match="too large for a grid"):
+        noise_scale(step(bound=1.0, multiplier=1e15, grid=1.0), 1.0)
+    edge = noise_scale(step(bound=2.0**53 - 4096.0, multiplier=math.sqrt(204.8**2 - 4), grid=1.0), 1.0)
+    assert edge.grid == 1.0, "just as much as fits"
+
+
+def test_a_share_needs_eight_grid_steps():
+    wide = 2.0**52 - 3000  # cannot be made finer than a half
+    fits = step(bound=wide, multiplier=100.0, grid=1.0)
+    assert noise_scale(fits, (LEAST * 0.5 / 100.005) ** 2 * (1 + 1e-4)).grid == 0.5
+    with pytest.raises(ConfigError, match="grid steps of noise"):
+        noise_scale(fits, (LEAST * 0.5 / 100.005) ** 2 * (1 - 1e-3))
+
+
+def test_values_of_their_own_grid_are_paid_for_with_its_rounding():
+    s = Step(1, "x", {"x": (100,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    scale = noise_scale(s, 1.0)
+    first = 2.0 ** math.floor(math.log2(2.0**-16 / 10))
+    moved = 1.0 + first * 10
+    assert scale.sd == pytest.approx(math.sqrt((10 * moved) ** 2 + 4 * scale.grid**2), rel=1e-15)
+
+
+def test_a_line_says_what_the_release_was():
+    door = Door("n", study="icu")
+    door.method = "dpem"
+    values = Contribution({"x": np.zeros(3)})
+    door.release(step(), values, share=0.5, number=7, by=facts_of("masked"), attempt=2)
+    door.release(Step(2, "y", {"x": (3,)}, bound=9.0), values)
+    door.release(
+        Step(3, "z", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0, formal=False),
+        values,
+        by=facts_of("subspace"),
+    )
+    paid, exact, claimed = door.ledger.charges()
+    assert (paid.formal, exact.formal, claimed.formal) == (True, False, False)
+    assert (paid.recipient, exact.recipient, claimed.recipient) == ("total", "coordinator", "peers")
+    assert (paid.number, paid.attempt, paid.share, exact.number, exact.attempt, exact.share) == (7, 2, 0.5, -1, 0, 1.0)
+    assert paid.sd == noise_scale(step(), 0.5).sd
+    assert paid.noise == door.noise.label
+    assert (exact.sd, exact.noise, exact.event) == (0.0, "none", Unbounded())
+    assert paid.by.name == "masked"
+    assert paid.shapes == {"x": (3,)}
+    assert (paid.study, paid.method, paid.site, paid.cohort) == ("icu", "dpem", "n", "all")
+
+
+def test_a_further_attempt_pays_what_the_masks_leak_and_no_noise():
+    door = Door("n", run="r")
+    values = Contribution({"x": np.zeros(3)})
+    leak = [Gaussian(50.0)]
+    first = door.release(step(), values, by=facts_of("subspace"), also=leak)
+    again = door.release(step(), values, by=facts_of("subspace"), also=leak, attempt=1)
+    door.release(step(), values, by=facts_of("subspace"), also=leak, attempt=1)
+    assert np.array_equal(first.arrays["x"], again.arrays["x"])
+    one, two = door.ledger.charges()
+    assert gaussian_mu([one.event]) == pytest.approx(math.hypot(1 / 10, 1 / 50))
+    assert (two.event, two.attempt, two.sd, two.grid, two.noise) == (Gaussian(50.0), 1, 0.0, None, "none")
+    assert door.wrote(one)
+    assert not door.wrote(charge(run="another"))
+
+
+def test_digests_of_releases_are_those_of_books_that_are_resumed():
+    values = Contribution({"x": np.arange(3.0)})
+    assert bytes_digest(step(), values) == "22ea751b5883fdfa3f0e215b161b6f74ecd019800b88d0ce8f59526f4ad3b6c1"
+    assert release_digest(step(), 0.5, values) == "72920d61d316da3cc6fc6acde8a08568474f3797376c9640fe2a665f77914fc6"
+
+
+def test_in_memory_the_last_two_rounds_are_kept():
+    store = ReleaseStore()
+    for t in range(4):
+        s = Step(t, "x", {"x": (3,)}, bound=9.0)
+        store.keep(f"r{t}-0", s, f"d{t}", Contribution({"x": np.full(3, float(t))}))
+    assert [store.find(f"r{t}", f"d{t}")[1] is not None for t in range(4)] == [False, False, True, True]
+    assert store.find("r3", "other") == ("r3-1", None), "other values under a name are another release"
+
+
+@pytest.mark.parametrize(("name", "told"), [("rare", True), ("size", False), ("strange", True)])
+def test_what_is_rare_here_stands_beside_steps_that_could_tell_it(tmp_path, name, told):
+    door = Door("n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o")
+    door.facts = MethodFacts(steps={"rare": StepMeaning("codes", "a rare code"), "size": StepMeaning("how many")})
+    door.here = ("here: 3 of 9 codes",)
+    with pytest.raises(PolicyRefusal, match="waits"):
+        door.release(Step(1, name, {"x": (3,)}, bound=9.0), Contribution({"x": np.ones(3)}))
+    with pytest.raises(PolicyRefusal, match="waits"):  # with noise nothing of the kind can be told
+        door.release(
+            Step(1, f"{name}2", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0),
+            Contribution({"x": np.ones(3)}),
+        )
+    first, noisy = sorted(Outbox(tmp_path / "outbox").all(), key=lambda p: p.facts["step"])
+    assert ("here: 3 of 9 codes" in first.facts["words"]) == told
+    assert "here: 3 of 9 codes" not in noisy.facts["words"]
 
 
 # ---- reservations

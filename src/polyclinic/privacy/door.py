@@ -102,6 +102,7 @@ class Door:
         self.method = ""
         self.aggregation = ""
         self.facts = MethodFacts()  # of the method that runs: the words an owner reads
+        self.here: tuple[str, ...] = ()  # what the site's own records say beside them; never leaves
         self.max_sites = 1
         self.patients: int | None = None  # here; known once the study was admitted
         self.cohort, self.beside = cohort, tuple(beside)
@@ -381,5 +382,8 @@ class Door:
         if self.policy is None or self.policy.review == "none" or self.outbox is None:
             return release
         reviewer = Reviewer(self.outbox, self.ledger, self.policy.review == "each", self.wait)
-        case = Waiting(self.study, self.method, self.site, self._run, id, step, share, by, release)
+        meaning = self.facts.meaning(step.name)
+        tells = not step.noise_sd > 0 and (meaning is None or bool(meaning.could_tell))
+        here = self.here if tells else ()
+        case = Waiting(self.study, self.method, self.site, self._run, id, step, share, by, release, here)
         return reviewer.let_out(case, self.facts)

@@ -24,6 +24,7 @@ from polyclinic.federation.sums import by_name, kind_of
 from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.here import rare_here
 from polyclinic.privacy.mechanism import Noise
 from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_between, policy_of
 from polyclinic.study import Study
@@ -134,6 +135,9 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     device.use_device(folder.node.site.device)
     site = ingest(folder.node, study, private(home / "data"), events=False).site
     agree(site.patients)
+    if site.tensor is not None:
+        for door in doors.values():
+            door.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
     limit = folder.node.keys.get("max_disk_mb")
     if limit is not None and (used := sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) / 1e6) > limit:
         drop_data(home)
