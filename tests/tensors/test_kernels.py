@@ -179,9 +179,18 @@ def test_small_shuffles_are_uniform_over_all_orders() -> None:
     assert max(abs(c - 1000) for c in seen.values()) < 5 * np.sqrt(1000 * 5 / 6)
 
 
-def test_layout_costs_twelve_bytes_a_nonzero_and_sixteen_a_patient() -> None:
-    t = random_tensor((30, 7, 9), 3000)
-    assert t.nbytes == 12 * t.nnz + 8 * len(t.rows) + 8 * (len(t.rows) + 1)
+def test_layout_costs_twelve_bytes_a_nonzero_and_four_a_patient() -> None:
+    """The list of patients is kept only where some have no entry: eight bytes more for each who has."""
+    some = random_tensor((30, 7, 9), 3000)
+    t = some.take(some.rows)
+    n = t.patients
+    assert t.rows.tolist() == list(range(n))
+    assert t.nbytes == 12 * t.nnz + 4 * (n + 1)
+    gap = SparseTensor(t.coords + [[1, 0, 0]], t.values, (n + 1, 7, 9))
+    assert gap.rows.tolist() == list(range(1, n + 1))
+    assert gap.nbytes == t.nbytes + 8 * n
+    assert np.array_equal(gap[1:].coords, t.coords)
+    assert gap[1:].nbytes == t.nbytes
 
 
 @pytest.mark.slow

@@ -252,7 +252,7 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
             f"outcome {study.labels.outcome}: known of none of {tensor.patients:,} patients: the report will have no outcome "
             "model; ask for another outcome, or see which columns this source lacks"
         )
-    size = sum(a.nbytes for a in (tensor.rows, tensor.indptr, *tensor.codes, tensor.values))
+    size = tensor.nbytes
     hashes = {a.name: a.digest()[:16] for a in tensor.axes[1:]}
     shape = " x ".join(f"{d:,}" for d in tensor.shape)
     out.findings.append(f"tensor {shape}, {tensor.nnz:,} nonzeros, {size / 1e6:,.1f} MB in memory")

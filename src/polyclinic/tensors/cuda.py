@@ -99,7 +99,7 @@ class DeviceTensor:
         if self._em is None:
             rows = cupy.asarray(stacked_rows(self.tensor))
             tables = layout.turns(self.tensor, rows, cupy)
-            self._em = cupy.asarray(self.tensor.indptr), rows, cupy.asarray(self.tensor.values), tables
+            self._em = cupy.asarray(self.tensor.indptr, np.int64), rows, cupy.asarray(self.tensor.values), tables
         return self._em
 
     @property

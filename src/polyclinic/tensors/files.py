@@ -39,7 +39,7 @@ def save(tensor: SparseTensor, path: Path) -> Path:
                 arrays: dict[str, Any] = {
                     "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
                     "rows": tensor.rows,
-                    "indptr": tensor.indptr,
+                    "indptr": tensor.indptr.astype(np.int64),  # as every version has written it
                     "values": tensor.values,
                     **{f"codes{n}": c for n, c in enumerate(tensor.codes, start=1)},
                 }

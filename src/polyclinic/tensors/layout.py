@@ -151,7 +151,7 @@ EDGES: Final = (8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096)
 
 def turns(tensor: SparseTensor, rows: Array, xp: Any = np) -> Turns:
     """The E-step's tables from the (nonzeros, modes) rows of :func:`~polyclinic.tensors.em_kernels.stacked_rows`."""
-    indptr = xp.asarray(tensor.indptr)
+    indptr = xp.asarray(tensor.indptr, np.int64)
     lengths = xp.diff(indptr)
     bins = []
     below = 0

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.entries import (
+    check_axes,
+    check_coords,
+    check_shape,
+    check_values,
+    code_type,
+    compress,
+    pointer_type,
+)
 
 __all__ = ["SparseTensor"]
-
-MAX_CODES: Final = 2**31 - 1
-SHOWN: Final = 5  # faulty rows named in an error
 
 Array = NDArray[Any]
 
@@ -23,10 +29,11 @@ Array = NDArray[Any]
 class SparseTensor:
     """Labelled sparse tensor; mode 0 is the patients.
 
-    The layout is patient-major flat CSR (one copy serves every mode): ``rows`` (patients that have entries),
-    ``indptr`` (where each of them starts), one column of code indices per feature mode (16 bit where the mode has
-    at most 65,535 codes, 32 bit above) and float64 ``values``: 12 bytes a nonzero for three modes. Nothing is ever
-    allocated in proportion to the product of the dimensions. Instances are frozen.
+    The layout is patient-major flat CSR (one copy serves every mode): ``rows`` (patients that have entries; kept only where
+    some have none), ``indptr`` (where each of them starts, 32 bit below 2^31 nonzeros), one column of code indices per
+    feature mode (16 bit where the mode has at most 65,535 codes, 32 bit above) and float64 ``values``: 12 bytes a nonzero
+    for three modes, and 4 a patient. Nothing is ever allocated in proportion to the product of the dimensions. Instances
+    are frozen.
 
     Parameters
     ----------
@@ -49,11 +56,11 @@ class SparseTensor:
     ([[0, 1, 2], [3, 0, 0]], [3.0, 5.0])
     """
 
-    __slots__ = ("_norm2", "_twin", "axes", "codes", "indptr", "rows", "shape", "values")
+    __slots__ = ("_norm2", "_rows", "_twin", "axes", "codes", "indptr", "shape", "values")
 
     shape: tuple[int, ...]
-    rows: NDArray[np.int64]
-    indptr: NDArray[np.int64]
+    _rows: NDArray[np.int64] | None  # None: every patient has entries
+    indptr: NDArray[np.int32] | NDArray[np.int64]
     codes: tuple[Array, ...]
     values: NDArray[np.float64]
     axes: tuple[Axis, ...]
@@ -68,17 +75,17 @@ class SparseTensor:
         axes: Sequence[Axis | Sequence[str] | str | None] | None = None,
     ) -> None:
         faults: list[str] = []
-        dims = _check_shape(shape, faults)
-        labelled = _check_axes(axes, dims, faults)
-        xs = _check_coords(coords, dims, faults)
-        vs = _check_values(values, None if xs is None else len(xs), faults)
+        dims = check_shape(shape, faults)
+        labelled = check_axes(axes, dims, faults)
+        xs = check_coords(coords, dims, faults)
+        vs = check_values(values, None if xs is None else len(xs), faults)
         if faults or xs is None or vs is None:
             raise DataError(
                 "this is not a sparse tensor of patients x codes",
                 faults=faults,
                 hint="coordinates are 0-based integers below the shape, values are finite numbers",
             )
-        self._set(*_compress(xs, vs, dims), shape=dims, axes=labelled)
+        self._set(*compress(xs, vs, dims), shape=dims, axes=labelled)
 
     def _set(
         self,
@@ -92,9 +99,10 @@ class SparseTensor:
     ) -> None:
         for a in (rows, indptr, *codes, values):
             a.flags.writeable = False
+        kept = None if len(rows) == shape[0] else rows  # they rise strictly within the shape
         for name, value in zip(
-            ("rows", "indptr", "codes", "values", "shape", "axes", "_norm2", "_twin"),
-            (rows, indptr, codes, values, shape, axes, None, None),
+            ("_rows", "indptr", "codes", "values", "shape", "axes", "_norm2", "_twin"),
+            (kept, indptr, codes, values, shape, axes, None, None),
         ):
             object.__setattr__(self, name, value)
 
@@ -110,8 +118,8 @@ class SparseTensor:
     ) -> SparseTensor:
         """Wrap arrays that already are in the layout (checked in one linear pass, nothing is copied or sorted)."""
         faults: list[str] = []
-        dims = _check_shape(shape, faults)
-        labelled = _check_axes(axes, dims, faults)
+        dims = check_shape(shape, faults)
+        labelled = check_axes(axes, dims, faults)
         nnz, p = len(values), len(rows)
         if not faults:
             if len(codes) != len(dims) - 1 or any(len(c) != nnz for c in codes):
@@ -136,8 +144,8 @@ class SparseTensor:
         self = cls.__new__(cls)
         self._set(
             np.asarray(rows, np.int64),
-            np.asarray(indptr, np.int64),
-            tuple(np.asarray(c, _code_type(d)) for c, d in zip(codes, dims[1:])),
+            np.asarray(indptr, pointer_type(nnz)),
+            tuple(np.asarray(c, code_type(d)) for c, d in zip(codes, dims[1:])),
             np.asarray(values, np.float64),
             shape=dims,
             axes=labelled,
@@ -154,6 +162,15 @@ class SparseTensor:
         )
 
     # ---- what it is
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Patients that have entries, in order."""
+        if self._rows is not None:
+            return self._rows
+        everybody = np.arange(self.patients)
+        everybody.flags.writeable = False
+        return everybody
 
     @property
     def nnz(self) -> int:
@@ -182,7 +199,8 @@ class SparseTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the whole layout."""
-        return sum(a.nbytes for a in (self.rows, self.indptr, *self.codes, self.values))
+        rows = [] if self._rows is None else [self._rows]
+        return sum(a.nbytes for a in (*rows, self.indptr, *self.codes, self.values))
 
     def norm_squared(self) -> float:
         """||O||^2."""
@@ -268,7 +286,7 @@ class SparseTensor:
         present[inside] = self.rows[at[inside]] == wanted[inside]
         src = at[present]
         lengths = self.indptr[src + 1] - self.indptr[src]
-        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         entries = np.arange(indptr[-1]) + np.repeat(self.indptr[src] - indptr[:-1], lengths)
         axis = self.axes[0]
         return SparseTensor.from_layout(
@@ -341,144 +359,3 @@ class SparseTensor:
 
 def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _code_type(size: int) -> type[np.uint16] | type[np.int32]:
-    return np.uint16 if size <= 65_535 else np.int32
-
-
-def _check_shape(shape: Sequence[int], faults: list[str]) -> tuple[int, ...]:
-    try:
-        dims = tuple(int(d) for d in shape)
-        whole = all(float(d) == int(d) for d in shape)
-    except (TypeError, ValueError, OverflowError):
-        faults.append(f"shape {shape!r} is not a list of whole numbers")
-        return ()
-    if not whole:
-        faults.append(f"shape {tuple(shape)!r} holds a fraction")
-    if not 2 <= len(dims) <= 8:
-        faults.append(f"shape {dims} has {len(dims)} modes, allowed are 2 to 8")
-    for n, d in enumerate(dims):
-        if d < 0:
-            faults.append(f"shape: mode {n} has size {d}, which is negative")
-        elif n and d == 0:
-            faults.append(f"shape: feature mode {n} has size 0; a mode needs at least one code")
-        elif n and d > MAX_CODES:
-            faults.append(f"shape: mode {n} has {d} codes, more than a 32-bit index can hold ({MAX_CODES})")
-        elif d > 2**62:
-            faults.append(f"shape: {d} patients overflow a 64-bit index")
-    return dims
-
-
-def _check_axes(
-    axes: Sequence[Axis | Sequence[str] | str | None] | None, dims: tuple[int, ...], faults: list[str]
-) -> tuple[Axis, ...]:
-    given = list(axes) if axes is not None else [None] * len(dims)
-    if len(given) == len(dims) - 1:
-        given.insert(0, None)
-    if len(given) != len(dims):
-        faults.append(f"axes: {len(given)} axes for {len(dims)} modes")
-        return ()
-    out = tuple(Axis.of(a, n) for n, a in enumerate(given))
-    for n, (a, d) in enumerate(zip(out, dims)):
-        for what, texts in (("labels", a.labels), ("names", a.names)):
-            if texts is not None and len(texts) != d:
-                more = "more" if len(texts) > d else "fewer"
-                faults.append(f"axes: mode {n} ({a.name}) has {len(texts)} {what}, {more} than its {d} codes")
-        if a.labels is not None and len(set(a.labels)) != len(a.labels):
-            seen: set[str] = set()
-            twice = next(x for x in a.labels if x in seen or seen.add(x))  # type: ignore[func-returns-value]
-            faults.append(f"axes: mode {n} ({a.name}) has the label {'of a patient' if n == 0 else repr(twice)} twice")
-    return out
-
-
-def _check_coords(coords: Any, dims: tuple[int, ...], faults: list[str]) -> NDArray[np.int64] | None:
-    try:
-        xs = np.asarray(coords)
-    except ValueError:
-        faults.append("coords: rows of different length")
-        return None
-    if xs.size == 0:
-        xs = np.empty((0, len(dims)), np.int64)
-    if xs.ndim != 2 or xs.shape[1] != len(dims):
-        faults.append(f"coords: array of shape {xs.shape}, expected (nonzeros, {len(dims)})")
-        return None
-    if xs.dtype.kind not in "iu":
-        try:
-            as_float = xs.astype(np.float64)
-        except (TypeError, ValueError):
-            faults.append(f"coords: type {xs.dtype} is not integer")
-            return None
-        bad = np.flatnonzero(~(as_float == np.floor(as_float)).all(1) | ~np.isfinite(as_float).all(1))
-        if bad.size:
-            faults += [f"coords: row {i} is {as_float[i].tolist()}, not whole numbers" for i in bad[:SHOWN]]
-            faults += [f"coords: ... and {bad.size - SHOWN} more such rows"] if bad.size > SHOWN else []
-            return None
-    for n, d in enumerate(dims):
-        column = xs[:, n]
-        bad = np.flatnonzero((column < 0) | (column >= max(d, 0)))
-        faults += [
-            f"coords: row {i}, mode {n}: index {column[i]} is {'negative' if column[i] < 0 else f'not below {d}'}"
-            for i in bad[:SHOWN]
-        ]
-        if bad.size > SHOWN:
-            faults.append(f"coords: mode {n}: ... and {bad.size - SHOWN} more rows out of range")
-    return None if faults else xs.astype(np.int64, copy=False)
-
-
-def _check_values(values: ArrayLike, expected: int | None, faults: list[str]) -> NDArray[np.float64] | None:
-    try:
-        vs = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        faults.append("values: not numbers")
-        return None
-    if vs.ndim != 1 or (expected is not None and len(vs) != expected):
-        faults.append(
-            f"values: array of shape {vs.shape}" + (f", expected ({expected},)" if expected is not None else "")
-        )
-        return None
-    bad = np.flatnonzero(~np.isfinite(vs))
-    faults += [f"values: row {i} is {vs[i]}" for i in bad[:SHOWN]]
-    if bad.size > SHOWN:
-        faults.append(f"values: ... and {bad.size - SHOWN} more that are not finite")
-    return vs
-
-
-def _compress(
-    xs: NDArray[np.int64], vs: NDArray[np.float64], dims: tuple[int, ...]
-) -> tuple[Array, Array, tuple[Array, ...], Array]:
-    """Sort by patient and code, sum duplicates, drop zeros, and lay out by patient."""
-    cells = 1
-    for d in dims:
-        cells *= d  # a Python integer: never overflows
-    if cells < 2**62:
-        key = xs[:, 0].copy()
-        for n, d in enumerate(dims[1:], start=1):
-            key *= d
-            key += xs[:, n]
-        order = None if np.all(key[1:] > key[:-1]) else np.argsort(key, kind="stable")
-        if order is not None:
-            xs, vs, key = xs[order], vs[order], key[order]
-        new = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
-    else:
-        order = np.lexsort(xs.T[::-1])
-        xs, vs = xs[order], vs[order]
-        new = np.concatenate([[True], (xs[1:] != xs[:-1]).any(1)]) if len(xs) else np.zeros(0, bool)
-    starts = np.flatnonzero(new)
-    if len(starts) < len(vs):
-        with np.errstate(over="ignore"):
-            vs = np.add.reduceat(vs, starts)
-        if not np.isfinite(vs).all():
-            at = xs[starts[np.flatnonzero(~np.isfinite(vs))[0]]].tolist()
-            raise DataError(
-                "this is not a sparse tensor of patients x codes", faults=[f"values at {at} overflow when added"]
-            )
-        xs = xs[starts]
-    keep = vs != 0
-    if not keep.all():
-        xs, vs = xs[keep], vs[keep]
-    first = np.flatnonzero(np.diff(xs[:, 0], prepend=-1))
-    rows = xs[first, 0].astype(np.int64)
-    indptr = np.append(first, len(vs)).astype(np.int64)
-    codes = tuple(np.ascontiguousarray(xs[:, n]).astype(_code_type(d)) for n, d in enumerate(dims[1:], start=1))
-    return rows, indptr, codes, np.array(vs, np.float64)
