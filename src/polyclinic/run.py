@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -28,6 +29,7 @@ from polyclinic.sites.site import Site, Sites
 
 __all__ = ["Run", "RunFolder", "compare", "load"]
 
+_version = cache(version)  # reads a file of metadata each time
 Model: TypeAlias = Configured[Any] | Learned | str | Path
 
 
@@ -166,7 +168,7 @@ class RunFolder:
     def manifest() -> dict[str, str]:
         """Versions that a result depends on."""
         names = ["polyclinic", "numpy", "scipy", "numba", "scikit-learn", "duckdb", "cryptography", "dp-accounting"]
-        return {"python": platform.python_version(), "platform": sys.platform, **{n: version(n) for n in names}}
+        return {"python": platform.python_version(), "platform": sys.platform, **{n: _version(n) for n in names}}
 
 
 @dataclass(frozen=True, eq=False)

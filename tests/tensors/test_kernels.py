@@ -186,7 +186,7 @@ def test_layout_costs_twelve_bytes_a_nonzero_and_four_a_patient() -> None:
     n = t.patients
     assert t.rows.tolist() == list(range(n))
     assert t.nbytes == 12 * t.nnz + 4 * (n + 1)
-    gap = SparseTensor(t.coords + [[1, 0, 0]], t.values, (n + 1, 7, 9))
+    gap = SparseTensor(np.add(t.coords, [1, 0, 0]), t.values, (n + 1, 7, 9))
     assert gap.rows.tolist() == list(range(1, n + 1))
     assert gap.nbytes == t.nbytes + 8 * n
     assert np.array_equal(gap[1:].coords, t.coords)

@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from polyclinic.privacy.card import Card
 
 __all__ = ["Origin", "plain", "versions"]
 
+_version = cache(version)  # reads a file of metadata each time
 TIMED: Final = ("seconds",)  # a clock's figures: two fits of one model differ in nothing else
 
 
@@ -110,7 +112,7 @@ class Origin:
 def versions() -> dict[str, str]:
     """Versions that a result depends on."""
     names = ("polyclinic", "numpy", "scipy", "numba")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}
+    return {"python": platform.python_version(), **{n: _version(n) for n in names}}
 
 
 def plain(value: Any) -> Any:
