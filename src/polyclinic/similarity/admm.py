@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.similarity.pairs import Pairs, pair_loss
+from polyclinic.similarity.pairs import LabelPairs, Pairs, pair_loss
 from polyclinic.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms
+from polyclinic.tensors.device import pairs_on_card, rows_on_card
 
 __all__ = ["SCALES", "Problem", "State", "best_scale", "descend", "directions", "iterate", "penalty_of", "solve"]
 
@@ -57,7 +58,14 @@ class Problem:
     span: Array | None = None
 
     def loss(self, W: Array) -> tuple[float, Array]:
-        """Loss of the pairs and its gradient for W, eq. (3.16)."""
+        """Loss of the pairs and its gradient for W, eq. (3.16), on the device of this process."""
+        if isinstance(self.pairs, LabelPairs) and pairs_on_card(len(self.X)):
+            import cupy
+
+            from polyclinic.similarity.card import loss_and_gradient
+
+            there, how = rows_on_card(self.X), {"literal": self.literal, "distance": self.distance}
+            return loss_and_gradient(there, W, self.pairs, self.bias, xp=cupy, **how)
         if self.literal:
             value, G = pair_loss(self.X @ W.T, self.pairs, self.bias, distance=self.distance)
             return value, np.asarray(G.T @ self.X)

@@ -29,6 +29,7 @@ __all__ = [
     "missing",
     "mttkrp",
     "on_card",
+    "pairs_on_card",
     "records_on_card",
     "rows_on_card",
     "unit_statistics",
@@ -39,6 +40,7 @@ __all__ = [
 Device = Literal["cpu", "cuda", "auto"]
 Matrix = NDArray[np.float64]
 WORTH: Final = 5_000_000  # nonzeros from which a card is worth its upload
+MANY: Final = 4_096  # patients from which all their pairs are: 16 million
 BYTES: Final = 40  # a nonzero may take on the card while it is sorted
 KEPT: Final = 4  # tensors that stay on the card
 
@@ -116,6 +118,11 @@ def on_card(tensor: SparseTensor, rank: int) -> bool:
 def records_on_card(X: Matrix) -> bool:
     """Does work on these (patients, features) go to the card?"""
     return X.size > 0 and (_device == "cuda" or (_device == "auto" and X.size >= WORTH and missing() is None))
+
+
+def pairs_on_card(patients: int) -> bool:
+    """Does work on all pairs of so many patients go to the card?"""
+    return patients > 0 and (_device == "cuda" or (_device == "auto" and patients >= MANY and missing() is None))
 
 
 def rows_on_card(X: Matrix) -> Any:
