@@ -3,6 +3,8 @@
 1. A federated round of LocalTF, DPFact and TRIP over six sites against one pooled pass (CPSGD, CPALS) over the same
    nonzeros, interleaved, minima of several repetitions (process time, one thread).
 2. The loop itself: seconds a round of 10 sites that each send 200 KB and compute nothing.
+3. What it costs that a masked total is checked (`python benchmarks/rounds.py checks` runs this part alone): processor seconds
+   of the tag's word and its check at every site, of a whole masked sum over 10 sites, at 20 kB and at 10 MB a site.
 """
 
 import sys
@@ -13,9 +15,11 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Fold
+from polyclinic.federation.fold import Fold, deliver
 from polyclinic.federation.params import Params
-from polyclinic.federation.protocol import Contribution, Step
+from polyclinic.federation.protocol import Contribution, Roster, Step
+from polyclinic.federation.sums.masked import Masked
+from polyclinic.federation.sums.tag import Tag
 
 
 def per_round(make, data, rounds: int = 24, skip: int = 12) -> float:
@@ -64,7 +68,51 @@ class Idle(Estimator[Params, Public, Private]):
         return {}
 
 
+def checks(numbers: int, sums: int) -> tuple[float, float]:
+    """Processor seconds of one masked sum over ten sites, from encoding to the checked total; and of the checks in it."""
+    names = tuple(f"s{k}" for k in range(10))
+    step = Step(1, "x", {"x": (numbers,)}, bound=2.0)
+    adder = Masked()
+    roster = adder.enrol(Roster(names, "coordinator", threshold=10))
+    rng = np.random.default_rng(0)
+    parts = {n: Contribution({"x": rng.random(numbers)}) for n in names}
+    spent, word, accepts = 0.0, Tag.word, Tag.accepts
+
+    def timed(act):
+        def run(*args):
+            nonlocal spent
+            begun = time.process_time()
+            out = act(*args)
+            spent += time.process_time() - begun
+            return out
+
+        return run
+
+    Tag.word, Tag.accepts = timed(word), timed(accepts)
+    try:
+        whole = 0.0
+        for number in range(sums + 1):
+            begun, spent = time.process_time(), spent if number > 1 else 0.0  # the first one agrees on keys
+            sides = {n: adder.side(n, roster, step, parts.get(n)) for n in (*names, "coordinator")}
+            deliver(sides)
+            for n in names:
+                sides[n].check(sides["coordinator"].opened, names)
+            whole += (time.process_time() - begun) if number else 0.0
+        return whole / sums, spent / sums
+    finally:
+        Tag.word, Tag.accepts = word, accepts
+
+
 if __name__ == "__main__":
+    for numbers, sums in ((2_500, 9), (1_250_000, 3)):
+        checks(numbers, 1)
+        whole, spent = min((checks(numbers, sums) for _ in range(3)), key=lambda x: x[1] / x[0])
+        print(
+            f"checks of a masked sum, 10 sites x {8 * numbers / 1e3:,.0f} kB: {1e3 * spent:.2f} of {1e3 * whole:.1f} ms CPU a sum, "
+            f"{100 * spent / (whole - spent):.1f} % more than without"
+        )
+    if sys.argv[1:] == ["checks"]:
+        sys.exit()
     sites = pc.datasets.icu_network(patients=int(sys.argv[1]) if len(sys.argv) > 1 else 60_000, seed=0)
     rank = 14
     makers = {
