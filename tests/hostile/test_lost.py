@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from hostile_world import World
+from hostile_world import World, hospitals
 from plain_world import Halves
 
 from polyclinic.engines.flare.folders import SiteFolder, read_events
+from polyclinic.engines.registry import federated
 from polyclinic.errors import PeerLost
+from polyclinic.federation.floor import SUPPORT, Floor
+from polyclinic.study import Study
+from polyclinic.tensors.ingest import ingest
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 3\naggregation = "masked"'
 
 
-def lose(world: World, name: str, rule: str, gone: set[str]):
-    """A study whose sites ``gone`` are silent from the second sum on."""
-    order = world.order(name, TRIP, head=f"deadline = 8\nquorum = 3\n{rule}")
+def lose(world: World, name: str, rule: str, gone: set[str], data: str = hospitals.TENSOR):
+    """A study whose sites ``gone`` are silent from the fourth sum on."""
+    order = world.order(name, TRIP, head=f"deadline = 8\nquorum = 3\n{rule}", data=data)
     halves = Halves(world, order)
     honest = halves.ask
-    halves.ask = lambda site, data: None if site in gone and halves.driver.number >= 1 else honest(site, data)
+    halves.ask = lambda site, data: None if site in gone and halves.driver.number >= 3 else honest(site, data)
     return halves, halves.run()
 
 
@@ -33,17 +37,34 @@ def test_one_site_is_left_behind_only_where_every_owner_lets_it_be_shown(tmp_pat
     halves, outcome = lose(world, "show", 'lost = "show"\n', {"west"})
     assert outcome.public.stage == "end"
     assert halves.driver.counted == ("east", "north", "south")
-    assert {r.members for r in outcome.releases[1:]} == {("east", "north", "south")}
+    assert {r.members for r in outcome.releases[3:]} == {("east", "north", "south")}
+
+
+FLOORED = hospitals.TENSOR.replace("minimum_patients = 1", "minimum_patients = 20")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_three_of_eight_leave_together_and_two_do_not(tmp_path):
+    """Those who stay ask first how many patients have each code among them, and drop what is now of too few."""
     world = World(tmp_path, tuple(f"site-{c}" for c in "abcdefgh"), patients=12)
     with pytest.raises(PeerLost, match="waits for all who began"):
         lose(world, "two", 'lost = "group"\n', {"site-g", "site-h"})
-    halves, outcome = lose(world, "three", 'lost = "group"\n', {"site-f", "site-g", "site-h"})
-    assert outcome.public.stage == "end"
+    halves, outcome = lose(world, "three", 'lost = "group"\n', {"site-f", "site-g", "site-h"}, FLOORED)
+    assert outcome.public.inner.stage == "end"
     assert halves.driver.counted == tuple(f"site-{c}" for c in "abcde")
     left = [e for e in read_events(halves.driver.folder / "events.jsonl") if e["event"] == "left"]
     assert left[0]["sites"] == ["site-f", "site-g", "site-h"]
+    names, members = [r.step.name for r in outcome.releases], [len(r.members) for r in outcome.releases]
+    at = members.index(5)
+    assert names[0] == names[at] == SUPPORT
+    assert names.count(SUPPORT) == 2
+    assert members[at:] == [5] * len(members[at:])
+    study = Study.read(tmp_path / "studies" / "three.toml")
+    here = [
+        ingest(s.node, study, tmp_path / "own" / n).site for n, s in world.sites.items() if n in halves.driver.counted
+    ]
+    whole = [ingest(s.node, study, tmp_path / "own" / n).site for n, s in world.sites.items()]
+    now, then = ([c >= 20 for c in Floor(federated(study).method, 20).counted(x)] for x in (here, whole))
+    assert [k.tolist() for k in outcome.public.kept] == [k.tolist() for k in now]
+    assert sum(k.sum() for k in now) < sum(k.sum() for k in then)  # some codes are of too few patients now

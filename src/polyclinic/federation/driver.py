@@ -88,6 +88,7 @@ class Driver(Attendance):
         self._setting: dict[str, Any] = {}
         self._steps: dict[int, Step] = {}  # asynchronous: of the sums that a contribution may still belong to
         self._shown = 0  # peers: the round that was told last
+        self._saved: Any = None  # what the checkpoint on disk is of
         self._conductor: Conductor | None = None
         self._script = self._run()
 
@@ -174,6 +175,9 @@ class Driver(Attendance):
         self.log(event="resumed", number=self.number, attempt=self.attempt)
 
     def _save(self) -> None:
+        now = (self.number, self.attempt, self.counted, sorted(self.noise), self._shown)
+        if now == self._saved:  # as the sum before left it
+            return
         value = {
             "setting": self._setting,
             "number": self.number,
@@ -185,6 +189,7 @@ class Driver(Attendance):
             "conductor": self.conductor.state(),
         }
         wire.save(self.folder / "state.ckpt", value)
+        self._saved = now
 
     # ---- one sum
 
@@ -194,6 +199,8 @@ class Driver(Attendance):
         late = self.order.staleness is not None and step.counts
         for _ in range(ATTEMPTS):
             sites = self.order.sites if late else (yield from self._roster(step))
+            c.stand(self.order.left(sites, self.counted))
+            step = c.step() or step
             self._save()  # the attempt is on disk before the first message: a crash never reuses it
             roster = self.order.roster(sites, self.attempt, paid=bool(step.noise_sd))
             roster = c.roster = replace(roster, chain=c.chain)
@@ -320,7 +327,7 @@ class Driver(Attendance):
         return out
 
     def _state_after(self, number: int) -> Any | None:
-        return wire.pack(self.conductor.public) if number == self.number - 1 else self.totals.state(number)
+        return wire.pack(self.conductor.base) if number == self.number - 1 else self.totals.state(number)
 
     def needs_more(self, site: str, answer: Behind | Differs) -> bool:
         """A site that is behind gets the totals from there on; one whose bits differ, ours, to compare with its own."""

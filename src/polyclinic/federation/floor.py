@@ -9,6 +9,9 @@ k who have code j in at least one cell::
 
 A dropped code keeps its place on the axis and has no cell left, so shapes, public lists and every later sum are as without
 a floor; a patient may be left without cells. Nothing is known of the inner method but that it is one.
+
+When a group of sites leaves a study of exact secure sums for good (``[study] lost = "group"``), the support of those who stay
+is taken before any other of their sums; a code that is now of too few patients drops out, and none comes back (TRUST A9).
 """
 
 from __future__ import annotations
@@ -116,6 +119,7 @@ class Floor(Method[Any, Any, Any]):
         if public.done:
             return replace(public, inner=self.method.combine(step, public.inner, total))
         kept = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
+        kept = tuple(a & b for a, b in zip(kept, public.kept)) if public.kept else kept
         faults = [
             f"{self._mode(n)}: none of {len(k)} codes has {self.minimum} patients over all sites"
             for n, k in enumerate(kept)
@@ -128,6 +132,9 @@ class Floor(Method[Any, Any, Any]):
                 hint=f"[tensor] minimum_patients (now {self.minimum}), coarser codes, or more sites",
             )
         return replace(public, done=True, kept=kept)
+
+    def left(self, public: Any) -> Any:
+        return replace(public, done=False)
 
     def figures(self, public: Any) -> Mapping[str, float | None]:
         return self.method.figures(public.inner) if public.done else {}

@@ -40,12 +40,22 @@ class Folding:
     def __init__(self, method: Method[Any, Any, Any], setting: Setting, share: float, chain: bytes = b"") -> None:
         self.method, self.setting, self.share = method, setting, share
         self.public: Any = None
+        self.base: Any = None  # the same, as the last sum left it: see :meth:`stand`
         self.number = 0
         self.chain, self.before = chain, b""  # now, and before the last sum: what others have voted for
 
     def begin(self) -> None:
         """The public start."""
-        self.public = wire.canonical(self.method.begin(self.setting, seeds(self.method.params.seed, "begin")))
+        self.public = self.base = wire.canonical(
+            self.method.begin(self.setting, seeds(self.method.params.seed, "begin"))
+        )
+
+    def stand(self, left: bool) -> None:
+        """Where the next sum starts from: the state, or that after a group of sites has left for good (:meth:`Method.left`).
+
+        Who takes part is known per attempt only, and one over fewer sites may be burnt: so this is taken back by the next.
+        """
+        self.public = wire.canonical(self.method.left(self.base)) if left else self.base
 
     def step(self) -> Step | None:
         """The next sum to take; None when the method is finished."""
@@ -68,7 +78,8 @@ class Folding:
 
     def take(self, public: Any, link: Link | None = None) -> None:
         """Go on to the next sum."""
-        self.public, self.number = public, self.number + 1
+        self.public = self.base = public
+        self.number += 1
         if link is not None:
             self.chain, self.before = grow(self.chain, link), self.chain
 
@@ -105,11 +116,11 @@ class Folding:
 
     def state(self) -> dict[str, Any]:
         """Everything public that is needed to go on later."""
-        return {"public": wire.pack(self.public), "number": self.number, "chain": self.chain, "before": self.before}
+        return {"public": wire.pack(self.base), "number": self.number, "chain": self.chain, "before": self.before}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        self.public = wire.unpack(self.method.Public, state["public"])
+        self.public = self.base = wire.unpack(self.method.Public, state["public"])
         self.number, self.chain, self.before = int(state["number"]), bytes(state["chain"]), bytes(state["before"])
 
 
@@ -133,6 +144,7 @@ class Conductor(Folding):
         self.history: list[dict[str, Any]] = []
         self.traffic = Traffic()
         self.releases: list[Release] = []
+        self._packed: list[Any] = []  # the same for the checkpoint; a release stays what it is
         self.protocol = f"{method.name}/{method.version}"
         self._clock = time.perf_counter()
         self._spent = 0.0
@@ -225,12 +237,13 @@ class Conductor(Folding):
 
     def state(self) -> dict[str, Any]:
         """Everything public that is needed to go on later."""
+        self._packed += [wire.pack(r) for r in self.releases[len(self._packed) :]]
         return {
             **super().state(),
             "protocol": self.protocol,
             "history": self.history,
             "traffic": self.traffic.state(),
-            "releases": [wire.pack(r) for r in self.releases],
+            "releases": list(self._packed),
             "spent": self._spent,
         }
 
@@ -242,6 +255,7 @@ class Conductor(Folding):
         super().restore({**counted, **state})  # a checkpoint of an earlier version has no chain
         self.history = [dict(h) for h in state["history"]]
         self.traffic = Traffic.restore(dict(state["traffic"]))
-        self.releases = [wire.unpack(Release, r) for r in state["releases"]]
+        self._packed = list(state["releases"])
+        self.releases = [wire.unpack(Release, r) for r in self._packed]
         self._spent = float(state["spent"])
         self._clock = time.perf_counter()

@@ -117,6 +117,7 @@ class Follower:
             for opened in ask.opened:
                 if opened.number < fold.number:
                     continue
+                fold.stand(self.order.left(opened.entered, self.mark.counted))
                 step = fold.step()
                 if opened.number > fold.number or step is None:
                     return Behind(fold.number)

@@ -248,6 +248,7 @@ class SiteStudy(Follower):
         if ask.number != fold.number:
             return Behind(fold.number)
         self._check_votes(fold, ask.votes)
+        fold.stand(order.left(sites, self.mark.counted))
         step = fold.step()
         if step is None:
             return Letters(vote=self._vote(fold), standing="ended")
@@ -357,6 +358,8 @@ class SiteStudy(Follower):
             if (more := self._fold_on(ask)) is not None:
                 return more
             fold = self.fold
+            if fold is not None:
+                fold.stand(left=False)
             if fold is None or fold.step() is not None:
                 raise MessageRefused(f"study {self.order.id!r} is not at its end")
             self._check_votes(fold, ask.votes)

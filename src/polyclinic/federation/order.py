@@ -191,6 +191,10 @@ class Order:
         together = self.lost == "group" and len(then - now) >= TOGETHER
         return self.lost == "show" or (now <= then and (now == then or together))
 
+    def left(self, sites: Iterable[str], before: Iterable[str]) -> bool:
+        """Whether a group has left for good, if the next sum is over these sites after one over those ``before`` it."""
+        return self.lost == "group" and set(sites) < set(before)
+
     @property
     def secure(self) -> bool:
         """Whether the way to add shows the total only."""

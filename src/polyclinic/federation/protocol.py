@@ -103,6 +103,11 @@ class Method(ABC, Generic[P, Pub, Pri]):
         """Whether another start would be of no use, after one that ended like this."""
         return False
 
+    def left(self, public: Pub) -> Pub:
+        """The state to go on from when a group of sites has left an exact secure sum for good: what they stood for is asked
+        again before anything else. A function of the state, and doing it twice is doing it once."""
+        return public
+
     # ---- at a site
 
     @abstractmethod
