@@ -144,6 +144,9 @@ class Ladder(Method[Any, Any, Any]):
             common["sites_per_patient"] = first.sites_per_patient
             if any(getattr(s, k) != v for s in steps.values() for k, v in common.items()):
                 raise ConfigError("parts that are paid for must ask for the same noise")
+        elif all(s.grid is not None and s.noise_sd == 0 and s.weight_bound == 1.0 for s in steps.values()):
+            # whole numbers all of them (packed sums): the joint sum is whole, too, on the finest of their grids
+            common = {"grid": min(float(s.grid or 0.0) / _unit(s) for s in steps.values())}
         return Step(
             max(s.round for s in steps.values()),
             "+".join(names),

@@ -19,6 +19,7 @@ replicable: diabetes-130 3 and 3 of 10, DE-SynPUF 6, 5 and 7 of 10 (linked 9, 8,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -33,7 +34,7 @@ from polyclinic.findings.placed import CARRIES
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 
-__all__ = ["Link", "LinkPublic", "partial"]
+__all__ = ["Link", "LinkPublic", "partial", "residuals", "scored"]
 
 Array = NDArray[np.float64]
 
@@ -96,19 +97,11 @@ class Link(Act):
         self, step: Step, site: Site, private: Nothing, public: LinkPublic, rng: np.random.Generator
     ) -> tuple[Nothing, Contribution]:
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
-        t = site.counts()
-        cells, has = np.bincount(t.rows, np.diff(t.indptr), t.patients), _codes_seen(t)
-        size = [np.asarray(h.sum(1)).ravel() for h in has]
-        part = [
-            (h @ np.abs(f)) / np.sqrt(np.maximum(n, 1.0))[:, None] for h, f, n in zip(has, self.placer.factors, size)
-        ]
         out = np.zeros(public.moments.shape)
-        for k, (i, j) in enumerate(self.pairs):
-            there = use & (size[i] > 0) & (size[j] > 0)
-            logs = np.log(np.column_stack([size[i][there], size[j][there], cells[there]]))
-            given = np.column_stack([np.ones(len(logs)), logs, logs**2])
-            u, free = _residuals(given, part[i][there])
-            v, _ = _residuals(given, part[j][there])
+        for k, pair in enumerate(self.pairs):
+            given, part = scored(site, self.placer.factors, pair, use)
+            u, free = residuals(given, part[0])
+            v, _ = residuals(given, part[1])
             if free > 0:
                 out[k] = np.column_stack([(u * u).sum(0), (u * v).sum(0), (v * v).sum(0), np.full(u.shape[1], free)])
         carried = (self.placer.shares(site) >= CARRIES).sum(0) >= 11
@@ -124,7 +117,22 @@ class Link(Act):
         return at[:, 0], at[:, 1]
 
 
-def _residuals(given: Array, values: Array) -> tuple[Array, int]:
+def scored(
+    site: Site, factors: Sequence[Array], modes: Sequence[int], use: NDArray[np.bool_]
+) -> tuple[Array, list[Array]]:
+    """Of the patients of ``use`` who have codes of these modes: what every score is judged given (1, log and squared log of the
+    numbers of codes and of cells), and per mode (patients, R) scores f'x / |x|."""
+    t = site.counts()
+    cells, has = np.bincount(t.rows, np.diff(t.indptr), t.patients), _codes_seen(t)
+    size = [np.asarray(h.sum(1)).ravel() for h in has]
+    there = use & np.all([size[m] > 0 for m in modes], axis=0)
+    logs = np.log(np.column_stack([*(size[m][there] for m in modes), cells[there]]))
+    given = np.column_stack([np.ones(len(logs)), logs, logs**2])
+    part = [(has[m] @ np.abs(factors[m]))[there] / np.sqrt(size[m][there])[:, None] for m in modes]
+    return given, part
+
+
+def residuals(given: Array, values: Array) -> tuple[Array, int]:
     """What is left of the values' columns given these, and in how many dimensions; nothing where it is rounding alone."""
     if not len(given):
         return values, 0

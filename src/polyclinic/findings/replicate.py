@@ -4,9 +4,7 @@ Agreement alone proves nothing: on codes permuted over their mode most columns s
 back, too. A phenotype is replicable if its columns of two disjoint halves agree (cosine >= .8) AND, on the patients that a
 half's fit did not see, its codes of one mode go with its codes of the other (z >= 3, inside hospitals and given the size of the record).
 
-More columns than phenotypes split some: a split shares one mode's part with a flagged column, agrees between halves and is
-linked, so it is flagged, too. Planted, 8 true, rank 12, ten runs: 70 of 75 flagged are true; four of the other five have
-a cosine of at least .92 with a flagged column in one mode (.26 to .51 in the other), one mixes two true ones.
+More columns than phenotypes split some; columns that are one phenotype are joined before anything is judged (:mod:`.splits`).
 """
 
 from __future__ import annotations
@@ -18,106 +16,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.errors import ConfigError
-from polyclinic.federation.compose import Ladder, half_method
+from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import Outcome, run
+from polyclinic.findings.consensus import BACK, PARTLY, Matched, matched
 from polyclinic.findings.link import Link
 from polyclinic.findings.placed import Placer
-from polyclinic.sites.site import Site
-from polyclinic.table import Table
-from polyclinic.tensors.matching import cosines, match
+from polyclinic.findings.rungs import KEY, Rungs
+from polyclinic.findings.splits import Splits, accepted
+from polyclinic.phenotypes.started import StartedParams
+from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
 
 Array = NDArray[np.float64]
-BACK: Final = 0.8  # cosine between halves
-PARTLY: Final = 0.5
 LINKED: Final = 3.0  # z of the link on unseen patients
-KEY: Final = "polyclinic"
-
-
-class Rungs(Ladder):
-    """A method on everybody and, for each halving, on two halves, in lock-step; several starts each where it has them.
-
-    Under privacy there is no fit on everybody: the halves alone cost the epsilon of one fit.
-    """
-
-    def __init__(self, method: Any, key: str = KEY, folds: int = 1) -> None:
-        if getattr(method, "with_params", None) is None or "rank" not in type(method).Params.model_fields:
-            raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
-        self.method, self.key, self.folds = method, key, folds
-        private = method.params.privacy is not None
-        if private and folds > 1:
-            raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
-        starts = getattr(method.params, "n_starts", 1)
-        one = method.with_params(n_starts=1) if starts > 1 else method
-        halves = one
-        if "start" in type(method).Params.model_fields and not private:
-            halves = one.with_params(start="random")  # a start from half of the Gram is one more release of it
-        groups: list[list[Any]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
-        for f in range(folds):
-            groups += [[half_method(_moved(halves, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
-        self.groups = groups
-        super().__init__([m for g in groups for m in g], disjoint=private, name=method.name)
-
-    def chosen(self, public: Any) -> list[Any]:
-        """Of every group the public state of the start with the lowest objective."""
-        states, out, at = self.publics(public), [], 0
-        for g in self.groups:
-            mine = states[at : at + len(g)]
-            goals = [np.inf if p.objective is None else p.objective for p in mine]
-            out.append(mine[int(np.argmin(goals))])
-            at += len(g)
-        return out
-
-
-def _moved(method: Any, start: int) -> Any:
-    return method if start == 0 else method.with_params(seed=method.params.seed + start)
-
-
-@dataclass(frozen=True, eq=False)
-class Matched:
-    """The halves' columns matched to the reference, and the consensus."""
-
-    public: Any  # the reference's state with the consensus' factors
-    halves: tuple[Any, ...]  # states of all half fits, two a halving
-    columns: NDArray[np.int64]  # (half fits, R) column of each that belongs to r; -1 where it has none
-    alike: Array  # (halvings, R) cosine of the two halves' columns
-
-
-def matched(publics: Sequence[Any], private: bool) -> Matched:
-    """Match all half fits to the fit on everybody (or, with privacy, to the first half) and take the mean of matched columns.
-
-    Consensus: mean of the length-1 columns of the reference and of all half fits, rescaled; it agrees better between
-    disjoint halves than single fits do (RECORDS 3.4), and it is a sum.
-    """
-    reference, halves = publics[0], (publics if private else publics[1:])
-    target = [np.asarray(f) for f in reference.factors]
-    rank = target[0].shape[1]
-    columns = np.full((len(halves), rank), -1, np.int64)
-    for i, p in enumerate(halves):
-        found = match(target, list(p.factors))
-        columns[i, found.left] = found.right
-    alike = np.zeros((len(halves) // 2, rank))
-    for k in range(len(halves) // 2):
-        table = cosines(list(halves[2 * k].factors), list(halves[2 * k + 1].factors))
-        a, b = columns[2 * k], columns[2 * k + 1]
-        alike[k] = np.where((a >= 0) & (b >= 0), table[a, b], 0.0)
-    factors = []
-    for n, f in enumerate(target):
-        length = np.linalg.norm(f, axis=0)
-        mean = f / np.maximum(length, 1e-300)
-        for p, c in zip(halves, columns):
-            if p is reference:
-                continue
-            other = np.asarray(p.factors[n])[:, np.maximum(c, 0)]
-            other = other / np.maximum(np.linalg.norm(other, axis=0), 1e-300)
-            sign = np.where((other * f).sum(0) < 0, -1.0, 1.0)
-            mean = mean + np.where(c >= 0, other * sign, 0.0)
-        size = np.linalg.norm(mean, axis=0)
-        factors.append(np.where(size > 0, mean / np.maximum(size, 1e-300) * length, f))
-    return Matched(replace(reference, factors=tuple(factors)), tuple(halves), columns, alike)
 
 
 def published(method: Any, public: Any, outcome: Any, axes: Sequence[Any] | None = None) -> Any:
@@ -137,6 +50,25 @@ def raw_placer(method: Any, public: Any, setting: Any) -> Placer:
         return np.asarray(method.close(site, private, public)["memberships"])
 
     return Placer(public.factors, place)
+
+
+def may_join(method: Any) -> bool:
+    """Whether columns of its fits are joined: of methods that place patients by least squares, without privacy, and not of a
+    paper's variant, which publishes what it found."""
+    p = method.params
+    least = isinstance(p, StartedParams) and getattr(p, "loss", "squares") == "squares"
+    return least and p.variant != "paper" and p.privacy is None
+
+
+def splits(fits: Sequence[Any], method: Any, setting: Any, key: str, aggregation: str) -> list[Splits]:
+    """For the fit on everybody and every half fit: which of its columns are one phenotype."""
+    out = []
+    for i, public in enumerate(fits):
+        half = None if i == 0 else i % 2  # of the fits 1 and 2 the halves are 0 and 1: the other one judges
+        placer = raw_placer(method, public, setting)
+        at = max(i - 1, 0) // 2
+        out.append(Splits(model=placer, key=key, halving=at, half=half, aggregation=aggregation))
+    return out
 
 
 def links(halves: Sequence[Any], method: Any, setting: Any, key: str, aggregation: str) -> list[Link]:
@@ -223,7 +155,9 @@ class Replication:
         )
 
 
-def replicate(method: Any, sites: Sequence[Site], folds: int = 1, *, key: str = KEY, **options: Any) -> Replication:
+def replicate(
+    method: Any, sites: Sequence[Site], folds: int = 1, *, key: str = KEY, merge: bool = True, **options: Any
+) -> Replication:
     """Fit on everybody and on hashed halves as one federated run, and judge every phenotype.
 
     Parameters
@@ -236,6 +170,8 @@ def replicate(method: Any, sites: Sequence[Site], folds: int = 1, *, key: str = 
         Halvings; one by default.
     key
         Of the halves; fix it before the data are read.
+    merge
+        Join columns of a fit that are one phenotype (least squares only; :mod:`polyclinic.findings.splits`).
 
     Examples
     --------
@@ -246,7 +182,14 @@ def replicate(method: Any, sites: Sequence[Site], folds: int = 1, *, key: str = 
     """
     rungs = Rungs(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
-    found = matched(rungs.chosen(outcome.public), method.params.privacy is not None)
+    fits, private = rungs.chosen(outcome.public), method.params.privacy is not None
+    same = {k: v for k, v in options.items() if k == "doors"}
+    if merge and folds and may_join(method):
+        cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
+        tried = Ladder(cut, name="splits")
+        states = tried.publics(run(tried, sites, **same).public)
+        fits = accepted(fits, [act.groups(p) for act, p in zip(cut, states)])
+    found = matched(fits, private)
     model = published(rungs.method, found.public, outcome)
     model.memberships_ = {s.name: model.transform(s) for s in sites}
     if method.params.privacy is not None:  # a link test would have to be paid for
@@ -254,7 +197,7 @@ def replicate(method: Any, sites: Sequence[Site], folds: int = 1, *, key: str = 
     else:
         acts = links(found.halves, rungs.method, outcome.setting, key, method.params.aggregation)
         ladder = Ladder(acts, name="link")
-        linked = run(ladder, sites, **{k: v for k, v in options.items() if k == "doors"})
+        linked = run(ladder, sites, **same)
         publics = list(ladder.publics(linked.public))
     table = (
         verdict(found, acts, publics, model.order_, len(sites)) if acts else untested(found, model.order_, len(sites))

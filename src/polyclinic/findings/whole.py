@@ -21,6 +21,7 @@ from polyclinic.federation.protocol import Arrays, Method, Setting
 from polyclinic.findings.act import Act, Nothing
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion
+from polyclinic.findings.consensus import Matched, matched
 from polyclinic.findings.evaluate import Plan, findings_card, findings_of
 from polyclinic.findings.link import Link
 from polyclinic.findings.outcome import Outcome
@@ -28,7 +29,9 @@ from polyclinic.findings.paid import Paid
 from polyclinic.findings.people import People
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.ranks import ranks_table
-from polyclinic.findings.replicate import Matched, Rungs, links, matched, raw_placer, untested, verdict
+from polyclinic.findings.replicate import links, may_join, raw_placer, splits, untested, verdict
+from polyclinic.findings.rungs import Rungs
+from polyclinic.findings.splits import Splits, accepted
 from polyclinic.findings.survival import Survival
 from polyclinic.findings.value import Findings
 from polyclinic.privacy.accountant import calibrate, gaussian_epsilon
@@ -83,7 +86,14 @@ class Whole(Then):
             kinds = [Paid]
         public = make_dataclass("ActsPublic", [(f"q{i}", k.Public) for i, k in enumerate(kinds)], frozen=True)
         private = make_dataclass("ActsPrivate", [(f"q{i}", Nothing) for i, _ in enumerate(kinds)], frozen=True)
-        first = Ladder([self.rungs, *self.others], name=method.name) if self.others else self.rungs
+        self.several = [self.rungs, *self.others]
+        fits = Ladder(self.several, name=method.name) if self.others else self.rungs
+        # between the fits and the acts: which columns of a fit are one phenotype
+        cut = sum(len(m.groups) for m in self.several) if folds and self.asked is None else 0
+        asks = make_dataclass("CutPublic", [(f"q{i}", Splits.Public) for i in range(cut)], frozen=True)
+        keeps = make_dataclass("CutPrivate", [(f"q{i}", Nothing) for i in range(cut)], frozen=True)
+        self.cuts = cut > 0 and bool(may_join(method))
+        first = Then(fits, self._splits, (asks, keeps)) if self.cuts else fits
         super().__init__(first, self._acts, (public, private))
         self.facts = MethodFacts.joined([method.facts, *(k.facts for k in dict.fromkeys(kinds))])  # type: ignore[misc]
         # starts run side by side inside; the whole asks for the whole epsilon
@@ -97,16 +107,34 @@ class Whole(Then):
 
     # ---- the acts, made of the fit's public outcome
 
-    def _found(self, public: Any) -> Matched:
-        mine = public if not self.others else public.q0
-        return matched(self.rungs.chosen(mine), private=self.asked is not None and self.folds > 0)
+    def _fits(self, public: Any) -> list[list[Any]]:
+        """The states of every rank's fits: on everybody, and on the halves."""
+        return [m.chosen(getattr(public, f"q{i}") if self.others else public) for i, m in enumerate(self.several)]
 
-    def _rest(self, public: Any) -> list[Matched]:
-        """The other ranks, matched."""
-        return [matched(m.chosen(getattr(public, f"q{i}")), private=False) for i, m in enumerate(self.others, start=1)]
+    def _splits(self, public: Any, setting: Setting) -> Ladder:
+        return Ladder(self._cut(public, setting), name="splits")
+
+    def _cut(self, public: Any, setting: Any) -> list[Splits]:
+        key, how = self.plan.key, self.method.params.aggregation
+        each = zip(self.several, self._fits(public))
+        return [act for m, fits in each for act in splits(fits, m.method, setting, key, how)]
+
+    def _all(self, public: Any) -> list[Matched]:
+        """Every rank's fits, columns that are one phenotype joined, matched; the method's own rank first."""
+        private = self.asked is not None and self.folds > 0
+        if not self.cuts:
+            return [matched(fits, private) for fits in self._fits(public)]
+        acts = self._cut(public.first, None)
+        states = Ladder(acts, name="splits").publics(public.second)
+        each = iter(zip(acts, states))
+        whole = [[(f, *next(each)) for f in fits] for fits in self._fits(public.first)]
+        return [
+            matched(accepted([f for f, _, _ in fits], [a.groups(p) for _, a, p in fits]), private) for fits in whole
+        ]
 
     def _acts(self, public: Any, setting: Setting) -> Ladder:
-        acts, tests = self._made_of(self._found(public), self._rest(public), setting)
+        found, *rest = self._all(public)
+        acts, tests = self._made_of(found, rest, setting)
         return Ladder([*acts, *tests], name="evaluate")
 
     def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Any) -> tuple[list[Act], list[Link]]:
@@ -132,7 +160,7 @@ class Whole(Then):
 
     def close(self, site: Site, private: Any, public: Any) -> Arrays:
         """Memberships on the consensus; they stay at the site."""
-        found = self._found(public.first)
+        found = self._all(public.first)[0]
         return {"memberships": raw_placer(self.method, found.public, None).loads(site)}
 
     # ---- results
@@ -140,7 +168,7 @@ class Whole(Then):
     def publish(self, outcome: RunOutcome) -> None:
         """The fitted model and the findings from an outcome of any engine."""
         public = outcome.public
-        found = self._found(public.first)
+        found, *rest = self._all(public.first)
         fit = replace(
             outcome,
             public=found.public,
@@ -149,7 +177,6 @@ class Whole(Then):
         )
         self._model = self.method.with_params()
         self._model.publish(fit)
-        rest = self._rest(public.first)
         acts, tests = self._made_of(found, rest, outcome.setting)
         states = Ladder([*acts, *tests], name="evaluate").publics(public.second)
         table = None
@@ -165,7 +192,8 @@ class Whole(Then):
                 part = slice(i * each, (i + 1) * each)
                 mine = verdict(r, tests[part], judged[part], order_of(r.public), sites) if each else None
                 counts.append(None if mine is None else sum(bool(x["replicable"]) for x in mine))
-            ranks = [len(order_of(x.public)) for x in (found, *rest)]
+            asked = [m.method.params.rank for m in self.several]
+            ranks = [r if isinstance(r, int) else len(order_of(x.public)) for r, x in zip(asked, (found, *rest))]
             findings = replace(findings, ranks=ranks_table(findings.completion, ranks, counts))
         if self.asked is not None:
             findings = replace(findings, privacy_=self._cards(outcome, public.rounds))

@@ -1,0 +1,52 @@
+"""A method on everybody and on halves of the patients, side by side as one run."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic.errors import ConfigError
+from polyclinic.federation.compose import Ladder, half_method
+
+__all__ = ["KEY", "Rungs"]
+
+KEY: Final = "polyclinic"
+
+
+class Rungs(Ladder):
+    """A method on everybody and, for each halving, on two halves, in lock-step; several starts each where it has them.
+
+    Every half has its own seed, so its own hash of the codes and its own random numbers: a shared one fakes agreement. A half starts
+    from its own Gram where it has the patients for one (16 a cell), else at random; its sums then travel packed, too.
+    Under privacy there is no fit on everybody: the halves alone cost the epsilon of one fit.
+    """
+
+    def __init__(self, method: Any, key: str = KEY, folds: int = 1) -> None:
+        if getattr(method, "with_params", None) is None or "rank" not in type(method).Params.model_fields:
+            raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
+        self.method, self.key, self.folds = method, key, folds
+        private = method.params.privacy is not None
+        if private and folds > 1:
+            raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
+        starts = getattr(method.params, "n_starts", 1)
+        one = method.with_params(n_starts=1) if starts > 1 else method
+        groups: list[list[Any]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
+        for f in range(folds):
+            groups += [[half_method(_moved(one, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
+        self.groups = groups
+        super().__init__([m for g in groups for m in g], disjoint=private, name=method.name)
+
+    def chosen(self, public: Any) -> list[Any]:
+        """Of every group the public state of the start with the lowest objective."""
+        states, out, at = self.publics(public), [], 0
+        for g in self.groups:
+            mine = states[at : at + len(g)]
+            goals = [np.inf if p.objective is None else p.objective for p in mine]
+            out.append(mine[int(np.argmin(goals))])
+            at += len(g)
+        return out
+
+
+def _moved(method: Any, start: int) -> Any:
+    return method if start == 0 else method.with_params(seed=method.params.seed + start)
