@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.findings.replicate import permuted
+from polyclinic.findings.control import permuted
 from polyclinic.tensors.site import Sites
 
 TRUE = 0.8  # cosine with the planted column, in every mode

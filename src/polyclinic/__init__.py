@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.findings.evaluate import evaluate as evaluate
     from polyclinic.findings.evaluate import forecast as forecast
     from polyclinic.findings.replicate import replicate as replicate
+    from polyclinic.findings.suggest import suggest_rank as suggest_rank
     from polyclinic.learned.classes import Classes as Classes
     from polyclinic.learned.groups import Groups as Groups
     from polyclinic.learned.moments import Moments as Moments
@@ -34,7 +35,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.phenotypes.localtf import DistributedSGD as DistributedSGD
     from polyclinic.phenotypes.localtf import LocalTF as LocalTF
     from polyclinic.phenotypes.parafac2 import PARAFAC2 as PARAFAC2
-    from polyclinic.phenotypes.rank import suggest_rank as suggest_rank
     from polyclinic.phenotypes.sgd import CPSGD as CPSGD
     from polyclinic.phenotypes.sumals import SumALS as SumALS
     from polyclinic.phenotypes.trip import TRIP as TRIP
@@ -105,7 +105,7 @@ _WHERE = {
     "compare": "polyclinic.run",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
-    "suggest_rank": "polyclinic.phenotypes.rank",
+    "suggest_rank": "polyclinic.findings.suggest",
     "use_device": "polyclinic.tensors.device",
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.findings.replicate import permuted
+from polyclinic.findings.control import permuted
 from polyclinic.tensors.people import People
 from polyclinic.tensors.site import Site
 

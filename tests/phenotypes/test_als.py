@@ -180,13 +180,3 @@ def test_wrong_use_is_refused_by_name() -> None:
     m = pc.CPALS(rank=2, rounds=3).fit(t)
     with pytest.raises(ProtocolMismatch):
         m.transform(counts((10, 12, 14)))
-
-
-def test_rank_is_suggested_where_starts_agree() -> None:
-    sites = pc.datasets.planted_counts(patients=1500, procedures=60, diagnoses=80, phenotypes=6, seed=0)
-    s = pc.suggest_rank(sites, (3, 5, 6, 8))
-    assert s.rank == 6
-    assert [t.rank for t in s.trials] == [3, 5, 6, 8]
-    assert s.trials[2].stability > 0.95 > s.trials[0].stability
-    with pytest.raises(ConfigError):
-        pc.suggest_rank(sites, (3,), n_starts=1)

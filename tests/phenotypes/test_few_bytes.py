@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.errors import DataError
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.sums.robust import Median
 
@@ -96,23 +95,3 @@ def test_trip_says_where_it_is_the_wrong_method() -> None:
         warnings.simplefilter("error")
         pc.TRIP(rank=4, rounds=1).fit(SITES)
         pc.TRIP(rank=4, rounds=1, weighting="none", penalty=3.0).fit(SITES)
-
-
-def test_a_rank_is_suggested_by_sums_alone_or_none() -> None:
-    sites = pc.datasets.planted_counts(patients=3000, procedures=60, diagnoses=80, phenotypes=6, sites=3, seed=0)
-    found = pc.suggest_rank(sites, aggregation="masked")
-    assert found.rank is not None and abs(found.rank - 6) <= 1
-    assert found.rank == max(t.rank for t in found.trials if t.stability >= 0.9) and "halves" in found.reason
-    assert found.rank == pc.SumALS(rank="auto", aggregation="masked", rounds=1).fit(sites).start_.proposed
-    with pytest.raises(DataError, match="2,048 patients"):
-        pc.suggest_rank(SITES, aggregation="masked")
-
-
-def test_where_halves_disagree_the_rank_is_none() -> None:
-    rng = np.random.default_rng(0)
-    sites = []
-    for k in range(3):  # a single code pair a patient, all equally likely: nothing to find
-        coords = np.column_stack([np.arange(1000), rng.integers(0, 40, 1000), rng.integers(0, 40, 1000)])
-        sites.append(pc.Site(f"h{k}", pc.SparseTensor(coords, np.ones(1000), (1000, 40, 40))))
-    found = pc.suggest_rank(sites, aggregation="masked")
-    assert found.rank is None and found.reason.startswith("none") and len(found.trials) > 3

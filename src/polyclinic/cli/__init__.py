@@ -20,6 +20,7 @@ VERBS: Final = {  # verb -> what it does; its module is imported only when the v
     "site": "Run a hospital's node: init, join, start, status, review, stop.",
     "courier": "Studies through folders that somebody carries; no socket is opened.",
     "evaluate": "What follows the fit, of a stored model: prevalence, outcome, survival.",
+    "replicate": "Which phenotypes come back and hold together, and how many would by chance.",
     "report": "Write the report of a run folder as one HTML file.",
     "model": "Look into a model file: show, diff, verify.",
     "apply": "Place a hospital's patients on phenotypes learned elsewhere; nothing is sent.",

@@ -48,12 +48,13 @@ def matched(publics: Sequence[Any], private: bool) -> Matched:
         pair = match(list(a.factors), list(b.factors))
         sides = [[c[:, at] for c in _unit(p.factors)[0]] for p, at in ((a, pair.left), (b, pair.right))]
         middle = [_added(x, y) for x, y in zip(*sides)]
-        found = match(target, middle)
+        # what both halves found has a place before what only resembles the reference
+        found = match(target, middle, cosines(target, middle) + (pair.likeness >= BACK))
         r, p = found.left, found.right
         columns[2 * k, r], columns[2 * k + 1, r], alike[k, r] = pair.left[p], pair.right[p], pair.likeness[p]
         sure = pair.likeness[p] >= BACK
         own = [_weights(a)[pair.left[p]], _weights(b)[pair.right[p]]]
-        new = sure & (found.likeness < PARTLY)
+        new = sure & (found.likeness - sure < PARTLY)
         if not (private and k == 0):  # there the reference is the first half itself
             weight[r[new]] = np.hypot(own[0], own[1])[new]
         for n in range(len(heard)):

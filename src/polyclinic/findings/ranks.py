@@ -15,8 +15,8 @@ def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[in
     """One row a rank, smallest first.
 
     Suggested: of the ranks within one paired error of the best by hidden codes, the one with the most phenotypes that come back
-    and hold together, the smallest of equals. None is where codes are not predicted (the best interval reaches 0) and nothing
-    comes back: then no rank is supported.
+    and hold together, the smallest of equals. Where codes are not predicted (the best interval reaches 0), only what comes back
+    speaks for a rank. Where it was tested and nothing comes back at any rank, none is supported.
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[in
     near = [i for i, r in enumerate(rows) if r["to_best"] >= -r["se"]]
     best = max(range(len(rows)), key=lambda i: rows[i]["nats"])
     known = [replicable[i] or 0 for i in range(len(rows))]
-    if rows[best]["low"] <= 0:  # nothing is predicted: only what comes back can speak for a rank
+    tested = all(n is not None for n in replicable)
+    if rows[best]["low"] <= 0 or (tested and not any(known)):  # then only what comes back can speak for a rank
         near = [i for i in range(len(rows)) if known[i] > 0]
     chosen = max(near, key=lambda i: (known[i], -ranks[i])) if near else None
     made = [
@@ -49,10 +50,10 @@ def suggestion(table: Table) -> str:
     """In words.
 
     >>> suggestion(Table(list(COLUMNS), [[5, 0.0, -0.1, 0.1, 0.0, 0.0, 0, False]]))
-    'No rank is supported: hidden codes are not predicted and no phenotype comes back.'
+    'No rank is supported: no phenotype comes back and holds together.'
     """
     row = next((r for r in table if r["suggested"]), None)
     if row is None:
-        return "No rank is supported: hidden codes are not predicted and no phenotype comes back."
+        return "No rank is supported: no phenotype comes back and holds together."
     back = "" if row["replicable"] is None else f", {row['replicable']} of {row['rank']} phenotypes come back"
     return f"Rank {row['rank']} is suggested by hidden codes and by what comes back ({row['nats']:.3f} nats an event{back}). Nothing was changed by it."

@@ -16,16 +16,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import Outcome, run
 from polyclinic.findings.consensus import BACK, PARTLY, Matched, matched
+from polyclinic.findings.control import permuted
 from polyclinic.findings.link import Link
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.rungs import KEY, Rungs
 from polyclinic.findings.splits import Splits, accepted
 from polyclinic.phenotypes.started import StartedParams
 from polyclinic.tensors.site import Site
-from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.table import Table
 
 __all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
 
@@ -137,12 +139,22 @@ class Replication:
         The consensus, fitted: the model to publish.
     halves
         The models of the halves of the first halving.
+    control
+        The same table on permuted codes, where it was asked for: nothing should be replicable there (``false_rate``).
     """
 
     table: Table
     model: Any
     halves: tuple[Placer, ...]
     outcome: Outcome
+    control: Table | None = None
+
+    @property
+    def false_rate(self) -> float | None:
+        """Share of the columns that the same pipeline calls replicable on permuted codes; None: not asked for."""
+        if self.control is None:
+            return None
+        return sum(bool(r["replicable"]) for r in self.control) / max(len(self.control), 1)
 
     @property
     def count(self) -> int:
@@ -150,13 +162,22 @@ class Replication:
         return sum(bool(r["replicable"]) for r in self.table)
 
     def __repr__(self) -> str:
-        return (
-            f"<Replication: {self.count} of {len(self.table)} phenotypes come back and hold together>\n{self.table!r}"
-        )
+        told = f"<Replication: {self.count} of {len(self.table)} phenotypes come back and hold together>"
+        if self.control is not None:
+            false = sum(bool(r["replicable"]) for r in self.control)
+            told += f"\ncontrol, codes permuted inside every hospital: {false} of {len(self.control)} ({self.false_rate:.0%})"
+        return f"{told}\n{self.table!r}"
 
 
 def replicate(
-    method: Any, sites: Sequence[Site], folds: int = 1, *, key: str = KEY, merge: bool = True, **options: Any
+    method: Any,
+    sites: Sequence[Site],
+    folds: int = 1,
+    *,
+    key: str = KEY,
+    merge: bool = True,
+    control: bool = False,
+    **options: Any,
 ) -> Replication:
     """Fit on everybody and on hashed halves as one federated run, and judge every phenotype.
 
@@ -172,6 +193,9 @@ def replicate(
         Of the halves; fix it before the data are read.
     merge
         Join columns of a fit that are one phenotype (least squares only; :mod:`polyclinic.findings.splits`).
+    control
+        Also run everything on codes permuted inside every hospital, and say how many columns are flagged there: twice the work.
+        Without privacy only; it is paid for like any other run.
 
     Examples
     --------
@@ -180,7 +204,9 @@ def replicate(
     >>> pc.replicate(pc.SumALS(rank=4, rounds=20), sites).count
     4
     """
-    rungs = Rungs(method.with_params(), key, folds)
+    if control and method.params.privacy is not None:
+        raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
+    rungs = Rungs(method.with_params(), key, folds, spare=merge and may_join(method))
     outcome = run(rungs, sites, **options)
     fits, private = rungs.chosen(outcome.public), method.params.privacy is not None
     same = {k: v for k, v in options.items() if k == "doors"}
@@ -203,7 +229,11 @@ def replicate(
         verdict(found, acts, publics, model.order_, len(sites)) if acts else untested(found, model.order_, len(sites))
     )
     halves = tuple(raw_placer(rungs.method, p, outcome.setting) for p in found.halves[:2])
-    return Replication(table, model, halves, outcome)
+    torn = None
+    if control:
+        quiet = {k: v for k, v in options.items() if k == "device"}
+        torn = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge, **quiet).table
+    return Replication(table, model, halves, outcome, torn)
 
 
 def untested(found: Matched, order: NDArray[np.int64], sites: int) -> Table:
@@ -214,24 +244,3 @@ def untested(found: Matched, order: NDArray[np.int64], sites: int) -> Table:
         words = "yes" if back >= BACK else "partly" if back >= PARTLY else "no"
         rows.append([place, back, None, None, words, None, None, None, None, sites, False])
     return Table(COLUMNS, rows)
-
-
-def permuted(sites: Sequence[Site], seed: int = 0) -> list[Site]:
-    """The negative control: inside each hospital codes are permuted over the rows of their mode, so no relation is left.
-
-    Same patients, same number of entries each, same frequency of every code; duplicates that arise are summed.
-
-    >>> import polyclinic as pc
-    >>> sites = pc.datasets.planted_counts(300, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=0)
-    >>> [s.tensor.values.sum() for s in permuted(sites)] == [s.tensor.values.sum() for s in sites]
-    True
-    """
-    from polyclinic.federation.protocol import seeds
-
-    out = []
-    for s in sites:
-        t, rng = s.counts(), seeds(seed, "permuted", s.name)
-        who = np.repeat(t.rows, np.diff(t.indptr))
-        coords = np.column_stack([who, *(rng.permutation(c) for c in t.codes)])
-        out.append(replace(s, tensor=SparseTensor(coords, t.values, t.shape, t.axes)))
-    return out

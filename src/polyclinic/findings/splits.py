@@ -41,7 +41,7 @@ __all__ = ["Splits", "SplitsPublic", "accepted", "alike_pairs", "joined"]
 Array = NDArray[np.float64]
 ALIKE: Final = 0.9  # cosine of every part but one
 TOGETHER: Final = 3.0  # z
-AS_STRONG: Final = 1 / 3  # correlation of the parts that differ, beside that of a column's own parts
+AS_STRONG: Final = 1 / 3  # correlation of the parts that differ, beside that of the weaker column's own parts
 SAME: Final = 0.8  # cosine of a joined column with the other half's
 TURNS: Final = 20  # of the power method that joins columns
 
@@ -85,7 +85,7 @@ class Splits(Act):
     facts = MethodFacts(
         steps={"splits": StepMeaning("how scores of codes go together, summed over patients", "little of one patient")}
     )
-    exact = 1e-9
+    exact = None  # every hospital has its own regressions
     Params = SplitsParams
     Public = SplitsPublic
     params: SplitsParams

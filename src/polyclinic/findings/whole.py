@@ -76,10 +76,11 @@ class Whole(Then):
             method, plan = shared_out(method, plan)
         self.method: Any = method
         self.plan, self.folds = plan, folds
-        self.rungs = Rungs(method, plan.key, folds)
+        spare = may_join(method)
+        self.rungs = Rungs(method, plan.key, folds, spare=spare)
         own = method.params.rank
         # every other rank is fitted and judged in the same run; none of them is published
-        self.others = [Rungs(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
+        self.others = [Rungs(method.with_params(rank=r), plan.key, folds, spare=spare) for r in plan.ranks if r != own]
         tests = 2 * folds * (1 + len(self.others))
         kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
         if self.asked is not None:  # one paid act; whether phenotypes hold together is not bought
@@ -213,6 +214,10 @@ class Whole(Then):
         card = findings_card(Paid.facts, late, self.asked)
         told = f"of the findings alone; with the fit: {self._model.privacy_.headline}"
         return replace(card, claimed=None, reasons=(*card.reasons, told))
+
+    def started(self, public: Any) -> Any:
+        """How the fit on everybody started, from the final public state."""
+        return self._fits(public.first.first if self.cuts else public.first)[0][0].start
 
     @property
     def model_(self) -> Any:

@@ -65,7 +65,7 @@ class Phenotypes(Value):
     shown
         Per mode (I_n, R), the codes that stand out from privacy noise; empty: all.
     stability
-        Mean match between the kept start and the others, or None.
+        Mean match between the kept start and the others, or None; of the search, no evidence for a phenotype.
 
     Examples
     --------

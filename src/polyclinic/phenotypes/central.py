@@ -39,7 +39,8 @@ class Central(Factorization[WP]):
         One entry per random start: seed, rounds, objective.
     stability_
         Mean factor match score between the kept start and the others (1 = every start tells the same story; None with
-        one start). A model that changes with the seed should not be read as phenotypes.
+        one start). A model that changes with the seed should not be read as phenotypes; one that does not may still be chance:
+        starts agree on codes without any relation, too (:func:`polyclinic.replicate` tells).
     """
 
     name = "central"

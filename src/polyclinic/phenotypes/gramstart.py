@@ -165,7 +165,7 @@ class GramStart:
     buckets
         Buckets per mode instead of the rule's.
     search
-        Keep a coarse model of 1.8 times as many phenotypes beside (``spare``).
+        Keep a coarse model of more phenotypes beside (``spare``, :func:`searched`).
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class GramStart:
         fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
         known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed)
-        wide = int(np.ceil(1.8 * rank))
+        wide = searched(rank)
         if self.search and self.rank != "auto" and wide <= self.cells // 2:
             more = coarse(gram, self.sizes, wide, starts=3, seed=self.seed)
             trace = ordered.inner(np.diagonal(gram), np.ones(self.cells))
@@ -465,6 +465,15 @@ class GramStart:
         if not halved:
             return {"cells": grams[0][upper]}
         return {"first": np.concatenate([grams[0][upper], np.diagonal(grams[0])]), "second": grams[1][upper]}
+
+
+def searched(rank: int) -> int:
+    """Phenotypes of a search: 1.8 for each that is asked for, but no more than 18 until that is 1.5 of each.
+
+    >>> [searched(r) for r in (5, 10, 12, 20)]
+    [9, 18, 18, 30]
+    """
+    return int(max(min(np.ceil(1.8 * rank), 18), np.ceil(1.5 * rank)))
 
 
 def positive(symmetric: Array) -> Array:
