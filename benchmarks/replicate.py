@@ -13,7 +13,7 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.findings.control import permuted
-from polyclinic.tensors.site import Sites
+from polyclinic.sites.site import Sites
 
 TRUE = 0.8  # cosine with the planted column, in every mode
 LAWS: tuple[tuple[str, int, float, float], ...] = (  # name, planted, background, events

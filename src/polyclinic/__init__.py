@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.alignment.union import align as align
     from polyclinic.cli.console import follow as follow
     from polyclinic.evaluation.audit import audit as audit
+    from polyclinic.evaluation.suggest import suggest_rank as suggest_rank
     from polyclinic.federation.moments import FederatedPCA as FederatedPCA
     from polyclinic.federation.moments import Standardizer as Standardizer
     from polyclinic.findings.evaluate import evaluate as evaluate
     from polyclinic.findings.evaluate import forecast as forecast
     from polyclinic.findings.replicate import replicate as replicate
-    from polyclinic.findings.suggest import suggest_rank as suggest_rank
     from polyclinic.learned.classes import Classes as Classes
     from polyclinic.learned.groups import Groups as Groups
     from polyclinic.learned.moments import Moments as Moments
@@ -105,7 +105,7 @@ _WHERE = {
     "compare": "polyclinic.run",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
-    "suggest_rank": "polyclinic.findings.suggest",
+    "suggest_rank": "polyclinic.evaluation.suggest",
     "use_device": "polyclinic.tensors.device",
 }
 

@@ -9,7 +9,7 @@ import polyclinic as pc
 from polyclinic.federation.fold import run
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.splits import Splits, SplitsPublic, alike_pairs, joined
-from polyclinic.tensors.site import Site, Sites
+from polyclinic.sites.site import Site, Sites
 
 
 def made(together: bool, seed: int = 0) -> list[Site]:

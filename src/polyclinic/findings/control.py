@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from polyclinic.federation.protocol import seeds
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["permuted"]

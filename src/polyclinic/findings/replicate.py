@@ -25,9 +25,8 @@ from polyclinic.findings.link import Link
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.rungs import KEY, Rungs
 from polyclinic.findings.splits import Splits, accepted
-from polyclinic.phenotypes.started import StartedParams
-from polyclinic.tensors.site import Site
-from polyclinic.tensors.table import Table
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 
 __all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
 
@@ -57,9 +56,7 @@ def raw_placer(method: Any, public: Any, setting: Any) -> Placer:
 def may_join(method: Any) -> bool:
     """Whether columns of its fits are joined: of methods that place patients by least squares, without privacy, and not of a
     paper's variant, which publishes what it found."""
-    p = method.params
-    least = isinstance(p, StartedParams) and getattr(p, "loss", "squares") == "squares"
-    return least and p.variant != "paper" and p.privacy is None
+    return bool(getattr(method, "joins", False))
 
 
 def splits(fits: Sequence[Any], method: Any, setting: Any, key: str, aggregation: str) -> list[Splits]:

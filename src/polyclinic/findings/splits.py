@@ -32,9 +32,9 @@ from polyclinic.federation.protocol import Contribution, Setting, Step, Total
 from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
 from polyclinic.findings.link import partial, residuals, scored
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
+from polyclinic.sites.site import Site
 from polyclinic.tensors import ordered
 from polyclinic.tensors.matching import cosines
-from polyclinic.tensors.site import Site
 
 __all__ = ["Splits", "SplitsPublic", "accepted", "alike_pairs", "joined"]
 

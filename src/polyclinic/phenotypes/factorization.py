@@ -222,6 +222,11 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
 
     Public: ClassVar[type[FactorPublic]]
 
+    @property
+    def joins(self) -> bool:
+        """Whether columns of a fit that are one phenotype may be joined where it is replicated: patients are placed by least squares."""
+        return False
+
     def _look_at_counts(self, tensors: Sequence[SparseTensor]) -> None:
         """Say what this model cannot explain, before anything is computed."""
         if self.params.nonnegative:

@@ -120,6 +120,11 @@ SP = TypeVar("SP", bound=StartedParams)
 class Started(FederatedFactorization[SP, FPub, Pri]):
     """A federated phenotype model with a shared start; its Public state has ``start`` (a StartPublic) and ``gain``."""
 
+    @property
+    def joins(self) -> bool:
+        """Without noise, and not of a paper's variant, which publishes what it found."""
+        return self.params.variant != "paper" and self.params.privacy is None
+
     def _begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
         """How to start, as far as it is known before any sum, and the factors to start from."""
         p = self.params

@@ -185,6 +185,11 @@ class SumALS(SumALSTyped, SumLikelihood, Started[SumALSParams, SumPublic, SumPri
             return replace(public, stage="end", energy=total.arrays["energy"] * public.norm, objective=sse / 2)
         return self._sweep(public, total)
 
+    @property
+    def joins(self) -> bool:
+        """Of squares only: other losses place patients by their likelihood."""
+        return super().joins and self.params.loss == "squares"
+
     def _searches(self) -> bool:
         return self.params.packed and self.params.loss == "squares"
 

@@ -6,7 +6,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.tensors.site import Sites
+from polyclinic.sites.site import Sites
 
 
 @pytest.fixture(scope="module")

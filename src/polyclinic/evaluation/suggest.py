@@ -12,7 +12,7 @@ from polyclinic.findings.evaluate import Plan
 from polyclinic.findings.rungs import KEY
 from polyclinic.findings.whole import Whole
 from polyclinic.phenotypes.sumals import SumALS
-from polyclinic.tensors.doors import Data, as_sites
+from polyclinic.sites.doors import Data, as_sites
 
 __all__ = ["RankSuggestion", "RankTrial", "suggest_rank"]
 
