@@ -14,7 +14,9 @@ from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Total
 from polyclinic.phenotypes.audition import candidates
 from polyclinic.phenotypes.coarse import coarse, replicable_rank
-from polyclinic.phenotypes.gramstart import GramStart, StartPublic, cells_of
+from polyclinic.phenotypes.gramstart import GramStart
+from polyclinic.phenotypes.hashing import cells_of
+from polyclinic.phenotypes.startpublic import StartPublic
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.site import pooled

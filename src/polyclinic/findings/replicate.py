@@ -21,6 +21,7 @@ from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import Outcome, run
 from polyclinic.findings.consensus import BACK, PARTLY, Matched, matched
 from polyclinic.findings.control import permuted
+from polyclinic.findings.elsewhere import elsewhere
 from polyclinic.findings.link import Link
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.rungs import KEY, Rungs
@@ -138,6 +139,9 @@ class Replication:
         The models of the halves of the first halving.
     control
         The same table on permuted codes, where it was asked for: nothing should be replicable there (``false_rate``).
+    elsewhere
+        Where it was asked for, one row a phenotype: ``starts`` (lowest cosine with other starts' fits; None: one start),
+        ``lowest`` (lowest cosine with the fits without one hospital) and ``without`` (the hospital that was left out then).
     """
 
     table: Table
@@ -145,6 +149,7 @@ class Replication:
     halves: tuple[Placer, ...]
     outcome: Outcome
     control: Table | None = None
+    elsewhere: Table | None = None
 
     @property
     def false_rate(self) -> float | None:
@@ -174,6 +179,7 @@ def replicate(
     key: str = KEY,
     merge: bool = True,
     control: bool = False,
+    leave_out: bool = False,
     **options: Any,
 ) -> Replication:
     """Fit on everybody and on hashed halves as one federated run, and judge every phenotype.
@@ -193,6 +199,8 @@ def replicate(
     control
         Also run everything on codes permuted inside every hospital, and say how many columns are flagged there: twice the work.
         Without privacy only; it is paid for like any other run.
+    leave_out
+        Also fit without each hospital in turn, and say how alike every phenotype stays (``elsewhere``).
 
     Examples
     --------
@@ -230,7 +238,10 @@ def replicate(
     if control:
         quiet = {k: v for k, v in options.items() if k == "device"}
         torn = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge, **quiet).table
-    return Replication(table, model, halves, outcome, torn)
+    apart = None
+    if leave_out:
+        apart = elsewhere(model, rungs.method, sites, rungs.starts(outcome.public))
+    return Replication(table, model, halves, outcome, torn, apart)
 
 
 def untested(found: Matched, order: NDArray[np.int64], sites: int) -> Table:

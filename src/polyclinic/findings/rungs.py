@@ -57,6 +57,11 @@ class Rungs(Ladder):
             at += len(g)
         return out
 
+    def starts(self, public: Any) -> list[tuple[Any, ...]]:
+        """Factors of the fits on everybody from the starts that were not kept."""
+        kept = self.chosen(public)[0]
+        return [p.factors for p in self.publics(public)[: len(self.groups[0])] if p is not kept]
+
 
 def _moved(method: Any, start: int) -> Any:
     return method if start == 0 else method.with_params(seed=method.params.seed + start)

@@ -16,7 +16,7 @@ The Gram is exact: second moments of K cells over ALL patients. It is taken only
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 import numpy as np
@@ -25,130 +25,26 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError, PolicyRefusal
 from polyclinic.federation.halves import halves_of
 from polyclinic.federation.packing import Field, Packing
-from polyclinic.federation.protocol import Contribution, Step, Total, seeds
+from polyclinic.federation.protocol import Contribution, Step, Total
 from polyclinic.phenotypes.audition import candidates
 from polyclinic.phenotypes.coarse import RANKS, coarse, replicable_rank
+from polyclinic.phenotypes.hashing import blocks, bucket_sizes, cells_of, maps, row_energies
+from polyclinic.phenotypes.rounded import energy, full, positive, reduced, roots, solve_rounded, within
+from polyclinic.phenotypes.startpublic import StartPublic
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["GramStart", "StartPublic", "bucket_sizes", "cells_of", "maps", "within"]
+__all__ = ["GramStart", "searched"]
 
 Array = NDArray[np.float64]
-CELLS: Final = 64
 PATIENTS: Final = 16  # patients a cell, at least, in every Gram that is shown
 STARTS: Final = 6
 AUDITIONED: Final = 12  # ranks up to which more phenotypes than asked for are looked for
 CORRELATION: Final = 0.006  # standard deviation of a summed correlation of cells, by rounding
 ROUNDING: Final = 0.003  # share of the explained energy that rounding may cost in the lift
 LIFT: Final = 20  # HALS sweeps of the lift
-BLOCK: Final = 65_536  # patients whose cells are held at once
-
-
-def bucket_sizes(shape: Sequence[int], buckets: int | None = None) -> tuple[int, ...]:
-    """Buckets per mode: the largest equal numbers whose product is at most 64, never more than codes; small modes first, so
-    that what they leave goes to the others. With more than four modes the smallest ones are summed out (1 bucket).
-
-    >>> bucket_sizes((120, 300)), bucket_sizes((60, 80, 24)), bucket_sizes((5, 300)), bucket_sizes((9,) * 6)
-    ((8, 8), (4, 4, 4), (5, 12), (1, 1, 3, 3, 3, 3))
-    """
-    order = sorted(range(len(shape)), key=lambda m: (shape[m], m))
-    sizes = [1] * len(shape)
-    order = order[max(0, len(order) - 4) :]
-    room = CELLS
-    for done, m in enumerate(order):
-        left = len(order) - done
-        equal = 1
-        while (equal + 1) ** left <= room:
-            equal += 1
-        sizes[m] = min(shape[m], buckets if buckets is not None else max(equal, 3))
-        room = max(room // sizes[m], 1)
-    return tuple(sizes)
-
-
-def maps(shape: Sequence[int], sizes: Sequence[int], seed: int) -> tuple[NDArray[np.int64], ...]:
-    """Public: the bucket of every code, a random balanced permutation per mode.
-
-    >>> [np.bincount(h).tolist() for h in maps((7, 4), (3, 4), seed=0)]
-    [[3, 2, 2], [1, 1, 1, 1]]
-    """
-    return tuple(
-        (seeds(seed, "hash", m).permutation(int(n)) % int(p)).astype(np.int64)
-        for m, (n, p) in enumerate(zip(shape, sizes))
-    )
-
-
-def cells_of(tensor: SparseTensor, hashed: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Array:
-    """(stored patients, K) counts per cell, patients in the order of ``tensor.rows``."""
-    k = int(np.prod(sizes))
-    cell = np.zeros(tensor.nnz, np.int64)
-    for h, p, codes in zip(hashed, sizes, tensor.codes):
-        cell = cell * int(p) + h[codes]
-    row = np.repeat(np.arange(len(tensor.rows)), np.diff(tensor.indptr))
-    counts = np.bincount(row * k + cell, tensor.values, len(tensor.rows) * k)
-    return np.asarray(counts, np.float64).reshape(-1, k)
-
-
-@dataclass(frozen=True)
-class StartPublic:
-    """What everybody knows of the start.
-
-    Parameters
-    ----------
-    kind
-        How the fit starts in the end: from the Gram, at random, or from a given model.
-    stage
-        The coming sum; ``"over"`` once the method's own sums begin.
-    reason
-        Why not the Gram, where it was asked for.
-    diagonal
-        (K,) summed squares of the cells.
-    coarse
-        Phenotypes over cells, per mode (buckets, Q).
-    lifted
-        Phenotypes over codes, per mode (codes, Q), and ``patients`` (Q, Q) A'A for them.
-    proposed
-        The rank at which the two halves agree; 0: none, or not asked.
-    patients_summed
-        Patients of all sites.
-    sites
-        Their names, for the dither of packed sums.
-    unit
-        Public unit of squared counts.
-    rows
-        (sum of codes,) energy of every code, the other modes hashed: it bounds what a sum can be.
-    explained
-        Energy that the model so far explains.
-    wider
-        How often the coming sum was repeated because a part of it lay outside its window.
-    shown
-        Contributions are seen one by one outside their sites (plain sums between hosts).
-    apart
-        The sites are hosts of their own: each one's door refuses a Gram of few patients that would be seen by itself.
-    spare
-        A coarse model of more phenotypes (and its A'A, and what it explains), for a search where the structure turns out weak.
-    """
-
-    kind: Literal["gram", "random", "model"]
-    stage: Literal["energies", "cells", "lift", "audition", "over"] = "over"
-    reason: str = ""
-    diagonal: Array | None = None
-    coarse: tuple[Array, ...] = ()
-    lifted: tuple[Array, ...] = ()
-    patients: Array | None = None
-    proposed: int = 0
-    patients_summed: float = 0.0
-    shown: bool = False
-    apart: bool = False
-    sites: tuple[str, ...] = ()
-    unit: float = 1.0
-    rows: Array | None = None
-    explained: float = 0.0
-    wider: int = 0
-    spare: tuple[Array, ...] = ()
-    spare_patients: Array | None = None
-    spare_explained: float = 0.0
 
 
 class GramStart:
@@ -279,7 +175,7 @@ class GramStart:
             chosen = self.candidates(start)[best]
             assert start.patients is not None
             aa = within(positive(reduced(start.lifted, start.patients, chosen)), 2.0 * start.unit)
-            explained = min(_energy(chosen, aa), 2.0 * start.unit)
+            explained = min(energy(chosen, aa), 2.0 * start.unit)
             return replace(start, stage="over", lifted=chosen, patients=aa, explained=explained)
         opened = self.packing(start).opened(total)
         if opened is None:
@@ -321,7 +217,7 @@ class GramStart:
                 rank = found
             gram = a + b
         else:
-            gram = positive(_full(opened["cells"], diagonal, d))
+            gram = positive(full(opened["cells"], diagonal, d))
         assert rank != "auto"
         fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
@@ -356,8 +252,8 @@ class GramStart:
         assert start.diagonal is not None
         diagonal, d, pairs = start.diagonal, np.sqrt(start.diagonal), self.cells * (self.cells - 1) // 2
         own = np.clip(opened["first"][pairs:], 0.0, 1.0) * diagonal
-        first = positive(_full(opened["first"][:pairs], own, d))
-        return first, positive(_full(opened["second"], diagonal - own, d))
+        first = positive(full(opened["first"][:pairs], own, d))
+        return first, positive(full(opened["second"], diagonal - own, d))
 
     def _lift(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
         wide = start.coarse[0].shape[1]
@@ -383,7 +279,7 @@ class GramStart:
         scaled = within(aa * lengths[:, None] * lengths[None, :], 2.0 * start.unit)
         # Of a spare model all phenotypes go on, and are auditioned when they have been fitted.
         ask = wide if self.rank == "auto" or (self.search and not start.spare and start.spare_explained) else self.rank
-        explained = min(_energy(lifted, scaled), 2.0 * start.unit)
+        explained = min(energy(lifted, scaled), 2.0 * start.unit)
         known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained)
         return replace(known, stage="audition" if ask < wide else "over")
 
@@ -393,10 +289,10 @@ class GramStart:
         """Sums of squares of every cell, and of every code with the other modes hashed; whether the site's own patients are
         too few for a Gram of their own."""
         cells, rows = np.zeros(self.cells), [np.zeros(n) for n in self.shape]
-        for part in _blocks(tensor):
+        for part in blocks(tensor):
             cells += np.square(cells_of(part, self.maps, self.sizes)).sum(0)
             for m, n in enumerate(self.shape):
-                rows[m] += _row_energies(part, self.maps, self.sizes, m, n)
+                rows[m] += row_energies(part, self.maps, self.sizes, m, n)
         small = np.array([float(tensor.patients < self.least)])
         return {"cells": cells, "rows": np.concatenate(rows), "small": small}
 
@@ -422,7 +318,7 @@ class GramStart:
         expanded = [f[h] for f, h in zip(start.coarse, self.maps)]
         arrays = {f"mode{m}": np.zeros((n, rank)) for m, n in enumerate(self.shape, start=1)}
         own_gram = np.zeros((rank, rank))
-        for part in _blocks(tensor):
+        for part in blocks(tensor):
             right = cells_of(part, self.maps, self.sizes) @ weights
             own = np.zeros((part.patients, rank))
             first = np.maximum(right / np.maximum(np.diagonal(gram), 1e-300), 0.0)
@@ -454,7 +350,7 @@ class GramStart:
         halved = self.halved(start)
         coin = halves_of(site, f"gram {self.seed}") if halved else np.zeros(tensor.patients, np.int64)
         at = 0
-        for part in _blocks(tensor):
+        for part in blocks(tensor):
             x = cells_of(part, self.maps, self.sizes) * scale
             side = coin[at + part.rows]
             at += part.patients
@@ -474,101 +370,6 @@ def searched(rank: int) -> int:
     [9, 18, 18, 30]
     """
     return int(max(min(np.ceil(1.8 * rank), 18), np.ceil(1.5 * rank)))
-
-
-def positive(symmetric: Array) -> Array:
-    """The nearest positive semidefinite matrix: negative eigenvalues become 0.
-
-    >>> positive(np.array([[1.0, 2.0], [2.0, 1.0]])).round(6).tolist()
-    [[1.5, 1.5], [1.5, 1.5]]
-    """
-    values, vectors = ordered.eigen(symmetric)
-    return ordered.product(vectors * np.maximum(values, 0.0), np.ascontiguousarray(vectors.T))
-
-
-def within(gram: Array, most: float) -> Array:
-    """A'A with no column above ``most``: a non-negative phenotype has no more energy than all records together, whatever an
-    estimate over cells says, whose loadings are free to cancel each other.
-
-    >>> within(np.array([[4.0, 2.0], [2.0, 9.0]]), 4.0).round(6).tolist()
-    [[4.0, 1.333333], [1.333333, 4.0]]
-    """
-    d = np.sqrt(np.minimum(most / np.maximum(np.diagonal(gram), 1e-300), 1.0))
-    return gram * d[:, None] * d
-
-
-def roots(gram: Array) -> tuple[Array, Array]:
-    """G^(-1/2) and G^(1/2) of a positive matrix, eigenvalues raised to a fiftieth of their mean at least: where phenotypes
-    hardly differ, or one is nearly nobody's, an estimate of G says little, and its inverse root would blow up the sums.
-
-    >>> [x.round(6).tolist() for x in roots(np.diag([4.0, 9.0]))]
-    [[[0.5, 0.0], [0.0, 0.333333]], [[2.0, 0.0], [0.0, 3.0]]]
-    """
-    values, vectors = ordered.eigen(0.5 * (gram + gram.T))
-    mean = ordered.inner(values, np.ones(len(values))) / len(values)
-    size = np.sqrt(np.maximum(values, max(mean / 50.0, 1e-300)))
-    back = np.ascontiguousarray(vectors.T)
-    return ordered.product(vectors / size, back), ordered.product(vectors * size, back)
-
-
-def solve_rounded(gram: Array, right: Array, noise: float, sweeps: int, first: Array | None = None) -> Array:
-    """Non-negative least squares from rounded sums: what is no more than the rounding (1.5 standard deviations) is 0.
-
-    ``noise`` is the standard deviation of an entry of ``right`` times G^(-1/2).
-    """
-    diagonal = np.diagonal(gram)
-    if first is None:
-        first = np.maximum(right / np.where(diagonal > 0, diagonal, 1.0), 0.0)
-    out = ordered.hals(first, gram, right, sweeps)
-    floor = 1.5 * noise / np.sqrt(np.where(diagonal > 0, diagonal, np.inf))
-    return np.where(out > floor, out, 0.0)
-
-
-def reduced(lifted: Sequence[Array], patients: Array, chosen: Sequence[Array]) -> Array:
-    """(R, R) A'A of the loadings on ``chosen`` that explain the lifted model best."""
-    inner, own = np.ones((len(patients), chosen[0].shape[1])), np.ones((chosen[0].shape[1],) * 2)
-    for b, c in zip(lifted, chosen):
-        inner, own = inner * ordered.transposed_product(b, c), own * ordered.transposed_product(c, c)
-    turn = ordered.solve(own, inner)
-    return ordered.product(ordered.transposed_product(turn, patients), turn)
-
-
-def _energy(factors: Sequence[Array], patients: Array) -> float:
-    out = patients
-    for f in factors:
-        out = out * ordered.transposed_product(f, f)
-    return max(ordered.inner(out, np.ones_like(out)), 1e-300)
-
-
-def _row_energies(
-    tensor: SparseTensor, hashed: Sequence[NDArray[np.int64]], sizes: Sequence[int], mode: int, codes: int
-) -> Array:
-    """(codes,) sum over patients and the other modes' buckets of squared counts."""
-    others = np.zeros(tensor.nnz, np.int64)
-    for m, (h, p, c) in enumerate(zip(hashed, sizes, tensor.codes)):
-        if m != mode:
-            others = others * int(p) + h[c]
-    k = int(np.prod([p for m, p in enumerate(sizes) if m != mode], dtype=np.int64))
-    row = np.repeat(np.arange(len(tensor.rows)), np.diff(tensor.indptr))
-    code = tensor.codes[mode].astype(np.int64)
-    place, back = np.unique((row * codes + code) * k + others, return_inverse=True)
-    sums = np.bincount(back, tensor.values, len(place))
-    return np.asarray(np.bincount((place // k) % codes, np.square(sums), codes), np.float64)
-
-
-def _full(upper: Array, diagonal: Array, d: Array) -> Array:
-    """The symmetric Gram from scaled entries above the diagonal and the diagonal itself."""
-    out = np.zeros((len(d), len(d)))
-    out[np.triu_indices(len(d), 1)] = upper
-    out = (out + out.T) * d[:, None] * d[None, :]
-    out[np.diag_indices_from(out)] = np.maximum(diagonal, 0.0)
-    return out
-
-
-def _blocks(tensor: SparseTensor) -> list[SparseTensor]:
-    if tensor.patients <= BLOCK:
-        return [tensor]
-    return [tensor.take(np.arange(a, min(a + BLOCK, tensor.patients))) for a in range(0, tensor.patients, BLOCK)]
 
 
 def _error(tensor: SparseTensor, factors: Sequence[Array]) -> float:

@@ -16,8 +16,9 @@ from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Pri, Setting
 from polyclinic.federation.sums import facts_of, kind_of
 from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams
-from polyclinic.phenotypes.gramstart import STARTS, GramStart, StartPublic
+from polyclinic.phenotypes.gramstart import STARTS, GramStart
 from polyclinic.phenotypes.start import start as random_start
+from polyclinic.phenotypes.startpublic import StartPublic
 from polyclinic.tensors.site import Site
 
 __all__ = ["Start", "Started", "StartedParams"]

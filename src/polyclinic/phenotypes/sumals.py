@@ -21,10 +21,11 @@ from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.deviance import LossParams, SumLikelihood
-from polyclinic.phenotypes.gramstart import StartPublic, roots, solve_rounded, within
 from polyclinic.phenotypes.losses import Climb
+from polyclinic.phenotypes.rounded import roots, solve_rounded, within
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import WEAK, Started, StartedParams
+from polyclinic.phenotypes.startpublic import StartPublic
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.ordered import power

@@ -24,10 +24,10 @@ from polyclinic.federation import packing
 from polyclinic.federation.keywords import TRIPTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
-from polyclinic.phenotypes.gramstart import StartPublic
 from polyclinic.phenotypes.local_pass import local_pass
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
+from polyclinic.phenotypes.startpublic import StartPublic
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.site import Site

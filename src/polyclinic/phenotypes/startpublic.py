@@ -1,0 +1,74 @@
+"""What everybody knows of a start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["StartPublic"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StartPublic:
+    """What everybody knows of the start.
+
+    Parameters
+    ----------
+    kind
+        How the fit starts in the end: from the Gram, at random, or from a given model.
+    stage
+        The coming sum; ``"over"`` once the method's own sums begin.
+    reason
+        Why not the Gram, where it was asked for.
+    diagonal
+        (K,) summed squares of the cells.
+    coarse
+        Phenotypes over cells, per mode (buckets, Q).
+    lifted
+        Phenotypes over codes, per mode (codes, Q), and ``patients`` (Q, Q) A'A for them.
+    proposed
+        The rank at which the two halves agree; 0: none, or not asked.
+    patients_summed
+        Patients of all sites.
+    sites
+        Their names, for the dither of packed sums.
+    unit
+        Public unit of squared counts.
+    rows
+        (sum of codes,) energy of every code, the other modes hashed: it bounds what a sum can be.
+    explained
+        Energy that the model so far explains.
+    wider
+        How often the coming sum was repeated because a part of it lay outside its window.
+    shown
+        Contributions are seen one by one outside their sites (plain sums between hosts).
+    apart
+        The sites are hosts of their own: each one's door refuses a Gram of few patients that would be seen by itself.
+    spare
+        A coarse model of more phenotypes (and its A'A, and what it explains), for a search where the structure turns out weak.
+    """
+
+    kind: Literal["gram", "random", "model"]
+    stage: Literal["energies", "cells", "lift", "audition", "over"] = "over"
+    reason: str = ""
+    diagonal: Array | None = None
+    coarse: tuple[Array, ...] = ()
+    lifted: tuple[Array, ...] = ()
+    patients: Array | None = None
+    proposed: int = 0
+    patients_summed: float = 0.0
+    shown: bool = False
+    apart: bool = False
+    sites: tuple[str, ...] = ()
+    unit: float = 1.0
+    rows: Array | None = None
+    explained: float = 0.0
+    wider: int = 0
+    spare: tuple[Array, ...] = ()
+    spare_patients: Array | None = None
+    spare_explained: float = 0.0
