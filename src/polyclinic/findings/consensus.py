@@ -27,6 +27,24 @@ class Matched:
     columns: NDArray[np.int64]  # (half fits, R) column of each that belongs to r; -1 where it has none
     alike: Array  # (halvings, R) cosine of the two halves' columns
 
+    def half(self, number: int) -> Any:
+        """A half's own model of the published phenotypes: its column of each; one that it lacks has one of its other columns.
+
+        Patients of the other half are judged by it: nothing in it has seen them, as long as the half has columns enough.
+        """
+        own, mine = self.halves[number], np.array(self.columns[number])
+        wide = np.asarray(own.factors[0]).shape[1]
+        rest = [c for c in np.argsort(-_weights(own), kind="stable") if c not in mine]
+        lacking = np.flatnonzero(mine < 0)
+        mine[lacking[: len(rest)]] = rest[: len(lacking)]
+        pairs = zip(own.factors, self.public.factors)
+        # a half with too few columns takes the consensus' for the rest
+        factors = tuple(np.where(mine >= 0, np.asarray(f)[:, np.clip(mine, 0, wide - 1)], c) for f, c in pairs)
+        energy = (
+            None if own.energy is None else np.where(mine >= 0, np.asarray(own.energy)[np.clip(mine, 0, wide - 1)], 0.0)
+        )
+        return replace(own, factors=factors, energy=energy)
+
 
 def matched(publics: Sequence[Any], private: bool) -> Matched:
     """Match the two halves of every halving to each other, and their pairs to the fit on everybody (with privacy: the first half).

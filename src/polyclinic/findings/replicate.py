@@ -211,7 +211,7 @@ def replicate(
     """
     if control and method.params.privacy is not None:
         raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
-    rungs = Rungs(method.with_params(), key, folds, spare=merge and may_join(method))
+    rungs = Rungs(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
     fits, private = rungs.chosen(outcome.public), method.params.privacy is not None
     same = {k: v for k, v in options.items() if k == "doors"}
@@ -233,7 +233,7 @@ def replicate(
     table = (
         verdict(found, acts, publics, model.order_, len(sites)) if acts else untested(found, model.order_, len(sites))
     )
-    halves = tuple(raw_placer(rungs.method, p, outcome.setting) for p in found.halves[:2])
+    halves = tuple(raw_placer(rungs.method, found.half(i), outcome.setting) for i in range(min(len(found.halves), 2)))
     torn = None
     if control:
         quiet = {k: v for k, v in options.items() if k == "device"}

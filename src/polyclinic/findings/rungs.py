@@ -12,24 +12,17 @@ from polyclinic.federation.compose import Ladder, half_method
 __all__ = ["KEY", "Rungs"]
 
 KEY: Final = "polyclinic"
-SPARE: Final = 1.2  # phenotypes of a half's fit, for each that is asked for
 
 
 class Rungs(Ladder):
     """A method on everybody and, for each halving, on two halves, in lock-step; several starts each where it has them.
-
-    Parameters
-    ----------
-    spare
-        Halves have 1.2 phenotypes for each that is asked for, because two fits that rest in different optima each lack what the
-        other has (DE-SynPUF, rank 10: 6 to 7 come back, with 12 in a half 7 to 8); for methods whose split columns are joined.
 
     Every half has its own seed, so its own hash of the codes and its own random numbers: a shared one fakes agreement. A half starts
     from its own Gram where it has the patients for one (16 a cell), else at random; its sums then travel packed, too.
     Under privacy there is no fit on everybody: the halves alone cost the epsilon of one fit.
     """
 
-    def __init__(self, method: Any, key: str = KEY, folds: int = 1, *, spare: bool = False) -> None:
+    def __init__(self, method: Any, key: str = KEY, folds: int = 1) -> None:
         if getattr(method, "with_params", None) is None or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
         self.method, self.key, self.folds = method, key, folds
@@ -38,12 +31,9 @@ class Rungs(Ladder):
             raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
         starts = getattr(method.params, "n_starts", 1)
         one = method.with_params(n_starts=1) if starts > 1 else method
-        halves = one
-        if spare and isinstance(method.params.rank, int) and not private:
-            halves = one.with_params(rank=int(np.ceil(SPARE * method.params.rank)))
         groups: list[list[Any]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
         for f in range(folds):
-            groups += [[half_method(_moved(halves, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
+            groups += [[half_method(_moved(one, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
         self.groups = groups
         super().__init__([m for g in groups for m in g], disjoint=private, name=method.name)
 

@@ -76,11 +76,10 @@ class Whole(Then):
             method, plan = shared_out(method, plan)
         self.method: Any = method
         self.plan, self.folds = plan, folds
-        spare = may_join(method)
-        self.rungs = Rungs(method, plan.key, folds, spare=spare)
+        self.rungs = Rungs(method, plan.key, folds)
         own = method.params.rank
         # every other rank is fitted and judged in the same run; none of them is published
-        self.others = [Rungs(method.with_params(rank=r), plan.key, folds, spare=spare) for r in plan.ranks if r != own]
+        self.others = [Rungs(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
         tests = 2 * folds * (1 + len(self.others))
         kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
         if self.asked is not None:  # one paid act; whether phenotypes hold together is not bought
@@ -143,10 +142,10 @@ class Whole(Then):
             empty = getattr(getattr(found.public, "plan", None), "rank", 1) == 0  # the fit says: too little data
             plan = replace(self.plan, what=()) if empty else self.plan
             return plan.acts(self._placer(found.public, setting)), []
-        halves = [raw_placer(self.method, p, setting) for p in found.halves[:2]]
+        halves = [raw_placer(self.method, p, setting) for p in _halves(found)]
         key, how = self.plan.key, self.method.params.aggregation
         groups = [
-            [raw_placer(m.method, p, setting) for p in (r.halves[:2] or (r.public,))] for m, r in zip(self.others, rest)
+            [raw_placer(m.method, p, setting) for p in (_halves(r) or (r.public,))] for m, r in zip(self.others, rest)
         ]
         acts = self.plan.acts(self._placer(found.public, setting), halves, groups)
         tests = links(found.halves, self.method, setting, key, how)
@@ -233,6 +232,11 @@ class Whole(Then):
         if name.startswith("__") or model is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(model, name)
+
+
+def _halves(found: Matched) -> list[Any]:
+    """The two models of the first halving, phenotype by phenotype as they are published."""
+    return [found.half(i) for i in range(min(len(found.halves), 2))]
 
 
 def shared_out(method: Any, plan: Plan) -> tuple[Any, Plan]:
