@@ -33,6 +33,7 @@ lint: setup
 	$(BIN)/ruff check src papers tests benchmarks examples
 	$(BIN)/ruff format --check src papers tests benchmarks examples
 	$(BIN)/mypy
+	$(BIN)/mypy examples tests papers/tests
 	$(BIN)/lint-imports --no-cache
 
 unit: setup

@@ -58,7 +58,7 @@ def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only) -> Non
 
 def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"rnak: .*did you mean 'rank'"):
-        pc.TRIP(rnak=3)
+        pc.TRIP(rnak=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="aggregation: unknown aggregation 'maskd'; did you mean 'masked'"):
         pc.TRIP(rank=3, aggregation="maskd")
     with pytest.raises(ConfigError, match="did you mean 'gram'") as e:
@@ -69,7 +69,7 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"study\.sead: unknown key; did you mean 'seed'"):
         Study.parse({"study": {"name": "x", "sead": 0}, "method": {"name": "trip"}})
     with pytest.raises(AttributeError, match="did you mean 'DPEM'"):
-        pc.DPME
+        pc.DPME  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="did you mean 'icu_network'"):
         pc.datasets.icu_netwrk
 

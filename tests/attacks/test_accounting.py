@@ -113,7 +113,7 @@ def test_card_and_worst_book_agree_for_features(adder, scaler, method):
         "standardizer": lambda: pc.Standardizer(radius=5.0, privacy=privacy, aggregation=adder),
         "pca": lambda: pc.FederatedPCA(n_components=1, radius=5.0, privacy=privacy, aggregation=adder),
     }
-    card = kinds[method]().fit(sites, doors=doors).privacy_
+    card = kinds[method]().fit(sites, doors=doors).privacy_  # type: ignore[attr-defined]
     assert card.epsilon == pytest.approx(spent(doors), rel=1e-9, abs=1e-9)
     assert card.guarantee == "formal"
 
@@ -166,7 +166,7 @@ def test_votes_cost_what_is_booked(asked, shares):
     (multiplier,) = calibrate(asked, 1e-6, shares=(0.14,))
     step = Step(0, "votes", {"votes": (9,)}, bound=1e6, sensitivity=1.0, multiplier=multiplier, grid=1.0)
     scale = noise_scale(step, 1 / shares)
-    grid = max(scale.grid, 2.0**-6)  # the curve is computed on a coarser grid than is used, which costs more
+    grid = max(scale.grid, 2.0**-6)  # type: ignore[type-var]  # the curve is computed on a coarser grid than is used, which costs more
     sd = float(np.sqrt(multiplier**2 + 4 * grid**2))
     true = exact_epsilon(sd / np.sqrt(shares) / grid, shares, round(1 / grid))
     booked = epsilon([_event(step)], 1e-6)

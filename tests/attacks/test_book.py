@@ -359,7 +359,7 @@ def test_a_damaged_book_without_a_readable_head_counts_as_spent(tmp_path):
 
 
 def _writes(path: Path, k: int, start, out) -> None:
-    os.fsync = lambda _: None
+    os.fsync = lambda _: None  # type: ignore[assignment]
     ledger = Ledger(path, site="north")
     _ = ledger.count
     start.wait()

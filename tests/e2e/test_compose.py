@@ -190,13 +190,13 @@ def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system():
         )
         assert "north running" in told
     finally:
-        for p in running:
-            p.terminate()
-        for p in running:
+        for process in running:
+            process.terminate()
+        for process in running:
             try:
-                p.wait(timeout=20)
+                process.wait(timeout=20)
             except subprocess.TimeoutExpired:
-                p.kill()
+                process.kill()
         _end_left(base)
         server.cleanup()
         shutil.rmtree(base, ignore_errors=True)

@@ -110,7 +110,7 @@ def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int,
     status = made.follow(ring)
     assert status["state"] == "finished", (status, made.events(ring))
     seconds = float(next(e["seconds"] for e in made.events(ring) if e["event"] == "finished"))
-    plan = by_name("subspace").plan(ring.roster(order.sites, 0))
+    plan = by_name("subspace").plan(ring.roster(order.sites, 0))  # type: ignore[attr-defined]
     sums = len(made.outcome(ring).releases)
     return sums * len(plan.edges) * 2 * (plan.slots + 3), seconds  # a study's start-up is in the seconds, too
 

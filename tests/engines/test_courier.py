@@ -108,7 +108,7 @@ def test_a_card_is_believed_only_from_the_pinned_identity(two):
 
 def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, tmp_path):
     said = []
-    box = Mailbox(
+    box = Mailbox(  # type: ignore[call-arg]
         "coordinator",
         *two["coordinator"],
         tmp_path / "in",
@@ -117,7 +117,7 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, t
         {"north": two["north"][0].public},
         lambda **e: said.append(e),
     )
-    other = Mailbox(
+    other = Mailbox(  # type: ignore[call-arg]
         "north",
         *two["north"],
         tmp_path / "north-in",
@@ -153,7 +153,7 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, t
 def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two, tmp_path):
     """However much of it had come, and however often it was looked at; a wrong one is named, and a right one heals it."""
     said = []
-    box = Mailbox(
+    box = Mailbox(  # type: ignore[call-arg]
         "coordinator",
         *two["coordinator"],
         tmp_path / "in",

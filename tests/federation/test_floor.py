@@ -67,7 +67,7 @@ def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site
     floored = Floor(METHODS[name](), minimum)
     outcome = run(floored, sites)
     kept = [brute(sites, m) >= minimum for m in (1, 2)]
-    alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])
+    alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])  # type: ignore[attr-defined]
     floored.publish(outcome)
     model = floored.model_
     assert all(np.array_equal(a, b) for a, b in zip(model.factors_, alone.factors_))

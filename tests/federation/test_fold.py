@@ -49,7 +49,7 @@ def test_secure_sums_refuse_fewer_than_three_sites(aggregation: str) -> None:
 
 def test_all_wrong_parameters_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as e:
-        pc.TRIP(rank=0, rounds="x", penalti=3)
+        pc.TRIP(rank=0, rounds="x", penalti=3)  # type: ignore[call-arg]
     text = str(e.value)
     assert "rank" in text and "rounds" in text and "penalti" in text and "penalty" in text
 
@@ -148,7 +148,7 @@ def test_methods_without_noise_refuse_to_be_private() -> None:
 class _Garbled(Plain):
     """A plain sum in which one site sends a contribution that nobody can read."""
 
-    def side(self, me, roster, step, mine):
+    def side(self, me, roster, step, mine):  # type: ignore[override]
         made = super().side(me, roster, step, mine)
         if me == "site1":
             made.message.body["weight"] = "heavy"

@@ -107,7 +107,7 @@ class Halves:
             if die:
                 raise Killed
 
-        os.fsync = fsync
+        os.fsync = fsync  # type: ignore[assignment]
         try:
             return act()
         finally:

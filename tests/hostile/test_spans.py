@@ -77,7 +77,7 @@ class Evil:
                 break
             waiting = [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in side.deadline()]
         if isinstance(side.result(), Total):
-            self.opened.setdefault(lead.number, set()).add(tuple(sorted(side.members)))
+            self.opened.setdefault(lead.number, set()).add(tuple(sorted(side.members)))  # type: ignore[attr-defined]
             if not step.noise_sd:
                 self.exact.add(lead.number)
 

@@ -41,7 +41,7 @@ def test_columns_in_another_order_are_put_in_one_order_in_fit_and_predict() -> N
         expected = [s.matrix() for s in model.fit(sites).transform(sites)]
         np.testing.assert_allclose([s.matrix() for s in model.fit(turned).transform(turned)], expected, atol=1e-9)
     other = [*turned[:3], pc.Site("s3", features=sites[3].matrix(), columns=["x", "y", "w"])]
-    for model in (pc.GaussianMixture(n_components=3), pc.Standardizer(), pc.FederatedPCA()):
+    for model in (pc.GaussianMixture(n_components=3), pc.Standardizer(), pc.FederatedPCA()):  # type: ignore[assignment]
         with pytest.raises(ProtocolMismatch, match="'s3' lacks 'z'; has besides 'w'"):
             model.fit(other)
 
@@ -240,7 +240,7 @@ def test_too_few_patients_behind_exact_sums_are_refused():
 
 def test_all_wrong_parameters_are_named_at_once():
     with pytest.raises(ConfigError) as e:
-        pc.GaussianMixture(n_components=0, covariance_type="round", colour=1)
+        pc.GaussianMixture(n_components=0, covariance_type="round", colour=1)  # type: ignore[call-arg]
     assert len(e.value.faults) == 3
     with pytest.raises(ConfigError, match="means_init"):
         pc.GaussianMixture(n_components=2, weights_init=[0.5, 0.5])

@@ -25,7 +25,7 @@ def planted(seed: int, n: int = 360, d: int = 4, gone: float = 0.25, apart: floa
     z = rng.integers(0, 3, n)
     x = np.einsum("ipq,iq->ip", shapes[z], rng.normal(size=(n, d))) + centres[z]
     holes = np.where(rng.random(x.shape) < gone, np.nan, x)
-    return x, holes, z
+    return x, holes, z  # type: ignore[return-value]
 
 
 def split(x: Array, sites: int = 3) -> list[pc.Site]:
@@ -139,7 +139,7 @@ def test_a_model_places_patients_with_gaps(tmp_path) -> None:
     m = pc.GaussianMixture(n_components=3, n_starts=3).fit(split(holes))
     assert np.allclose(m.predict_proba(holes).sum(1), 1) and np.isfinite(m.score(holes))
     back = pc.load(m.save(tmp_path / "m.groups"))
-    assert np.allclose(back.transform(holes), m.predict_proba(holes))
+    assert np.allclose(back.transform(holes), m.predict_proba(holes))  # type: ignore[call-overload]
     nothing = np.full((1, 4), np.nan)
     assert np.allclose(m.predict_proba(nothing)[0], m.weights_)
 

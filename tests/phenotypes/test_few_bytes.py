@@ -30,7 +30,7 @@ def test_what_comes_down_is_the_opened_total() -> None:
         before, up = fold.traffic.bytes_down, fold.traffic.bytes_up
         keys = not fold.number  # with the first sum keys are agreed on and shares relayed
         fold.advance()
-        down, up = (fold.traffic.bytes_down - before) / len(SITES), (fold.traffic.bytes_up - up) / len(SITES)
+        down, up = (fold.traffic.bytes_down - before) / len(SITES), (fold.traffic.bytes_up - up) / len(SITES)  # type: ignore[assignment]
         assert 8 * step.size < down and down <= (2 * up if keys else 8 * step.size + 900)
     assert fold.traffic.bytes_down <= 2 * fold.traffic.bytes_up
 

@@ -14,6 +14,7 @@ import polyclinic as pc
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.sums import by_name
 from polyclinic.phenotypes.localtf import DistributedSGD
+from polyclinic.privacy.card import Card
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.vocabulary import paid_vocabulary
 from polyclinic.similarity.consensus import ConsensusUnPSL
@@ -61,7 +62,7 @@ def matrices() -> list[pc.Site]:
     return [pc.Site(n, features=rng.normal(size=(60, 3)), labels=np.arange(60) % 2) for n in names]
 
 
-def agree(card: pc.Card, doors: dict[str, Door]) -> None:
+def agree(card: Card, doors: dict[str, Door]) -> None:
     """The card's epsilon is that of the worst book; none where a line of the book has no bound."""
     books = [d.ledger.charges() for d in doors.values()]
     if card.epsilon is None:
@@ -78,12 +79,12 @@ def agree(card: pc.Card, doors: dict[str, Door]) -> None:
         assert all(c.paid and c.formal and c.adjacency == "patient" for b in books for c in b)
 
 
-def ran(card: pc.Card, doors: dict[str, Door]) -> None:
+def ran(card: Card, doors: dict[str, Door]) -> None:
     books = [d.ledger.charges() for d in doors.values()]
     assert card.aggregation == ", ".join(sorted({c.by.name for b in books for c in b}))
 
 
-def fitted(model: Any, sites: list[pc.Site], doors: dict[str, Door]) -> pc.Card:
+def fitted(model: Any, sites: list[pc.Site], doors: dict[str, Door]) -> Card:
     return model.fit(sites, doors=doors).privacy_
 
 
@@ -135,7 +136,7 @@ def test_features(name, adder):
 # ---- who saw what
 
 
-def heard(model: Any, sites: list[pc.Site], adder: str) -> tuple[set[tuple[str, str]], pc.Card]:
+def heard(model: Any, sites: list[pc.Site], adder: str) -> tuple[set[tuple[str, str]], Card]:
     """Who received which kind of message from a site; and the card."""
     got: set[tuple[str, str]] = set()
 
@@ -174,7 +175,7 @@ def test_who_saw_what_is_what_a_tap_heard(name, adder):
     assert exact == (not all(c.paid for c in card_lines(card, sites, kind, given | more, adder)))
 
 
-def card_lines(card: pc.Card, sites: list[pc.Site], kind: Any, given: dict[str, Any], adder: str) -> tuple[Any, ...]:
+def card_lines(card: Card, sites: list[pc.Site], kind: Any, given: dict[str, Any], adder: str) -> tuple[Any, ...]:
     del card
     doors = {s.name: Door(s.name) for s in sites}
     Fold(kind(**given), sites, adder=by_name(adder), doors=doors).run()

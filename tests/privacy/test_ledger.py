@@ -82,7 +82,7 @@ def sample(tmp_path_factory) -> tuple[Path, bytes]:
     ledger = Ledger(tmp_path_factory.mktemp("sample") / "ledger.jsonl", site="north")
     for n in range(4):
         ledger.charge(charge(n))
-    return ledger.path, ledger.path.read_bytes()
+    return ledger.path, ledger.path.read_bytes()  # type: ignore[return-value]
 
 
 @settings(max_examples=150, deadline=None)

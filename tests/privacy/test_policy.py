@@ -54,4 +54,4 @@ def test_a_site_with_a_limit_takes_no_part_without_a_patient_level_bound(privacy
 
 def test_unknown_rules_are_refused():
     with pytest.raises(ValidationError):
-        Policy(max_epsilon=3)
+        Policy(max_epsilon=3)  # type: ignore[call-arg]

@@ -67,7 +67,7 @@ def test_the_exported_model_file_says_that_it_is_censored_and_places_nobody_by_m
     spoilt = replace(holes, origin=replace(holes.origin, further={"kept": [[0.5, 1.0]] * 8}))
     with pytest.raises(pc.errors.DataError, match="50% of its squared weight"):
         spoilt.transform(site)
-    assert spoilt.transform(site, allow_censored=True).shape == (site.patients, 8)
+    assert spoilt.transform(site, allow_censored=True).shape == (site.patients, 8)  # type: ignore[call-arg]
 
 
 def test_a_phenotype_without_a_name_says_why_and_the_top_of_the_page_what_would_help(

@@ -16,7 +16,7 @@ from polyclinic.federation.fold import Progress
 
 
 @pytest.fixture(scope="module")
-def model() -> pc.TRIP:
+def model() -> pc.LocalTF:
     sites = pc.datasets.planted_counts(120, 12, 15, phenotypes=3, codes=(4, 5), sites=3, seed=0)
     return pc.LocalTF(rank=3, rounds=4, seed=0).fit(sites)
 

@@ -63,7 +63,8 @@ def test_rules_by_hand() -> None:
     step = Step(1, "s", {"S": (1,)}, bound=1e6)
     parts = {f"s{i}": Contribution({"S": np.array([float(x)])}) for i, x in enumerate([1, 2, 3, 4, 100])}
     got = {
-        r: by_name(r, malicious=1).add(step, parts)[0]["S"][0] / 5 for r in ("median", "trimmed", "krum", "multikrum")
+        r: by_name(r, malicious=1).add(step, parts)[0]["S"][0] / 5  # type: ignore[attr-defined]
+        for r in ("median", "trimmed", "krum", "multikrum")  # type: ignore[attr-defined]
     }  # type: ignore[attr-defined]
     assert got == {"median": 3.0, "trimmed": 3.0, "krum": 2.0, "multikrum": 2.5}
     assert by_name("geometric").add(step, parts)[0]["S"][0] / 5 == pytest.approx(3.0, abs=1e-3)  # type: ignore[attr-defined]
