@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from polyclinic.findings.regression import Climbs, Part, profile
+from polyclinic.findings.regression import Climbs, Cut, profile
 from polyclinic.findings.statistics import adjusted, chi_square
 
 RUNS = 500
@@ -18,7 +18,7 @@ def climb(xs: list[np.ndarray], ys: list[np.ndarray]) -> Climbs:
     c = Climbs.at([np.zeros(width)])
     while c.active:
         parts = [profile(x, y, c.trial(0), own=True) for x, y in zip(xs, ys)]
-        total = Part(
+        total = Cut(
             sum(p.height for p in parts),
             np.sum([p.score for p in parts], axis=0),
             np.sum([p.information for p in parts], axis=0),

@@ -14,7 +14,7 @@ from polyclinic.engines.acts import folds_of, plan_of
 from polyclinic.engines.registry import make
 from polyclinic.errors import ConfigError
 from polyclinic.federation.battery import example_sites
-from polyclinic.findings.evaluate import Plan
+from polyclinic.findings.evaluate import ActPlan
 from polyclinic.findings.whole import Whole
 from polyclinic.run import RunFolder
 from polyclinic.simulation import run_study
@@ -43,7 +43,7 @@ def test_a_simulated_study_ends_with_its_findings(tmp_path: Path) -> None:
 
 def test_phenotypes_of_the_findings_are_those_of_the_model() -> None:
     sites = example_sites(patients=120)
-    m = Whole(pc.SumALS(rank=3, rounds=6), Plan(("carriers",)), 1)
+    m = Whole(pc.SumALS(rank=3, rounds=6), ActPlan(("carriers",)), 1)
     from polyclinic.federation.fold import run
 
     m.publish(run(m, sites))
@@ -56,7 +56,7 @@ def test_phenotypes_of_the_findings_are_those_of_the_model() -> None:
 
 @pytest.mark.protocol
 def test_a_whole_study_passes_the_battery() -> None:
-    plan = Plan(("carriers", "completion"))
+    plan = ActPlan(("carriers", "completion"))
     pc.check_protocol(Whole(pc.SumALS(rank=2, rounds=3), plan, 1), example_sites(patients=60))
 
 

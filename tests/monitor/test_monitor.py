@@ -26,9 +26,9 @@ from polyclinic.errors import ConfigError
 from polyclinic.monitor.metrics import exposition
 from polyclinic.monitor.notice import Notices
 from polyclinic.monitor.process import begin, finish
-from polyclinic.monitor.serve import Board, server
+from polyclinic.monitor.serve import StatusBoard, server
 from polyclinic.monitor.snapshot import Budget, Snapshot, StudyState, _study, site_snapshot
-from polyclinic.monitor.watch import Watch
+from polyclinic.monitor.watch import StudyWatch
 from polyclinic.privacy.accountant import Gaussian
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.owner import ledger_of
@@ -88,7 +88,7 @@ def _get(url: str) -> tuple[int, str]:
 def serving():
     made = []
 
-    def start(board: Board) -> str:
+    def start(board: StatusBoard) -> str:
         s = server(board, f"127.0.0.1:{free_port()}")
         threading.Thread(target=s.serve_forever, daemon=True).start()
         made.append(s)
@@ -109,8 +109,8 @@ def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving):
             time.sleep(5)
         return replace(state["now"], at=time.time())
 
-    board = Board(1.0)
-    watch = Watch(look, 1.0, show=board.show)
+    board = StatusBoard(1.0)
+    watch = StudyWatch(look, 1.0, show=board.show)
     base = serving(board)
     assert _get(base + "/health")[0] == 503  # not looked at yet
     watch.once()
@@ -134,18 +134,18 @@ def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving):
 
 
 def test_a_look_that_is_old_or_fails_is_not_health():
-    board = Board(1.0)
-    Watch(lambda: replace(GOOD, at=time.time() - 120), 1.0, show=board.show).once()
+    board = StatusBoard(1.0)
+    StudyWatch(lambda: replace(GOOD, at=time.time() - 120), 1.0, show=board.show).once()
     code, body = board.health()
     assert code == 503
     assert "the last look was" in body["faults"][0]
-    Watch(lambda: replace(GOOD, at=time.time()), 1.0, show=board.show).once()
+    StudyWatch(lambda: replace(GOOD, at=time.time()), 1.0, show=board.show).once()
     assert board.health()[0] == 200
 
     def broken() -> Snapshot:
         raise OSError(28, "No space left on device")
 
-    Watch(broken, 1.0, show=board.show).once()
+    StudyWatch(broken, 1.0, show=board.show).once()
     assert board.health()[0] == 503
     assert "No space left" in board.health()[1]["faults"][0]
     assert b"polyclinic_study_round" in board.metrics()  # the last figures stay, with the time of their look

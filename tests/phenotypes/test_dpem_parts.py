@@ -75,9 +75,9 @@ def test_a_plan_needs_no_data_and_without_a_planning_size_is_fixed() -> None:
 
 def test_the_memory_is_the_discounted_mean_of_the_releases_and_knows_its_noise() -> None:
     from polyclinic.phenotypes.dpem import MEMORY, DPEMPublic, _remembered
-    from polyclinic.phenotypes.plan import Plan
+    from polyclinic.phenotypes.plan import ReleasePlan
 
-    public = DPEMPublic("statistics", 1, Plan(1, 3), (), (), np.ones(1))
+    public = DPEMPublic("statistics", 1, ReleasePlan(1, 3), (), (), np.ones(1))
     rng = np.random.default_rng(0)
     sds, truth = (3.0, 2.0, 1.0), np.arange(4000.0)[:, None]
     releases = [truth + sd * rng.standard_normal(truth.shape) for sd in sds]

@@ -41,11 +41,11 @@ def test_mttkrp_of_every_mode(draw_tensor, shape, nnz, fractions, rank, precisio
     tensor = draw_tensor(nnz + rank, shape, nnz, fractions)
     rng = np.random.default_rng(rank)
     factors = [rng.random((d, rank)) for d in shape]
-    work = cuda.Card(cuda.DeviceTensor(tensor), rank, precision)
+    work = cuda.GraphicsCard(cuda.DeviceTensor(tensor), rank, precision)
     there = [work.put(f) for f in factors]
     for mode in range(len(shape)):
         found = work.mttkrp(there, mode).copy()
-        again = cuda.Card(cuda.DeviceTensor(tensor), rank, precision).mttkrp(there, mode)
+        again = cuda.GraphicsCard(cuda.DeviceTensor(tensor), rank, precision).mttkrp(there, mode)
         assert (found == again).all()  # the same bits
         assert not found[:, rank:].any()
         expected = oracle.mttkrp(tensor.coords, tensor.values, shape, factors, mode)
@@ -62,7 +62,7 @@ def test_grams_and_least_squares(draw_tensor, rows, rank, precision):
     gram = other.T @ other
     if rank > 5:
         gram[3] = gram[:, 3] = 0.0  # a dead column stays as it is
-    work = cuda.Card(cuda.DeviceTensor(draw_tensor(1, (4, 3, rows), 9)), rank, precision)
+    work = cuda.GraphicsCard(cuda.DeviceTensor(draw_tensor(1, (4, 3, rows), 9)), rank, precision)
     tolerance = TOLERANCE[precision]
     np.testing.assert_allclose(work.gram(work.put(a)), a.T @ a, rtol=tolerance)
     scale = rng.random(rank) + 0.5
@@ -107,7 +107,7 @@ def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(draw_tens
             errors.append(swept.sse)
         return errors
 
-    work = cuda.Card(cuda.DeviceTensor(tensor), 10, precision)
+    work = cuda.GraphicsCard(cuda.DeviceTensor(tensor), 10, precision)
     first, second = ([work.put(f) for f in start] for _ in range(2))
     errors = run(work, first)
     assert errors == run(work, second)

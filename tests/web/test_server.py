@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.web.server import create_app
-from polyclinic.web.watch import Watch
+from polyclinic.web.watch import PageWatch
 
 LOCAL = "http://127.0.0.1:8765"
 DECIDE = {"X-Polyclinic": "decide"}
@@ -175,4 +175,4 @@ def test_study_between_hosts_says_itself_how_it_stands(tmp_path, said, shown):
     """The coordinator's run folder has a status of its own; the page does not guess from the age of files."""
     (tmp_path / "study.json").write_text(json.dumps({"study": {"study": {"name": "icu"}}, "sites": ["north"]}))
     (tmp_path / "status.json").write_text(json.dumps({"state": said}))
-    assert Watch(tmp_path).brief()["state"] == shown
+    assert PageWatch(tmp_path).brief()["state"] == shown

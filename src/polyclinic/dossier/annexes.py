@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from polyclinic.dossier.protocol import categories, cohort, privacy, recipients, retention
 from polyclinic.dossier.sources import Sources
-from polyclinic.dossier.value import Line, Part, Rows
+from polyclinic.dossier.value import DossierLine, DossierPart, Rows
 
 __all__ = ["expert", "impact", "record"]
 
@@ -27,49 +27,49 @@ MEASURES: Final = (
 )
 
 
-def record(s: Sources) -> Part:
+def record(s: Sources) -> DossierPart:
     """Art. 30(1) of the GDPR, item by item."""
     h = s.by_hand
     purpose = str(s.study["study"].get("description", ""))
-    return Part(
+    return DossierPart(
         "art30",
         "Record of processing activities (Art. 30 GDPR)",
         (
-            Line("controller", "Controller", (h.controller,), by_hand=True),
-            Line("representative", "Representative, joint controllers", (h.representative,), by_hand=True),
-            Line("officer", "Data protection officer", (h.officer,), by_hand=True),
-            Line("purposes", "Purposes", (f"Research: {purpose}" if purpose else "",)),
-            Line("legal_basis", "Legal basis", (h.legal_basis,), by_hand=True),
-            Line("subjects", "Categories of data subjects", ("Patients of the hospital.", *cohort(s))),
-            Line("data", "Categories of personal data", categories(s)),
-            Line("recipients", "Categories of recipients", recipients(s)),
-            Line("transfers", "Transfers to third countries", (h.transfers,), by_hand=True),
-            Line("erasure", "Time limits for erasure", retention(s)),
-            Line("security", "Technical measures", _measures(s)),
-            Line("organisation", "Organisational measures", (h.organisation,), by_hand=True),
+            DossierLine("controller", "Controller", (h.controller,), by_hand=True),
+            DossierLine("representative", "Representative, joint controllers", (h.representative,), by_hand=True),
+            DossierLine("officer", "Data protection officer", (h.officer,), by_hand=True),
+            DossierLine("purposes", "Purposes", (f"Research: {purpose}" if purpose else "",)),
+            DossierLine("legal_basis", "Legal basis", (h.legal_basis,), by_hand=True),
+            DossierLine("subjects", "Categories of data subjects", ("Patients of the hospital.", *cohort(s))),
+            DossierLine("data", "Categories of personal data", categories(s)),
+            DossierLine("recipients", "Categories of recipients", recipients(s)),
+            DossierLine("transfers", "Transfers to third countries", (h.transfers,), by_hand=True),
+            DossierLine("erasure", "Time limits for erasure", retention(s)),
+            DossierLine("security", "Technical measures", _measures(s)),
+            DossierLine("organisation", "Organisational measures", (h.organisation,), by_hand=True),
         ),
     )
 
 
-def impact(s: Sources) -> Part:
+def impact(s: Sources) -> DossierPart:
     """Art. 35(7): what is done, why, which risks, which measures, what remains."""
     h = s.by_hand
-    return Part(
+    return DossierPart(
         "dpia",
         "Annex to the impact assessment (Art. 35 GDPR)",
         (
-            Line("description", "Systematic description", _description(s)),
-            Line("necessity", "Necessity and proportionality", (h.necessity,), by_hand=True),
-            Line("risks", "Risks for patients", _risks(s)),
-            Line("measures", "Measures", (*_measures(s), *privacy(s)[:1])),
-            Line("remains", "What remains", _remains(s)),
-            Line("views", "Views of patients, of the officer, of the board", (h.views,), by_hand=True),
+            DossierLine("description", "Systematic description", _description(s)),
+            DossierLine("necessity", "Necessity and proportionality", (h.necessity,), by_hand=True),
+            DossierLine("risks", "Risks for patients", _risks(s)),
+            DossierLine("measures", "Measures", (*_measures(s), *privacy(s)[:1])),
+            DossierLine("remains", "What remains", _remains(s)),
+            DossierLine("views", "Views of patients, of the officer, of the board", (h.views,), by_hand=True),
         ),
         note="Parts that software can write. It is not a legal assessment and does not conclude that data are anonymous.",
     )
 
 
-def expert(s: Sources) -> Part:
+def expert(s: Sources) -> DossierPart:
     """What an expert needs who is to determine the risk of identification."""
     audit = s.json("audit.json")
     cell = s.policy.min_cell if s.policy is not None else int(s.json("presence.json").get("minimum", 11))
@@ -83,14 +83,14 @@ def expert(s: Sources) -> Part:
                 "audit_figures", "Audit: made-up patients through the real method and door", ("figure", "value"), rows
             ),
         )
-    return Part(
+    return DossierPart(
         "expert",
         "Annex to an expert determination (45 CFR 164.514(b)(1))",
         (
-            Line("released", "What is released", _released(s)),
-            Line("attacks", "Attacks that are known", _attacks(s)),
-            Line("audit", "Attack results of this study", _audit(audit)),
-            Line(
+            DossierLine("released", "What is released", _released(s)),
+            DossierLine("attacks", "Attacks that are known", _attacks(s)),
+            DossierLine("audit", "Attack results of this study", _audit(audit)),
+            DossierLine(
                 "cell",
                 "Smallest displayed cell",
                 (
@@ -100,8 +100,8 @@ def expert(s: Sources) -> Part:
                     ),
                 ),
             ),
-            Line("expert", "Expert and method of the determination", (h := s.by_hand.expert,), by_hand=not h),
-            Line("determination", "Determination", ("",), by_hand=True),
+            DossierLine("expert", "Expert and method of the determination", (h := s.by_hand.expert,), by_hand=not h),
+            DossierLine("determination", "Determination", ("",), by_hand=True),
         ),
         tables,
         note="The determination itself is the expert's.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from polyclinic.dossier.sources import Sources
-from polyclinic.dossier.value import Line, Part
+from polyclinic.dossier.value import DossierLine, DossierPart
 from polyclinic.federation.order import COORDINATOR
 from polyclinic.privacy.card import ADJACENCY
 from polyclinic.privacy.review import list_ahead
@@ -21,22 +21,22 @@ WINDOW: Final = {
 }
 
 
-def protocol(s: Sources) -> Part:
+def protocol(s: Sources) -> DossierPart:
     """The first chapter."""
     told = s.study["study"]
-    return Part(
+    return DossierPart(
         "protocol",
         "Study protocol",
         (
-            Line("question", "Question", (str(told.get("description", "")),)),
-            Line("cohort", "Cohort", cohort(s)),
-            Line("data", "Categories of data", categories(s)),
-            Line("method", "Method", _method(s)),
-            Line("leaves", "What leaves a hospital", _leaves(s)),
-            Line("recipients", "Recipients, and what each of them sees", recipients(s)),
-            Line("retention", "How long what is kept", retention(s)),
-            Line("privacy", "Privacy", privacy(s)),
-            Line("rules", "The owner's rules", _rules(s)),
+            DossierLine("question", "Question", (str(told.get("description", "")),)),
+            DossierLine("cohort", "Cohort", cohort(s)),
+            DossierLine("data", "Categories of data", categories(s)),
+            DossierLine("method", "Method", _method(s)),
+            DossierLine("leaves", "What leaves a hospital", _leaves(s)),
+            DossierLine("recipients", "Recipients, and what each of them sees", recipients(s)),
+            DossierLine("retention", "How long what is kept", retention(s)),
+            DossierLine("privacy", "Privacy", privacy(s)),
+            DossierLine("rules", "The owner's rules", _rules(s)),
         ),
     )
 

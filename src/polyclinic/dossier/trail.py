@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polyclinic.dossier.sources import Book, Sources
-from polyclinic.dossier.value import Line, Part, Rows
+from polyclinic.dossier.value import DossierLine, DossierPart, Rows
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.lines import (
     Accept,
@@ -29,20 +29,20 @@ __all__ = ["model", "trail"]
 NOTHING: Final = "Nothing stands in the book about this study yet."
 
 
-def trail(s: Sources) -> Part:
+def trail(s: Sources) -> DossierPart:
     """Chapter of the book."""
     if not s.books:
         where = "The books stay at the hospitals; the dossier that a hospital makes (--node) holds its lines."
-        return Part(
+        return DossierPart(
             "trail",
             "Audit trail",
             (
-                Line("books", "Books", (where,)),
-                Line("whole", "Whether they are whole", ("Said by each hospital's own dossier.",)),
-                Line(
+                DossierLine("books", "Books", (where,)),
+                DossierLine("whole", "Whether they are whole", ("Said by each hospital's own dossier.",)),
+                DossierLine(
                     "spent", "Spent", ("Said by each hospital's own dossier; the card of the run names the largest.",)
                 ),
-                Line("decisions", "Decisions", _coordinator(s)),
+                DossierLine("decisions", "Decisions", _coordinator(s)),
             ),
         )
     tables = []
@@ -56,18 +56,18 @@ def trail(s: Sources) -> Part:
         tables.append(_table(b, made))
         tables.append(_releases(b, lines))
     faults = [f"{b.site}: {f}" for b in s.books for f in b.faults]
-    return Part(
+    return DossierPart(
         "trail",
         "Audit trail",
         (
-            Line("books", "Books", tuple(told)),
-            Line(
+            DossierLine("books", "Books", tuple(told)),
+            DossierLine(
                 "whole",
                 "Whether they are whole",
                 tuple(faults) or (f"Every line of {len(s.books)} book(s) was checked when this was made: whole.",),
             ),
-            Line("spent", "Spent", tuple(spent)),
-            Line("decisions", "Decisions", tuple(decided) or _none(s)),
+            DossierLine("spent", "Spent", tuple(spent)),
+            DossierLine("decisions", "Decisions", tuple(decided) or _none(s)),
         ),
         tuple(t for t in tables if t.rows),
     )
@@ -164,7 +164,7 @@ def _said(e: Entry) -> str:
             return "the book begins" if e.kind == "began" else f"a line of kind {e.kind}"
 
 
-def model(s: Sources) -> Part:
+def model(s: Sources) -> DossierPart:
     """The model card, for whoever finds the model later."""
     use = (
         "Research on groups of patients. It is not a diagnosis, and was not tested as one.",
@@ -174,17 +174,17 @@ def model(s: Sources) -> Part:
         told = "There is no model here: " + (
             "the study has not run." if s.card is None else "it lies at the coordinator; name its run folder to add it."
         )
-        return Part(
+        return DossierPart(
             "model",
             "Model card",
             (
-                Line("what", "What it is", (told,)),
-                Line("use", "Intended use", use),
-                Line(
+                DossierLine("what", "What it is", (told,)),
+                DossierLine("use", "Intended use", use),
+                DossierLine(
                     "privacy", "Privacy", (s.card.headline,) if s.card is not None else ("Not known before the run.",)
                 ),
-                Line("figures", "Figures", ("None yet.",)),
-                Line("limits", "Limits", LIMITS),
+                DossierLine("figures", "Figures", ("None yet.",)),
+                DossierLine("limits", "Limits", LIMITS),
             ),
         )
     m, versions = s.json("metrics.json"), s.json("study.json").get("versions") or {}
@@ -200,15 +200,15 @@ def model(s: Sources) -> Part:
         f"Learned by {s.card.method} over {len(s.sites)} hospitals ({', '.join(s.sites)}).",
         f"File: {', '.join(files) or 'none'}; written by polyclinic {versions.get('polyclinic', '?')}.",
     )
-    return Part(
+    return DossierPart(
         "model",
         "Model card",
         (
-            Line("what", "What it is", made),
-            Line("use", "Intended use", use),
-            Line("privacy", "Privacy", tuple(f"{k}: {v}." for k, v in s.card.rows())),
-            Line("figures", "Figures", figures or ("The run wrote none.",)),
-            Line("limits", "Limits", LIMITS),
+            DossierLine("what", "What it is", made),
+            DossierLine("use", "Intended use", use),
+            DossierLine("privacy", "Privacy", tuple(f"{k}: {v}." for k, v in s.card.rows())),
+            DossierLine("figures", "Figures", figures or ("The run wrote none.",)),
+            DossierLine("limits", "Limits", LIMITS),
         ),
     )
 

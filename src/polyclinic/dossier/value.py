@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Dossier", "Line", "Part", "Rows"]
+__all__ = ["Dossier", "DossierLine", "DossierPart", "Rows"]
 
 Stage = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
-class Line:
+class DossierLine:
     """One labelled statement.
 
     Attributes
@@ -51,16 +51,16 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Part:
+class DossierPart:
     """One chapter."""
 
     key: str
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[DossierLine, ...]
     tables: tuple[Rows, ...] = ()
     note: str = ""
 
-    def __getitem__(self, key: str) -> Line:
+    def __getitem__(self, key: str) -> DossierLine:
         return next(line for line in self.lines if line.key == key)
 
     def to_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Dossier:
 
     study: str
     stage: Stage
-    parts: tuple[Part, ...]
+    parts: tuple[DossierPart, ...]
     digests: Mapping[str, str]
     signers: tuple[str, ...] = ()
     software: str = ""
@@ -94,10 +94,10 @@ class Dossier:
     guarantee: str = ""
     sources: tuple[str, ...] = field(default=())
 
-    def __getitem__(self, key: str) -> Part:
+    def __getitem__(self, key: str) -> DossierPart:
         return next(p for p in self.parts if p.key == key)
 
-    def fields(self) -> Iterator[tuple[str, Line]]:
+    def fields(self) -> Iterator[tuple[str, DossierLine]]:
         """Every statement under its full name."""
         for p in self.parts:
             for line in p.lines:

@@ -12,7 +12,7 @@ from polyclinic.federation.fold import run
 from polyclinic.findings.evaluate import (
     ACTS,
     LINES,
-    Plan,
+    ActPlan,
     empty_placer,
     findings_card,
     findings_of,
@@ -44,7 +44,7 @@ def folds_of(study: Study) -> int:
     return int(rule.what is None or "replicate" in rule.what)
 
 
-def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> Plan:
+def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> ActPlan:
     """The acts that a study asks for; all faults at once, before anything is read.
 
     Everything in it is public and follows from the study alone, so that every site makes the same acts.
@@ -75,7 +75,7 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     told = study.labels or study.data
     words = outcome or ("outcome" if told is None else told.words())
     missing = {a: LINES[a] for a in ACTS if a not in what and not (a == "replicate" and folds_of(study))}
-    return Plan(
+    return ActPlan(
         what,
         variables,
         adjust,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import run
 from polyclinic.findings.control import permuted
-from polyclinic.findings.evaluate import Plan
+from polyclinic.findings.evaluate import ActPlan
 from polyclinic.findings.rungs import KEY
 from polyclinic.findings.whole import Whole
 from polyclinic.phenotypes.sumals import SumALS
@@ -111,7 +111,7 @@ def suggest_rank(
         raise ConfigError(f"need ranks of at least 1, got {list(ranks)}", hint="e.g. (5, 10, 15, 20)")
     how = aggregation or "plain"
     method = SumALS(rank=tried[0], n_starts=n_starts, rounds=rounds, seed=seed, aggregation=how)
-    plan = Plan(("completion",), key=key, seed=seed, aggregation=how, ranks=tuple(tried))
+    plan = ActPlan(("completion",), key=key, seed=seed, aggregation=how, ranks=tuple(tried))
     whole, sites = Whole(method, plan, 1), as_sites(data)
     outcome = run(whole, sites)
     whole.publish(outcome)

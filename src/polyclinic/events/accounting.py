@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from polyclinic.errors import DataError
 
-__all__ = ["STEPS", "Attrition", "Step", "added", "shared"]
+__all__ = ["STEPS", "Attrition", "Stage", "added", "shared"]
 
 STEPS: Final = ("opt-out", "cohort", "age", "washout", "study period", "observation period", "visit types", "look-back")
 
 
 @dataclass(frozen=True)
-class Step:
+class Stage:
     """One step of the way from the source to the tensor.
 
     Parameters

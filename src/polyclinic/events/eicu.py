@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.events.engine import Connection
-from polyclinic.events.source import Opened, Tabular
-from polyclinic.events.tables import Table
+from polyclinic.events.source import OpenedSource, Tabular
+from polyclinic.events.tables import SourceTable
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
@@ -14,16 +14,16 @@ __all__ = ["open_source"]
 EICU = Tabular(
     "eicu",
     tables=(
-        Table(
+        SourceTable(
             "patient",
             "patientunitstayid patienthealthsystemstayid uniquepid hospitalid hospitaldischargestatus hospitaladmitoffset "
             "hospitaldischargeoffset",
             "hospitaldischargeyear unittype age",
         ),
-        Table("diagnosis", "patientunitstayid diagnosisoffset icd9code", "diagnosisstring"),
-        Table("treatment", "patientunitstayid treatmentoffset treatmentstring", optional=True),
-        Table("medication", "patientunitstayid drugstartoffset drugname", "drugordercancelled", optional=True),
-        Table("lab", "patientunitstayid labresultoffset labname labresult", optional=True),
+        SourceTable("diagnosis", "patientunitstayid diagnosisoffset icd9code", "diagnosisstring"),
+        SourceTable("treatment", "patientunitstayid treatmentoffset treatmentstring", optional=True),
+        SourceTable("medication", "patientunitstayid drugstartoffset drugname", "drugordercancelled", optional=True),
+        SourceTable("lab", "patientunitstayid labresultoffset labname labresult", optional=True),
     ),
     events=("diagnosis", "treatment", "medication", "lab"),
     visits=("patient", "patientunitstayid"),
@@ -38,7 +38,7 @@ BIRTHS = (
 )
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open the tables; ``[source] codes = "source"`` takes diagnoses by their path instead of ICD-9 codes."""
     opened = EICU.open(con, node, outcome)
     if node.source.codes == "source":

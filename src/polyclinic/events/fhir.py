@@ -6,7 +6,7 @@ from typing import Final
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.engine import Connection, identifier, literal, reading, statement
-from polyclinic.events.source import Opened
+from polyclinic.events.source import OpenedSource
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
@@ -15,7 +15,7 @@ EVENTS: Final = ("Condition", "Procedure", "MedicationRequest", "MedicationAdmin
 RESOURCES: Final = ("Patient", "Encounter", "Medication", *EVENTS)
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open every ``<Resource>*.ndjson`` (also gzipped) of ``[source] folder`` as a view of one JSON column."""
     if not node.source.folder:
         raise ConfigError(f"node {node.name!r}: [source] folder is missing", hint="the folder of the ndjson files")
@@ -48,7 +48,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
         raise DataError(
             f"site {node.name!r}: the FHIR export cannot be read", faults=faults, hint="see [source] folder"
         )
-    return Opened(
+    return OpenedSource(
         events=statement("fhir"),
         rows={k: f"SELECT count(*) FROM {identifier(f'fhir {k}')}" for k in EVENTS},
         visits=statement("fhir_visits") if "Encounter" in inputs else None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.engine import Connection, identifier, literal
-from polyclinic.events.source import COLUMNS, Opened
+from polyclinic.events.source import COLUMNS, OpenedSource
 from polyclinic.events.tables import describe, hash_of, open_file
 from polyclinic.study import Node
 
@@ -15,7 +15,7 @@ __all__ = ["open_source"]
 REQUIRED = ("patient_id", "visit_id", "time", "kind", "code")
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open ``[source] events`` and ``labels``.
 
     ``columns`` maps a canonical name to the name in the file; ``"=text"`` is a constant, ``""`` says that there is no
@@ -72,7 +72,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     if path.is_file():
         inputs["events sha256"] = hash_of(path)
     births = _births(_quoted(born), picked["patient_id"]) if born in present else None
-    return Opened(events, rows, _visits(node, picked, present), cheap, inputs, labels, births=births)
+    return OpenedSource(events, rows, _visits(node, picked, present), cheap, inputs, labels, births=births)
 
 
 def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from polyclinic.errors import DataError
 from polyclinic.events.engine import Connection, identifier, reading
-from polyclinic.events.source import Opened
+from polyclinic.events.source import OpenedSource
 from polyclinic.study import LabelRule
 
 __all__ = ["Labels", "read_labels"]
@@ -41,7 +41,9 @@ class Labels:
         return f"{self.outcome}: " + "; ".join([*parts, *(f"{v:,} {k}" for k, v in n.items() if v)])
 
 
-def read_labels(con: Connection, opened: Opened, rule: LabelRule | None, column: str | None = None) -> Labels | None:
+def read_labels(
+    con: Connection, opened: OpenedSource, rule: LabelRule | None, column: str | None = None
+) -> Labels | None:
     """Make the table ``labels`` of the engine; None where the source has no outcome.
 
     A patient's label is 1 if it holds for any of the patient's visits. Readmission: another visit starts after, and

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.events.accounting import Step
+from polyclinic.events.accounting import Stage
 from polyclinic.events.engine import Connection, reading
 from polyclinic.events.protocol import opt_out
 from polyclinic.events.tables import describe, open_file
@@ -42,7 +42,7 @@ class Matrix:
     patients: tuple[str, ...]
     labels: NDArray[Any] | None
     sites: tuple[str, ...] | None
-    step: Step
+    step: Stage
 
 
 def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
@@ -101,7 +101,7 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
         tuple(n for n, s in zip(names, stays) if s),
         None if label is None else _classes(table[label])[stays],
         None if source.split is None else tuple(np.array(_texts(table[source.split]), object)[stays].tolist()),
-        Step("read features", rows, rows - out, {"opted out": out} if out else {}),
+        Stage("read features", rows, rows - out, {"opted out": out} if out else {}),
     )
 
 

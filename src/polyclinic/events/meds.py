@@ -7,7 +7,7 @@ from typing import Final
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.engine import Connection, identifier, literal, reading, session, statement
-from polyclinic.events.source import Opened
+from polyclinic.events.source import OpenedSource
 from polyclinic.events.tables import describe, open_file
 from polyclinic.study import Node
 
@@ -25,7 +25,7 @@ KINDS: Final = {
 VISIT: Final = ("visit_id", "hadm_id", "encounter_id", "visit_occurrence_id")
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open ``[source] events`` (a file, or the ``data`` folder of a MEDS data set).
 
     The part of a code before ``//`` (or ``/``) tells the kind: ``DIAGNOSIS//...`` is a diagnosis. Other first parts are
@@ -51,7 +51,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
     listed = ", ".join(f"({literal(k)}, {literal(v)})" for k, v in {**KINDS, **node.source.kinds}.items())
     con.execute(f"CREATE OR REPLACE TABLE meds_kinds AS SELECT * FROM (VALUES {listed}) t(prefix, kind)")
     _names(con, path)
-    return Opened(
+    return OpenedSource(
         events=statement("meds"),
         rows={"meds": "SELECT count(*) FROM meds"},
         visits=statement("meds_visits"),

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from polyclinic.events.engine import Connection
 from polyclinic.events.pushdown import Keys, Push
-from polyclinic.events.source import Opened, Tabular
-from polyclinic.events.tables import Table
+from polyclinic.events.source import OpenedSource, Tabular
+from polyclinic.events.tables import SourceTable
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
@@ -22,26 +22,28 @@ def _keys(code: str, *times: str, via: tuple[str, str] | None = None) -> Keys:
 MIMIC3 = Tabular(
     "mimic3",
     tables=(
-        Table(
+        SourceTable(
             "admissions",
             "subject_id hadm_id admittime dischtime hospital_expire_flag",
             "deathtime admission_type",
             patient="subject_id",
         ),
-        Table("patients", "subject_id", "dob", optional=True, patient="subject_id"),
-        Table("icustays", "hadm_id first_careunit intime"),
-        Table("diagnoses_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
-        Table("procedures_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
-        Table("prescriptions", "subject_id hadm_id startdate drug", optional=True, keys=_keys("drug", "startdate")),
-        Table(
+        SourceTable("patients", "subject_id", "dob", optional=True, patient="subject_id"),
+        SourceTable("icustays", "hadm_id first_careunit intime"),
+        SourceTable("diagnoses_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
+        SourceTable("procedures_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
+        SourceTable(
+            "prescriptions", "subject_id hadm_id startdate drug", optional=True, keys=_keys("drug", "startdate")
+        ),
+        SourceTable(
             "labevents",
             "subject_id hadm_id itemid charttime valuenum flag",
             optional=True,
             keys=_keys("itemid", "charttime"),
         ),
-        Table("d_icd_diagnoses", "icd9_code long_title", optional=True),
-        Table("d_icd_procedures", "icd9_code long_title", optional=True),
-        Table("d_labitems", "itemid label", optional=True),
+        SourceTable("d_icd_diagnoses", "icd9_code long_title", optional=True),
+        SourceTable("d_icd_procedures", "icd9_code long_title", optional=True),
+        SourceTable("d_labitems", "itemid label", optional=True),
     ),
     events=("diagnoses_icd", "procedures_icd", "prescriptions", "labevents"),
     visits=("admissions", "hadm_id"),
@@ -56,7 +58,7 @@ BIRTHS = (
 )
 
 
-def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
     """Open the tables."""
     opened = MIMIC3.open(con, node, outcome, push)
     return replace(opened, births=BIRTHS if "patients" in opened.inputs else None)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from polyclinic.events.engine import Connection
 from polyclinic.events.pushdown import Keys, Push
-from polyclinic.events.source import Opened, Tabular
-from polyclinic.events.tables import Table
+from polyclinic.events.source import OpenedSource, Tabular
+from polyclinic.events.tables import SourceTable
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
@@ -22,31 +22,33 @@ def _keys(code: str, *times: str, via: tuple[str, str] | None = None) -> Keys:
 MIMIC4 = Tabular(
     "mimic4",
     tables=(
-        Table(
+        SourceTable(
             "admissions",
             "subject_id hadm_id admittime dischtime hospital_expire_flag",
             "admission_type",
             patient="subject_id",
         ),
-        Table("patients", "subject_id", "anchor_age anchor_year", optional=True, patient="subject_id"),
-        Table("icustays", "hadm_id first_careunit intime", optional=True),
-        Table("diagnoses_icd", "subject_id hadm_id icd_code icd_version", keys=_keys("icd_code", via=ADMITTED)),
-        Table(
+        SourceTable("patients", "subject_id", "anchor_age anchor_year", optional=True, patient="subject_id"),
+        SourceTable("icustays", "hadm_id first_careunit intime", optional=True),
+        SourceTable("diagnoses_icd", "subject_id hadm_id icd_code icd_version", keys=_keys("icd_code", via=ADMITTED)),
+        SourceTable(
             "procedures_icd",
             "subject_id hadm_id icd_code icd_version",
             "chartdate",
             keys=_keys("icd_code", "chartdate", via=ADMITTED),
         ),
-        Table("prescriptions", "subject_id hadm_id starttime drug", optional=True, keys=_keys("drug", "starttime")),
-        Table(
+        SourceTable(
+            "prescriptions", "subject_id hadm_id starttime drug", optional=True, keys=_keys("drug", "starttime")
+        ),
+        SourceTable(
             "labevents",
             "subject_id hadm_id itemid charttime valuenum flag",
             optional=True,
             keys=_keys("itemid", "charttime"),
         ),
-        Table("d_icd_diagnoses", "icd_code icd_version long_title", optional=True),
-        Table("d_icd_procedures", "icd_code icd_version long_title", optional=True),
-        Table("d_labitems", "itemid label", optional=True),
+        SourceTable("d_icd_diagnoses", "icd_code icd_version long_title", optional=True),
+        SourceTable("d_icd_procedures", "icd_code icd_version long_title", optional=True),
+        SourceTable("d_labitems", "itemid label", optional=True),
     ),
     events=("diagnoses_icd", "procedures_icd", "prescriptions", "labevents"),
     visits=("admissions", "hadm_id"),
@@ -56,7 +58,7 @@ MIMIC4 = Tabular(
 BIRTHS = "SELECT subject_id AS patient_id, TRY_CAST(anchor_year AS INTEGER) - TRY_CAST(anchor_age AS INTEGER) AS year FROM patients"
 
 
-def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
     """Open the tables."""
     opened = MIMIC4.open(con, node, outcome, push)
     return replace(opened, births=BIRTHS if "patients" in opened.inputs else None)

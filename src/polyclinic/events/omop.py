@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from polyclinic.events.engine import Connection, reading, statement
 from polyclinic.events.pushdown import Keys, Push
-from polyclinic.events.source import Opened, Tabular, forgiving
-from polyclinic.events.tables import Table
+from polyclinic.events.source import OpenedSource, Tabular, forgiving
+from polyclinic.events.tables import SourceTable
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
@@ -22,34 +22,34 @@ def _keys(what: str, *times: str) -> Keys:
 OMOP = Tabular(
     "omop",
     tables=(
-        Table("person", "person_id", "care_site_id year_of_birth", patient="person_id"),
-        Table(
+        SourceTable("person", "person_id", "care_site_id year_of_birth", patient="person_id"),
+        SourceTable(
             "visit_occurrence",
             "visit_occurrence_id person_id visit_start_date visit_end_date",
             "visit_start_datetime visit_end_datetime care_site_id visit_concept_id",
             patient="person_id",
         ),
-        Table(
+        SourceTable(
             "condition_occurrence",
             "person_id condition_concept_id condition_start_date",
             "condition_start_datetime visit_occurrence_id condition_source_value condition_source_concept_id",
             keys=_keys("condition", "condition_start_datetime", "condition_start_date"),
         ),
-        Table(
+        SourceTable(
             "procedure_occurrence",
             "person_id procedure_concept_id procedure_date",
             "procedure_datetime visit_occurrence_id procedure_source_value procedure_source_concept_id",
             optional=True,
             keys=_keys("procedure", "procedure_datetime", "procedure_date"),
         ),
-        Table(
+        SourceTable(
             "drug_exposure",
             "person_id drug_concept_id drug_exposure_start_date",
             "drug_exposure_start_datetime visit_occurrence_id drug_source_value drug_source_concept_id",
             optional=True,
             keys=_keys("drug", "drug_exposure_start_datetime", "drug_exposure_start_date"),
         ),
-        Table(
+        SourceTable(
             "measurement",
             "person_id measurement_concept_id measurement_date",
             "measurement_datetime visit_occurrence_id value_as_number value_as_concept_id range_low range_high "
@@ -57,23 +57,23 @@ OMOP = Tabular(
             optional=True,
             keys=_keys("measurement", "measurement_datetime", "measurement_date"),
         ),
-        Table("death", "person_id death_date", optional=True, patient="person_id"),
-        Table(
+        SourceTable("death", "person_id death_date", optional=True, patient="person_id"),
+        SourceTable(
             "observation_period",
             "person_id observation_period_start_date observation_period_end_date",
             optional=True,
             patient="person_id",
         ),
-        Table(
+        SourceTable(
             "cohort",
             "cohort_definition_id subject_id cohort_start_date",
             "cohort_end_date",
             optional=True,
             patient="subject_id",
         ),
-        Table("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
-        Table("concept", "concept_id concept_name vocabulary_id concept_code"),
-        Table("cdm_source", "cdm_version", optional=True),
+        SourceTable("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
+        SourceTable("concept", "concept_id concept_name vocabulary_id concept_code"),
+        SourceTable("cdm_source", "cdm_version", optional=True),
     ),
     events=("condition_occurrence", "procedure_occurrence", "drug_exposure", "measurement"),
     visits=("visit_occurrence", "visit_occurrence_id"),
@@ -93,7 +93,7 @@ COHORT = (
 )
 
 
-def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
     """Open the tables; ``[source] codes`` chooses standard concepts or the source's own codes."""
     opened = OMOP.open(con, node, outcome, push)
     with reading("cdm_source"):
@@ -107,9 +107,9 @@ def open_source(con: Connection, node: Node, outcome: str | None, push: Push | N
     )
 
 
-def told(there: Container[str]) -> Opened:
+def told(there: Container[str]) -> OpenedSource:
     """What the small tables (their names) tell of patients, before any table of events is opened."""
-    return Opened(
+    return OpenedSource(
         events="",
         rows={},
         visits=forgiving(statement("omop_visits")),

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.events.accounting import STEPS, Attrition, Step
+from polyclinic.events.accounting import STEPS, Attrition, Stage
 from polyclinic.events.cohort_sql import owners_query
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.events.pushdown import TYPES, Members, why
-from polyclinic.events.source import Opened
+from polyclinic.events.source import OpenedSource
 from polyclinic.events.tables import hash_of
 from polyclinic.study import Node, Study
 
@@ -56,8 +56,8 @@ def opt_out(con: Connection, node: Node) -> dict[str, str]:
 
 
 def restrict(
-    con: Connection, node: Node, study: Study | None, opened: Opened
-) -> tuple[tuple[Step, ...], tuple[Attrition, ...]]:
+    con: Connection, node: Node, study: Study | None, opened: OpenedSource
+) -> tuple[tuple[Stage, ...], tuple[Attrition, ...]]:
     """Mark every row of ``canonical`` that a protocol leaves out with its reason (column ``dropped``); count them.
 
     Makes the table ``member`` (patient_id, index_date, why).
@@ -83,7 +83,7 @@ def restrict(
         if name not in asked:
             continue
         gone = {str(r[1]): int(r[2]) for r in rows if r[0] == n}
-        steps.append(Step(name, total, total - sum(gone.values()), gone))
+        steps.append(Stage(name, total, total - sum(gone.values()), gone))
         total -= sum(gone.values())
         attrition.append(Attrition(name, int((last > n).sum()), total))
     if total == 0:
@@ -95,7 +95,7 @@ def restrict(
     return tuple(steps), tuple(attrition)
 
 
-def _asked(node: Node, study: Study | None, opened: Opened) -> set[str]:
+def _asked(node: Node, study: Study | None, opened: OpenedSource) -> set[str]:
     out = {"opt-out"} if node.exclude is not None else set()
     if study is None:
         return out
@@ -113,7 +113,7 @@ def _asked(node: Node, study: Study | None, opened: Opened) -> set[str]:
     return out | ({"visit types"} if study.visits else set())
 
 
-def _check(node: Node, study: Study | None, opened: Opened) -> None:
+def _check(node: Node, study: Study | None, opened: OpenedSource) -> None:
     """What the source would have to know and does not: all of it at once."""
     if study is None:
         return
@@ -157,7 +157,7 @@ def _between(column: str, study: Study) -> str:
     return " AND ".join(parts) or "true"
 
 
-def _stays(con: Connection, opened: Opened) -> str:
+def _stays(con: Connection, opened: OpenedSource) -> str:
     """Query: the visits with their days; where a source writes down no day of any visit (DE-SynPUF), those of the events."""
     if opened.visits is None:
         return STAYS
@@ -166,7 +166,7 @@ def _stays(con: Connection, opened: Opened) -> str:
     return STAYS if dated == (0,) and events != (0,) and not opened.typed else opened.visits
 
 
-def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
+def _entries(con: Connection, node: Node, study: Study, opened: OpenedSource) -> str:
     """Query: patient_id, day; the days from which on a patient could be looked at."""
     c = study.cohort
     if c is not None and c.definition is not None:
@@ -193,7 +193,7 @@ def _entries(con: Connection, node: Node, study: Study, opened: Opened) -> str:
     return query
 
 
-def early_members(con: Connection, node: Node, study: Study, opened: Opened) -> Members | None:
+def early_members(con: Connection, node: Node, study: Study, opened: OpenedSource) -> Members | None:
     """Who takes part and from when, before any event is there: where visits or the COHORT table decide. None: not told.
 
     A patient who is two rows of ``person`` is told apart only later, so nothing is decided for a table with such.
@@ -211,7 +211,7 @@ def early_members(con: Connection, node: Node, study: Study, opened: Opened) -> 
     return Members(tuple(rows))
 
 
-def _members(con: Connection, node: Node, study: Study | None, opened: Opened, people: str | None = None) -> None:
+def _members(con: Connection, node: Node, study: Study | None, opened: OpenedSource, people: str | None = None) -> None:
     """Table ``member``: every patient (of ``people``; those with events) with the index date, and the step (nth) and reason
     (why) of who is left out."""
     relative = study is not None and (study.cohort is not None or bool(study.time and study.time.relative))
@@ -268,7 +268,7 @@ def _members(con: Connection, node: Node, study: Study | None, opened: Opened, p
     )
 
 
-def _mark(con: Connection, study: Study | None, opened: Opened) -> None:
+def _mark(con: Connection, study: Study | None, opened: OpenedSource) -> None:
     """Table ``restricted``: ``canonical`` with the step (nth) and reason (why) that takes a row out."""
     t = study.time if study is not None else None
     day = "CAST(c.time AS DATE)"

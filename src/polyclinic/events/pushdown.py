@@ -17,7 +17,7 @@ from polyclinic.events.accounting import STEPS
 from polyclinic.events.engine import Connection, identifier, literal
 from polyclinic.study import Node, Study
 
-__all__ = ["TYPES", "Keys", "Members", "Push", "Server", "pushed_down", "why"]
+__all__ = ["TYPES", "DatabaseServer", "Keys", "Members", "Push", "pushed_down", "why"]
 
 # OMOP visit concepts; other sources write words.
 TYPES: Final = {
@@ -131,7 +131,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Server:
+class DatabaseServer:
     """Tables of a PostgreSQL schema: their real names there, and the types of their columns.
 
     Parameters

@@ -11,10 +11,10 @@ from typing import Final
 from polyclinic.errors import ConfigError
 from polyclinic.events.engine import Connection, identifier, reading, statement
 from polyclinic.events.pushdown import Push
-from polyclinic.events.tables import Table, open_tables
+from polyclinic.events.tables import SourceTable, open_tables
 from polyclinic.study import Node
 
-__all__ = ["COLUMNS", "SYSTEMS", "Opened", "Tabular", "forgiving", "open_source", "sql_of"]
+__all__ = ["COLUMNS", "SYSTEMS", "OpenedSource", "Tabular", "forgiving", "open_source", "sql_of"]
 
 COLUMNS: Final = ("patient_id", "visit_id", "time", "kind", "code", "system", "value", "description", "site")
 PUSHED: Final = ("omop", "mimic3", "mimic4")  # kinds whose databases can be asked to leave rows out
@@ -25,7 +25,7 @@ SYSTEMS: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSource:
     """A source that has been opened.
 
     Parameters
@@ -100,7 +100,7 @@ class Tabular:
     """
 
     name: str
-    tables: tuple[Table, ...]
+    tables: tuple[SourceTable, ...]
     events: tuple[str, ...]
     visits: tuple[str, str]
     unique: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Tabular:
     within: str | None = None
     row: str = "visit_id"
 
-    def open(self, con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> Opened:
+    def open(self, con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
         """Open the tables; ``outcome`` names a further column of the visit table."""
         table, key = self.visits
         extra = outcome if outcome and outcome not in ("mortality", "readmission") else None
@@ -137,7 +137,7 @@ class Tabular:
         events = self.events_sql(con, node)
         if split:
             visits = self._divided(con, node, visits, split.lower(), self.row, key)
-        return Opened(
+        return OpenedSource(
             events=events,
             rows={t: f"SELECT count(*) FROM {identifier(t)}" for t in self.events},
             visits=visits,
@@ -213,7 +213,7 @@ def forgiving(sql: str) -> str:
     return re.sub(r"(?<!TRY_)\bCAST\(", "TRY_CAST(", sql)
 
 
-def open_source(con: Connection, node: Node, outcome: str | None = None, push: Push | None = None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None = None, push: Push | None = None) -> OpenedSource:
     """Open whatever ``[source] kind`` names; ``push``: what an OMOP database in PostgreSQL is asked to leave out itself."""
     if node.source.split and node.source.kind in ("fhir", "meds"):
         raise ConfigError(
@@ -221,7 +221,7 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
             hint="split = true takes the site that the source tells itself; or export events as files",
         )
     module = import_module(f"polyclinic.events.{node.source.kind}")
-    opener: Callable[..., Opened] | None = getattr(module, "open_source", None)
+    opener: Callable[..., OpenedSource] | None = getattr(module, "open_source", None)
     if opener is None:
         raise ConfigError(f"source {node.source.kind!r} has no events", hint="it is for a study with [features]")
     return opener(con, node, outcome, push) if node.source.kind in PUSHED else opener(con, node, outcome)

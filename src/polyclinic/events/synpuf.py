@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.events.engine import Connection
-from polyclinic.events.source import Opened, Tabular
-from polyclinic.events.tables import Table
+from polyclinic.events.source import OpenedSource, Tabular
+from polyclinic.events.tables import SourceTable
 from polyclinic.study import Node
 
 __all__ = ["open_source"]
@@ -20,9 +20,12 @@ CELLS = {"diagnosis": 10, "procedure": 6, "hcpcs": 45}
 SYNPUF = Tabular(
     "synpuf",
     tables=(
-        Table("inpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
-        Table("outpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
-        *(Table(f"beneficiary_{y}", "desynpuf_id bene_death_dt in_folder", optional=True) for y in (2008, 2009, 2010)),
+        SourceTable("inpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
+        SourceTable("outpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
+        *(
+            SourceTable(f"beneficiary_{y}", "desynpuf_id bene_death_dt in_folder", optional=True)
+            for y in (2008, 2009, 2010)
+        ),
     ),
     events=(),
     visits=("beneficiary_2008", "desynpuf_id"),
@@ -30,7 +33,7 @@ SYNPUF = Tabular(
 )
 
 
-def open_source(con: Connection, node: Node, outcome: str | None) -> Opened:
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open the claims; what is counted are cells (claims x code columns), for the table is wide."""
     opened = SYNPUF.open(con, node, outcome)
     rows = {

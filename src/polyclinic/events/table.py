@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import DataError
-from polyclinic.events.accounting import Attrition, Step
+from polyclinic.events.accounting import Attrition, Stage
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.events.protocol import early_members, opt_out, restrict, restricts
 from polyclinic.events.pushdown import Members, pushed_down
-from polyclinic.events.source import COLUMNS, SYSTEMS, Opened, open_source
+from polyclinic.events.source import COLUMNS, SYSTEMS, OpenedSource, open_source
 from polyclinic.study import Node, Study
 
 __all__ = ["EventTable", "read_events"]
@@ -72,7 +72,7 @@ class EventTable:
     """
 
     path: Path
-    steps: tuple[Step, ...]
+    steps: tuple[Stage, ...]
     inputs: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     notes: Mapping[str, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class EventTable:
         return f"read_parquet({literal(str(self.path))})"
 
 
-def read_events(con: Connection, node: Node, path: Path, study: Study | None = None) -> tuple[EventTable, Opened]:
+def read_events(con: Connection, node: Node, path: Path, study: Study | None = None) -> tuple[EventTable, OpenedSource]:
     """Read a node's source into the event file ``path``; every row is used or dropped for a named reason.
 
     A study's protocol ([cohort], [time], [visits]) and the owner's [exclude] take out what is not asked for, or not allowed.
@@ -123,7 +123,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
                 if empty:
                     counted.append((origin, nothing, int(n), 0, 0, 0, None))
     steps = tuple(
-        Step(
+        Stage(
             f"read {origin}",
             there[origin],
             sum(r[2] for r in counted if r[0] == origin and r[1] is None) + gone[origin],
@@ -139,7 +139,7 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
             faults=faults,
             hint="correct the source; texts that mean 'no value' go in missing = [...]",
         )
-    more: tuple[Step, ...] = ()
+    more: tuple[Stage, ...] = ()
     attrition: tuple[Attrition, ...] = ()
     if limited:
         more, attrition = restrict(con, node, study, opened)
@@ -171,7 +171,7 @@ def _early(con: Connection, node: Node, study: Study | None) -> Callable[[Contai
     return lambda there: early_members(con, node, study, told(there))
 
 
-def _lives(con: Connection, opened: Opened) -> tuple[str, str]:
+def _lives(con: Connection, opened: OpenedSource) -> tuple[str, str]:
     """The table ``life`` (patient_id, born, died) and how it is joined, where the source knows lives."""
     if opened.births is None or opened.deaths is None:
         return "", ""
@@ -184,7 +184,7 @@ def _lives(con: Connection, opened: Opened) -> tuple[str, str]:
     return LIFE, " LEFT JOIN life l ON l.patient_id = CAST(c.patient_id AS VARCHAR)"
 
 
-def _faults(systems: set[str | None], rows: int, steps: tuple[Step, ...]) -> list[str]:
+def _faults(systems: set[str | None], rows: int, steps: tuple[Stage, ...]) -> list[str]:
     faults = []
     unknown = sorted(s for s in systems if s is not None and s not in SYSTEMS)
     if unknown:
@@ -202,7 +202,7 @@ def _summed(reasons: Iterable[tuple[str, int]]) -> dict[str, int]:
     return out
 
 
-def _why(step: Step) -> str:
+def _why(step: Stage) -> str:
     return "".join(f", {n} {reason}" for reason, n in step.dropped.items())
 
 

@@ -15,17 +15,17 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.events.engine import Connection, identifier, literal, reading
-from polyclinic.events.pushdown import WHOLE, Keys, Push, Server
+from polyclinic.events.pushdown import WHOLE, DatabaseServer, Keys, Push
 from polyclinic.study import Node, secret
 
-__all__ = ["Table", "describe", "hash_of", "open_file", "open_tables"]
+__all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables"]
 
 CSV: Final = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET: Final = (".parquet", ".pq")
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     """A table a source reads: its columns, some of which it can do without.
 
     Parameters
@@ -64,7 +64,7 @@ class _Opened:
     origins: dict[str, str] = field(default_factory=dict)
 
 
-def open_tables(con: Connection, node: Node, tables: Sequence[Table], push: Push | None = None) -> dict[str, str]:
+def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push: Push | None = None) -> dict[str, str]:
     """Open every table as a view of its standard name; returns where each came from. All faults at once.
 
     The table ``pushed`` (origin, patient_id, nth, empty, n) says what PostgreSQL left out for ``push``, by step.
@@ -149,7 +149,7 @@ def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
     )
 
 
-def _view(con: Connection, table: Table, relation: str, present: Mapping[str, str]) -> None:
+def _view(con: Connection, table: SourceTable, relation: str, present: Mapping[str, str]) -> None:
     """A view with exactly the declared columns; ``present``: lower-case name -> name there."""
 
     def column(c: str) -> str:
@@ -164,12 +164,12 @@ def _view(con: Connection, table: Table, relation: str, present: Mapping[str, st
     con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {', '.join(columns)} FROM {relation}")
 
 
-def _empty(con: Connection, table: Table) -> None:
+def _empty(con: Connection, table: SourceTable) -> None:
     columns = ", ".join(f"CAST(NULL AS VARCHAR) AS {identifier(c)}" for c in table.columns)
     con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {columns} WHERE false")
 
 
-def _missing(table: Table, present: Mapping[str, str], where: str) -> list[str]:
+def _missing(table: SourceTable, present: Mapping[str, str], where: str) -> list[str]:
     absent = [c for c in table.need.split() if c not in present]
     return [f"{where}: column{'s' if len(absent) > 1 else ''} {', '.join(absent)} missing"] if absent else []
 
@@ -187,7 +187,7 @@ def _files_of(folder: Path) -> dict[str, list[Path]]:
     return {**parts, **alone}
 
 
-def _from_folder(con: Connection, folder: Path, tables: Sequence[Table], names: Mapping[str, str]) -> _Opened:
+def _from_folder(con: Connection, folder: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> _Opened:
     out = _Opened()
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="check [source] folder")
@@ -227,7 +227,7 @@ def _from_folder(con: Connection, folder: Path, tables: Sequence[Table], names: 
     return out
 
 
-def _from_database(con: Connection, node: Node, tables: Sequence[Table], names: Mapping[str, str]) -> _Opened:
+def _from_database(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> _Opened:
     path = node.path(node.source.database or "")
     if not path.is_file():
         raise DataError(f"{path}: no such file", hint="check [source] database")
@@ -257,7 +257,7 @@ def _from_database(con: Connection, node: Node, tables: Sequence[Table], names: 
 
 
 def _listed(
-    con: Connection, t: Table, key: str, catalogue: Mapping[str, Mapping[str, str]], where: str, out: _Opened
+    con: Connection, t: SourceTable, key: str, catalogue: Mapping[str, Mapping[str, str]], where: str, out: _Opened
 ) -> bool:
     if key not in catalogue:
         if t.optional:
@@ -271,7 +271,7 @@ def _listed(
     return not faults
 
 
-def _from_sqlite(con: Connection, path: Path, tables: Sequence[Table], names: Mapping[str, str]) -> _Opened:
+def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> _Opened:
     try:
         from adbc_driver_sqlite import dbapi
     except ImportError:
@@ -302,7 +302,7 @@ def _from_sqlite(con: Connection, path: Path, tables: Sequence[Table], names: Ma
 
 
 def _from_postgres(
-    con: Connection, node: Node, tables: Sequence[Table], names: Mapping[str, str], push: Push | None
+    con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str], push: Push | None
 ) -> _Opened:
     try:
         from adbc_driver_postgresql import dbapi
@@ -326,7 +326,7 @@ def _from_postgres(
             dates = {(r[0], r[1]) for r in rows if r[5].startswith(("date", "timestamp"))}
             there = {t.name: names[t.name].lower() for t in tables if names[t.name].lower() in catalogue}
             types = {(r[0], r[1]): r[5] for r in rows}
-            server = Server(
+            server = DatabaseServer(
                 {n: f"{identifier(rows[0][4])}.{identifier(real[k])}" for n, k in there.items()},
                 {n: catalogue[k] for n, k in there.items()},
                 {(n, c): types[k, c] for n, k in there.items() for c in catalogue[k]},
@@ -393,7 +393,7 @@ def _catalogue(rows: Sequence[tuple[str, ...]]) -> dict[str, dict[str, str]]:
     return out
 
 
-def _stage(con: Connection, table: Table, cursor: Any, columns: Sequence[str]) -> None:
+def _stage(con: Connection, table: SourceTable, cursor: Any, columns: Sequence[str]) -> None:
     con.register("incoming", cursor.fetch_arrow())
     staged = identifier(f"staged {table.name}")
     texts = {str(r[0]) for r in con.execute("DESCRIBE incoming").fetchall() if r[1] == "VARCHAR"}

@@ -25,13 +25,13 @@ from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["PARTS", "Battery", "Check", "Checks", "Part", "Skip", "check_protocol", "example_sites"]
+__all__ = ["PARTS", "Battery", "BatteryPart", "Check", "Checks", "Skip", "check_protocol", "example_sites"]
 
 Maker = Callable[..., Fold]
 
 
 @dataclass(frozen=True)
-class Part:
+class BatteryPart:
     """One part of the battery and how it went."""
 
     number: int
@@ -46,7 +46,7 @@ class Battery:
     """How a protocol did."""
 
     method: str
-    parts: tuple[Part, ...]
+    parts: tuple[BatteryPart, ...]
 
     @property
     def passed(self) -> bool:
@@ -473,7 +473,7 @@ def check_protocol(
             state, detail = "skipped", str(e)
         except Exception as e:
             state, detail = "failed", f"{type(e).__name__}: {e}"
-        done.append(Part(number, check.promise, state, detail, check.name))
+        done.append(BatteryPart(number, check.promise, state, detail, check.name))
     battery = Battery(method.name, tuple(done))
     if not battery.passed:
         raise AssertionError(str(battery))

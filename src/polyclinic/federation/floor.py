@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
-from polyclinic.privacy.facts import Attack, StepMeaning
+from polyclinic.privacy.facts import KnownAttack, StepMeaning
 from polyclinic.tensors.floor import carriers, without_cells
 from polyclinic.tensors.site import Site
 
@@ -36,7 +36,7 @@ PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 SUPPORT: Final = "support"
 FACTS: Final = MethodFacts(
     attacks=(
-        Attack(
+        KnownAttack(
             "sum",
             "the support sum tells how many patients have each code over all sites, 1 to 10 of them too; they then drop out",
         ),

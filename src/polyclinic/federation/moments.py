@@ -26,7 +26,7 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.learned import moments as learned
 from polyclinic.learned.origin import Origin
 from polyclinic.privacy.accountant import calibrate
-from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.tensors.site import Site
 
 __all__ = [
@@ -330,7 +330,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         paper="sums of values and squares, zoomed (this program)",
         formal=True,
         attacks=(
-            Attack(
+            KnownAttack(
                 "sum", "exact means and spreads over few patients show a patient whose value lies far from the others"
             ),
         ),

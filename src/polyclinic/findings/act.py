@@ -16,7 +16,7 @@ from polyclinic.federation.protocol import Arrays, Method
 from polyclinic.findings.placed import Placer, half_of
 from polyclinic.sites.site import Site
 
-__all__ = ["PATIENTS", "Act", "ActParams", "Nothing"]
+__all__ = ["PATIENTS", "Act", "ActParams", "NoMemory"]
 
 PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 
@@ -30,7 +30,7 @@ class ActParams(Params):
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NoMemory:
     """An act keeps nothing from one sum to the next."""
 
 
@@ -38,7 +38,7 @@ class Act(Configured[Any], Method[Any, Any, Any]):
     """Base of the acts: places patients once, keeps no private state."""
 
     Params: ClassVar[type[Params]] = ActParams
-    Private = Nothing
+    Private = NoMemory
     params: Any
 
     def __init__(self, **params: Any) -> None:
@@ -53,11 +53,11 @@ class Act(Configured[Any], Method[Any, Any, Any]):
         """(patients,) 0 or 1."""
         return half_of(site, self.params.key, self._halves, self.params.halving)
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Nothing:
+    def open(self, site: Site, public: Any, rng: np.random.Generator) -> NoMemory:
         site.counts()
-        return Nothing()
+        return NoMemory()
 
-    def close(self, site: Site, private: Nothing, public: Any) -> Arrays:
+    def close(self, site: Site, private: NoMemory, public: Any) -> Arrays:
         return {}
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.statistics import wilson
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
@@ -117,8 +117,8 @@ class Carriers(Act):
     # ---- hospital
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: CarriersPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: CarriersPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         from scipy.sparse import coo_matrix
 
         share, has, half = self.placer.shares(site), self.placer.has(site), self.half(site)

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from polyclinic.federation.halves import names_of
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.statistics import Z
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -96,8 +96,8 @@ class Completion(Act):
     # ---- hospital
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: CompletionPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: CompletionPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         t, half = site.counts(), self.half(site)
         who = np.repeat(t.rows, np.diff(t.indptr))
         if step.name == "marginals":

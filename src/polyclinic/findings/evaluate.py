@@ -39,7 +39,7 @@ from polyclinic.sites.doors import given_sites
 from polyclinic.sites.site import Site
 from polyclinic.table import Table
 
-__all__ = ["ACTS", "Plan", "evaluate", "findings_of", "forecast"]
+__all__ = ["ACTS", "ActPlan", "evaluate", "findings_of", "forecast"]
 
 ACTS: Final = ("carriers", "people", "outcome", "survival", "completion", "replicate")
 LINES: Final = {
@@ -53,7 +53,7 @@ LINES: Final = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class ActPlan:
     """What is evaluated: public values only, so that every site makes the same acts of it."""
 
     what: tuple[str, ...]
@@ -114,7 +114,7 @@ class Plan:
 
 def plan_for(
     sites: Sequence[Site], what: str | Sequence[str] = "all", adjust: Sequence[str] | None = None, **more: Any
-) -> Plan:
+) -> ActPlan:
     """A plan in one process: everything that these sites allow, or what is asked; all faults at once."""
     variables = variables_of(sites) if more.get("privacy") is None else public_variables(sites)
     can = {
@@ -146,10 +146,10 @@ def plan_for(
     names = [v.name for v in variables]
     standard = [*(n for n in ("age", "sex") if n in names), "site"]
     missing = {a: LINES[a] for a in ACTS if a not in asked}
-    return Plan(asked, variables, tuple(standard if adjust is None else adjust), missing=missing, **more)
+    return ActPlan(asked, variables, tuple(standard if adjust is None else adjust), missing=missing, **more)
 
 
-def findings_of(plan: Plan, acts: Sequence[Act], publics: Sequence[Any], replicability: Any = None) -> Findings:
+def findings_of(plan: ActPlan, acts: Sequence[Act], publics: Sequence[Any], replicability: Any = None) -> Findings:
     """The value of what the acts summed up."""
     found: dict[str, Any] = {}
     patients = 0
@@ -275,7 +275,7 @@ def forecast(
     """
     placer = empty_placer(model) if isinstance(model, int) else model
     variables = STANDARD if people is None else variables_of((), people)
-    plan = Plan(
+    plan = ActPlan(
         tuple(what),
         variables,
         tuple(v.name for v in variables),

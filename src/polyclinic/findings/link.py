@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.completion import _codes_seen
 from polyclinic.findings.placed import CARRIES
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -94,8 +94,8 @@ class Link(Act):
         return replace(public, done=True, moments=total.arrays["moments"], carried=np.rint(total.arrays["carried"]))
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: LinkPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: LinkPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
         out = np.zeros(public.moments.shape)
         for k, pair in enumerate(self.pairs):

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.designs import CHOSEN, CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.findings.placed import Covariates, Placer, outcome_of
-from polyclinic.findings.regression import BOUND, Climbs, Part, intercept, profile, shapes, unpacked
+from polyclinic.findings.regression import BOUND, Climbs, Cut, intercept, profile, shapes, unpacked
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 
@@ -239,8 +239,8 @@ class Outcome(Act):
         return out
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: OutcomePublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: OutcomePublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         y, known, half = self._rows(site, public)
         if step.name == "moments":
             return private, Contribution(self._moments(site, public, y, known, half))
@@ -341,11 +341,11 @@ class Outcome(Act):
 
 
 def _nothing(width: int, name: str) -> dict[str, Array]:
-    return Part(0.0, np.zeros(width), np.zeros((width, width))).arrays(name)
+    return Cut(0.0, np.zeros(width), np.zeros((width, width))).arrays(name)
 
 
-def _scaled(part: Part, n: float) -> Part:
-    return Part(part.height / n, part.score / n, part.information / n)
+def _scaled(part: Cut, n: float) -> Cut:
+    return Cut(part.height / n, part.score / n, part.information / n)
 
 
 def _strongest(have: Array, patients: Array) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total, seeds
 from polyclinic.federation.sums import facts_of
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.completion import Completion, CompletionPublic
 from polyclinic.findings.forecast import BINS, GRADIENTS, PRODUCT, SIZE, TIMES, Asked, Spending, expected, spend
 from polyclinic.findings.paidrows import Records, rows_of
@@ -30,7 +30,7 @@ from polyclinic.privacy.accountant import calibrate
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 
-__all__ = ["Moments", "Paid", "PaidPublic"]
+__all__ = ["Paid", "PaidMoments", "PaidPublic"]
 
 Array = NDArray[np.float64]
 FARTHEST: Final = 3.0  # nats; a patient's mean gain is cut to it
@@ -71,7 +71,7 @@ class PaidPublic:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class PaidMoments:
     """The paid moments of the regression, in patients."""
 
     known: float
@@ -216,7 +216,7 @@ class Paid(Act):
         at = next((i for i, x in enumerate(made.scores) if x.name == name), None)
         return None if at is None or not public.scores else (public.scores[at], public.scores_sd[at])
 
-    def moments(self, public: PaidPublic) -> Moments | None:
+    def moments(self, public: PaidPublic) -> PaidMoments | None:
         """The paid moments and their surrogate; the same at every party."""
         counts, found = self.table(public, "carriers"), self.table(public, "pairs")
         if counts is None or found is None:
@@ -244,7 +244,7 @@ class Paid(Act):
             (noise, product),
             seeds(self.params.seed, "surrogate"),
         )
-        return Moments(here, float(xy[0]), xy, sd2, made)
+        return PaidMoments(here, float(xy[0]), xy, sd2, made)
 
     def _planned(self, public: PaidPublic, made: Spending) -> PaidPublic:
         """After the tables: where the first gradient is taken, or why none is bought."""
@@ -298,8 +298,8 @@ class Paid(Act):
         return gain[:, 0] / np.where(there, events, 1.0) / FARTHEST, there
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: PaidPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: PaidPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         if step.name == "size":
             return private, Contribution({"n": np.array([float(site.patients)])})
         records = Records.of(self, site)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.placed import Variable
 from polyclinic.privacy.cells import suppress
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -72,8 +72,8 @@ class People(Act):
         return replace(public, done=True, counts=counts)
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: PeoplePublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: PeoplePublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         rows = np.column_stack([self.placer.has(site), np.ones(site.patients, bool)]).astype(np.float64)
         arrays = {}
         for i, v in enumerate(self.variables):

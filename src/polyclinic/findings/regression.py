@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyclinic.findings.statistics import logf
 from polyclinic.tensors import ordered
 
-__all__ = ["BOUND", "Climbs", "Part", "intercept", "inverse", "profile", "unpacked"]
+__all__ = ["BOUND", "Climbs", "Cut", "intercept", "inverse", "profile", "unpacked"]
 
 Array = NDArray[np.float64]
 BOUND: Final = 2.0**12  # of every sum, divided by the number of patients; columns are cut to 10 units
@@ -22,7 +22,7 @@ MOST: Final = 30
 
 
 @dataclass(frozen=True)
-class Part:
+class Cut:
     """One site's (or the total) value, score and information of one regression, at one point."""
 
     height: float
@@ -40,14 +40,14 @@ def shapes(name: str, width: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}.g": (width,), f"{name}.i": (width * (width + 1) // 2,), f"{name}.l": (1,)}
 
 
-def unpacked(arrays: Mapping[str, Array], name: str, scale: float = 1.0) -> Part:
+def unpacked(arrays: Mapping[str, Array], name: str, scale: float = 1.0) -> Cut:
     """A part from what was sent."""
     g = np.asarray(arrays[f"{name}.g"]) * scale
     full = np.zeros((len(g), len(g)))
     at = np.triu_indices(len(g))
     full[at] = np.asarray(arrays[f"{name}.i"]) * scale
     full = full + np.triu(full, 1).T
-    return Part(float(arrays[f"{name}.l"][0]) * scale, g, full)
+    return Cut(float(arrays[f"{name}.l"][0]) * scale, g, full)
 
 
 def _expit(x: Array) -> Array:
@@ -72,7 +72,7 @@ def intercept(eta: Array, y: Array, prior: float = 0.0) -> float:
     return a
 
 
-def profile(x: Array, y: Array, beta: Array, *, own: bool) -> Part:
+def profile(x: Array, y: Array, beta: Array, *, own: bool) -> Cut:
     """One site's part of a regression.
 
     With ``own`` the site's intercept is profiled out: a = argmax l(x beta + a), g = X'(y - mu),
@@ -80,7 +80,7 @@ def profile(x: Array, y: Array, beta: Array, *, own: bool) -> Part:
     """
     p = len(beta)
     if not len(y) or (own and (y.min() == y.max())):
-        return Part(0.0, np.zeros(p), np.zeros((p, p)))
+        return Cut(0.0, np.zeros(p), np.zeros((p, p)))
     eta = x @ beta
     eta = np.clip(eta + (intercept(eta, y) if own else 0.0), -60.0, 60.0)
     mu = _expit(eta)
@@ -89,7 +89,7 @@ def profile(x: Array, y: Array, beta: Array, *, own: bool) -> Part:
     if own:
         pull = x.T @ v
         information = information - np.outer(pull, pull) / max(float(v.sum()), 1e-300)
-    return Part(float((y * eta - np.logaddexp(0.0, eta)).sum()), x.T @ (y - mu), information)
+    return Cut(float((y * eta - np.logaddexp(0.0, eta)).sum()), x.T @ (y - mu), information)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Climbs:
         """Those that go on."""
         return [j for j in range(len(self.base)) if not self.done[j]]
 
-    def seen(self, parts: Mapping[int, Part], penalised: Mapping[int, NDArray[np.bool_]]) -> Climbs:
+    def seen(self, parts: Mapping[int, Cut], penalised: Mapping[int, NDArray[np.bool_]]) -> Climbs:
         """One round: accept or halve every active step; ``penalised`` says which coefficients have the log-F prior."""
         base, move, information = list(self.base), list(self.move), list(self.information)
         height, done, steps = self.height.copy(), self.done.copy(), self.steps.copy()

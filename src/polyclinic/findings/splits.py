@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.link import partial, residuals, scored
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
@@ -109,8 +109,8 @@ class Splits(Act):
         return SplitsPublic(True, total.arrays["own"], total.arrays["between"])
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: SplitsPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: SplitsPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
         own, between = np.zeros(public.own.shape), np.zeros(public.between.shape)
         for k, (i, j) in enumerate(self.modes):

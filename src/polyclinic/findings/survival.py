@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.federation.protocol import Contribution, Setting, Step, Total
-from polyclinic.findings.act import PATIENTS, Act, ActParams, Nothing
+from polyclinic.findings.act import PATIENTS, Act, ActParams, NoMemory
 from polyclinic.findings.placed import Covariates
-from polyclinic.findings.regression import Climbs, Part, shapes, unpacked
+from polyclinic.findings.regression import Climbs, Cut, shapes, unpacked
 from polyclinic.findings.times import EfronSums, efron, efron_sums
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
@@ -100,7 +100,7 @@ class Survival(Act):
         if self.covariates.site:
             part = unpacked(a, "cox", n)
         else:
-            part = Part(*efron(_together({k: v * n for k, v in a.items()}, self.width), at))
+            part = Cut(*efron(_together({k: v * n for k, v in a.items()}, self.width), at))
         climbs = public.climbs.seen({0: part}, {0: np.ones(self.width, bool)})
         return replace(public, climbs=climbs, round=public.round + 1, stage="cox" if climbs.active else "end")
 
@@ -111,8 +111,8 @@ class Survival(Act):
     # ---- hospital
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: SurvivalPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoMemory, public: SurvivalPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
         people, n = site.people, site.patients
         time = np.full(n, np.nan) if people is None or people.time is None else people.time
         event = np.zeros(n, bool) if people is None or people.event is None else people.event
@@ -134,7 +134,7 @@ class Survival(Act):
         beta = public.climbs.trial(0)
         sums = efron_sums(x, at[use], happened[use], self.grid, beta)
         if self.covariates.site:
-            made = Part(*efron(sums, beta)).arrays("cox")
+            made = Cut(*efron(sums, beta)).arrays("cox")
             return private, Contribution({k: v / self._patients(public) for k, v in made.items()})
         upper = np.triu_indices(self.width)
         arrays: dict[str, Array] = {"deaths": sums.deaths, "direct": sums.direct}

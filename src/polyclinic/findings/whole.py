@@ -18,11 +18,11 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder, Then
 from polyclinic.federation.fold import Outcome as RunOutcome
 from polyclinic.federation.protocol import Arrays, Method, Setting
-from polyclinic.findings.act import Act, Nothing
+from polyclinic.findings.act import Act, NoMemory
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion
 from polyclinic.findings.consensus import Matched, matched
-from polyclinic.findings.evaluate import Plan, findings_card, findings_of
+from polyclinic.findings.evaluate import ActPlan, findings_card, findings_of
 from polyclinic.findings.link import Link
 from polyclinic.findings.outcome import Outcome
 from polyclinic.findings.paid import Paid
@@ -67,7 +67,7 @@ class Whole(Then):
 
     findings_: Findings
 
-    def __init__(self, method: Any, plan: Plan, folds: int = 1) -> None:
+    def __init__(self, method: Any, plan: ActPlan, folds: int = 1) -> None:
         if not isinstance(method, Method) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"{type(method).__name__} has no phenotypes to evaluate", hint="drop [evaluate]")
         self.asked: Privacy | None = method.params.privacy  # of the fit and the findings together
@@ -85,13 +85,13 @@ class Whole(Then):
         if self.asked is not None:  # one paid act; whether phenotypes hold together is not bought
             kinds = [Paid]
         public = make_dataclass("ActsPublic", [(f"q{i}", k.Public) for i, k in enumerate(kinds)], frozen=True)
-        private = make_dataclass("ActsPrivate", [(f"q{i}", Nothing) for i, _ in enumerate(kinds)], frozen=True)
+        private = make_dataclass("ActsPrivate", [(f"q{i}", NoMemory) for i, _ in enumerate(kinds)], frozen=True)
         self.several = [self.rungs, *self.others]
         fits = Ladder(self.several, name=method.name) if self.others else self.rungs
         # between the fits and the acts: which columns of a fit are one phenotype
         cut = sum(len(m.groups) for m in self.several) if folds and self.asked is None else 0
         asks = make_dataclass("CutPublic", [(f"q{i}", Splits.Public) for i in range(cut)], frozen=True)
-        keeps = make_dataclass("CutPrivate", [(f"q{i}", Nothing) for i in range(cut)], frozen=True)
+        keeps = make_dataclass("CutPrivate", [(f"q{i}", NoMemory) for i in range(cut)], frozen=True)
         self.cuts = cut > 0 and bool(may_join(method))
         first = Then(fits, self._splits, (asks, keeps)) if self.cuts else fits
         super().__init__(first, self._acts, (public, private))
@@ -239,7 +239,7 @@ def _halves(found: Matched) -> list[Any]:
     return [found.half(i) for i in range(min(len(found.halves), 2))]
 
 
-def shared_out(method: Any, plan: Plan) -> tuple[Any, Plan]:
+def shared_out(method: Any, plan: ActPlan) -> tuple[Any, ActPlan]:
     """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon."""
     asked: Privacy = method.params.privacy
     if asked.level != "patient":

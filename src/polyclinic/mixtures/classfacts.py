@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
 __all__ = ["FACTS"]
 
@@ -12,7 +12,7 @@ FACTS: Final = MethodFacts(
     paper="latent class analysis by sums (this program)",
     formal=True,
     attacks=(
-        Attack(
+        KnownAttack(
             "sum",
             "exact pairwise tables show a patient who alone has two answers together; sums over several rounds give "
             "equations enough to solve for the records of small sites",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
 __all__ = ["FACTS"]
 
@@ -13,7 +13,7 @@ FACTS: Final = MethodFacts(
     paper="privacy-preserving EM by distributed optimisation",
     formal=True,
     attacks=(
-        Attack(
+        KnownAttack(
             "sum",
             "exact sums over several rounds give equations enough to solve for the records of small sites",
         ),

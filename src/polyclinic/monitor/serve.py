@@ -20,12 +20,12 @@ from typing import Any, Final
 from polyclinic.monitor.page import Page
 from polyclinic.study.service import address
 
-__all__ = ["Board", "server"]
+__all__ = ["StatusBoard", "server"]
 
 CONTENT: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class Board:
+class StatusBoard:
     """The last page.
 
     Parameters
@@ -58,7 +58,7 @@ class Board:
         return None if self.page.metrics is None else self.page.metrics.encode()
 
 
-def server(board: Board, listen: str) -> ThreadingHTTPServer:
+def server(board: StatusBoard, listen: str) -> ThreadingHTTPServer:
     """An HTTP server with two pages, both read-only."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -98,7 +98,7 @@ def server(board: Board, listen: str) -> ThreadingHTTPServer:
     return Server((host, port), Handler)
 
 
-def follow(board: Board, argv: list[str]) -> None:
+def follow(board: StatusBoard, argv: list[str]) -> None:
     """Keep a looking process going, and its pages on the board."""
     while True:
         looker = subprocess.Popen(
@@ -119,7 +119,7 @@ def main(kind: str, path: str, listen: str, notify: str, every: float) -> None:
 
         watch_of(kind, path, notify, every, None).run()
         return
-    board = Board(every)
+    board = StatusBoard(every)
     made = server(board, listen)
     threading.Thread(target=follow, args=(board, [kind, path, notify, str(every)]), daemon=True).start()
     gc.freeze()

@@ -20,10 +20,10 @@ from polyclinic.monitor.notice import Notices
 from polyclinic.monitor.page import Page
 from polyclinic.monitor.snapshot import Snapshot, coordinator_snapshot, site_snapshot
 
-__all__ = ["Watch"]
+__all__ = ["StudyWatch"]
 
 
-class Watch:
+class StudyWatch:
     """Looks at a node again and again.
 
     Parameters
@@ -65,7 +65,7 @@ class Watch:
             time.sleep(self.every)
 
 
-def watch_of(kind: str, path: str, notify: str, every: float, show: Callable[[Page], None] | None) -> Watch:
+def watch_of(kind: str, path: str, notify: str, every: float, show: Callable[[Page], None] | None) -> StudyWatch:
     """The watch of a node."""
     folder: SiteFolder | CoordinatorFolder
     look: Callable[[], Snapshot]
@@ -76,7 +76,7 @@ def watch_of(kind: str, path: str, notify: str, every: float, show: Callable[[Pa
         folder = CoordinatorFolder(Path(path))
         look = partial(coordinator_snapshot, folder)
     notices = Notices(notify, folder.path / "told.json", folder.events) if notify else None
-    return Watch(look, every, notices, show)
+    return StudyWatch(look, every, notices, show)
 
 
 def main(kind: str, path: str, notify: str, every: float) -> None:

@@ -55,7 +55,7 @@ class CPALSParams(LossParams):
 
 
 @dataclass(frozen=True)
-class Run:
+class AlsRun:
     """One start, run to its end: all factors (patients first, feature columns of length 1)."""
 
     seed: int
@@ -124,7 +124,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         seed: int,
         given: Sequence[Matrix] | None,
         progress: Callable[[Progress], None] | None,
-    ) -> Run:
+    ) -> AlsRun:
         p = self.params
         features = start(tensor.shape[1:], p.rank, seed) if given is None else _checked(given, tensor, p.rank)
         factors: list[Any] = [np.zeros((tensor.patients, p.rank)), *features]
@@ -149,7 +149,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
                 }
             if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge") and not gradient:
                 break
-        return Run(seed, [work.get(f) for f in factors], clock.history[-1]["objective"], clock.end())
+        return AlsRun(seed, [work.get(f) for f in factors], clock.history[-1]["objective"], clock.end())
 
     def _workplace(self, tensor: SparseTensor) -> Workplace:
         """The card where this process uses one and the card can do it, else the processor."""
@@ -162,9 +162,9 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
             )
         if not able or not device.on_card(tensor, p.rank):
             return Processor(tensor, p.rank, p.threads)
-        from polyclinic.tensors.cuda import Card
+        from polyclinic.tensors.cuda import GraphicsCard
 
-        return Card(device.card_of(tensor), p.rank, p.precision)
+        return GraphicsCard(device.card_of(tensor), p.rank, p.precision)
 
     def _observed(
         self, work: Workplace, factors: list[Any], unit: list[float], gradient: bool, norm: float, before: Swept | None

@@ -25,7 +25,7 @@ from polyclinic.learned.placing import Events
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.factorization import FactorParams, FederatedFactorization
-from polyclinic.phenotypes.plan import Plan, plan_for
+from polyclinic.phenotypes.plan import ReleasePlan, plan_for
 from polyclinic.phenotypes.prior import Prior
 from polyclinic.phenotypes.regroup import alike, groups, split
 from polyclinic.phenotypes.shrinkage import between, posterior_mean
@@ -110,7 +110,7 @@ class DPEMPublic:
 
     stage: Literal["size", "marginals", "vote", "statistics", "end"]
     round: int
-    plan: Plan
+    plan: ReleasePlan
     factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
     marginals: Factors  # (I_n,) per mode: the background
     mixture: Array  # (R,) or (R + 1,): how much of all events each phenotype explains, background last
@@ -192,7 +192,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             return public
         return _leaning(replace(public, size=p.planning_size), p.prior.on(setting.axes, setting.shape))
 
-    def _plan(self, shape: Sequence[int], sites: int, size: int | None, *, refused: bool = False) -> Plan:
+    def _plan(self, shape: Sequence[int], sites: int, size: int | None, *, refused: bool = False) -> ReleasePlan:
         p = self.params
         return plan_for(
             p.privacy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
 __all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "PARAFAC2", "SUMALS", "TRIP"]
 
@@ -15,7 +15,7 @@ SCORE: Final = StepMeaning("how well the model fits, and how much each phenotype
 FACTORS: Final = "for each code and phenotype, how strongly your patients load on it"
 RARE: Final = "a code that few of your patients have; the record of a patient who alone has it"
 
-GRAM: Final = Attack(
+GRAM: Final = KnownAttack(
     "sum",
     "who knows a whole record and thousands of others tells from the exact second moments of 64 cells whether it was counted: "
     "AUC .62 (claims) and .75 (intensive care) among 1,000 patients, .61 and .62 among 2,000, .52 (claims) among 4,000",
@@ -34,9 +34,11 @@ START: Final = {
 TRIP: Final = MethodFacts(
     paper="Kim et al. 2017 (TRIP)",
     attacks=(
-        Attack("each", "the coordinator recovers each site's Gram matrix and statistics from its normal messages"),
-        Attack("each", "a code that a single patient carries is seen, and the record of such a patient can be rebuilt"),
-        Attack(
+        KnownAttack("each", "the coordinator recovers each site's Gram matrix and statistics from its normal messages"),
+        KnownAttack(
+            "each", "a code that a single patient carries is seen, and the record of such a patient can be rebuilt"
+        ),
+        KnownAttack(
             "sum", "presence of the only carrier of a code shows in exact totals (tried: 3 and 6 sites of 150 patients)"
         ),
         GRAM,
@@ -54,8 +56,10 @@ TRIP: Final = MethodFacts(
 LOCALTF: Final = MethodFacts(
     paper="Ma et al. 2021 (LocalTF)",
     attacks=(
-        Attack("noise", "one entry decides whether a site leaves a saddle point; the claim then fails in every run"),
-        Attack(
+        KnownAttack(
+            "noise", "one entry decides whether a site leaves a saddle point; the claim then fails in every run"
+        ),
+        KnownAttack(
             "sum",
             "presence of the only carrier of a code: right in 16 of 16 held-out runs after 8 shadow runs (3 sites of 150 "
             "patients, exact totals)",
@@ -67,7 +71,7 @@ LOCALTF: Final = MethodFacts(
 DPFACT: Final = MethodFacts(
     paper="Ma et al. 2019 (DPFact)",
     attacks=(
-        Attack("noise", "one entry decides whether a site leaves a saddle point: shifts up to 89 times the claim"),
+        KnownAttack("noise", "one entry decides whether a site leaves a saddle point: shifts up to 89 times the claim"),
         *(a for a in LOCALTF.attacks or () if a.against == "sum"),
     ),
     steps=LOCALTF.steps,
@@ -76,11 +80,11 @@ DPFACT: Final = MethodFacts(
 SUMALS: Final = MethodFacts(
     paper="alternating least squares by sums (this program)",
     attacks=(
-        Attack(
+        KnownAttack(
             "sum",
             "presence of the only carrier of a code shows in exact totals: 12 of 12 (3 and 6 sites of 150 patients)",
         ),
-        Attack(
+        KnownAttack(
             "sum",
             "the whole record of a patient who alone has a code comes out of exact totals: 6 of 6 without non-negativity "
             "(3 and 6 sites of 150 patients, rank 8, 12 rounds)",
@@ -99,7 +103,7 @@ SUMALS: Final = MethodFacts(
 PARAFAC2: Final = MethodFacts(
     paper="PARAFAC2 by sums (this program), after Kiers et al. 1999 and Cohen and Bro 2018",
     attacks=(
-        Attack(
+        KnownAttack(
             "sum",
             "exact sums by code show a code that a single patient carries, as in alternating least squares by sums "
             "(not tried on this method by itself)",
@@ -118,7 +122,7 @@ PARAFAC2: Final = MethodFacts(
 DPEM: Final = MethodFacts(
     paper="this program, after Foulds et al. 2017 (private EM)",
     formal=True,
-    attacks=(Attack("sum", "without noise, exact sums show a code that few patients have, and who alone has it"),),
+    attacks=(KnownAttack("sum", "without noise, exact sums show a code that few patients have, and who alone has it"),),
     steps={
         "size": StepMeaning("how many patients have any event"),
         "vote": StepMeaning("how many more of your patients a given model explains better than worse"),
@@ -129,6 +133,6 @@ DPEM: Final = MethodFacts(
 
 LOCALMODEL: Final = MethodFacts(
     paper="each site's own factorization, side by side",
-    attacks=(Attack("each", "each site's model is shown as it is: a code that a single patient carries is seen"),),
+    attacks=(KnownAttack("each", "each site's model is shown as it is: a code that a single patient carries is seen"),),
     steps={"setup": SETUP, "factors": StepMeaning(f"your own model: {FACTORS}", RARE)},
 )

@@ -33,7 +33,7 @@ Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Run:
+class LikelihoodRun:
     """One start, run to its end: all factors (patients first)."""
 
     seed: int
@@ -76,7 +76,7 @@ class PooledLikelihood(Base):
         seed: int,
         given: Sequence[Matrix] | None,
         progress: Callable[[Progress], None] | None,
-    ) -> Run:
+    ) -> LikelihoodRun:
         p = self.params
         factors = begun(random_start(tensor.shape[1:], p.rank, seed) if given is None else given)
         climb, patients = Climb(factors, -np.inf), None
@@ -94,7 +94,7 @@ class PooledLikelihood(Base):
             if p.tol > 0 and climb.still >= REST:
                 break
         patients = placed(tensor, climb.good, loss)
-        return Run(seed, [patients, *climb.good], best, clock.end())
+        return LikelihoodRun(seed, [patients, *climb.good], best, clock.end())
 
     def _placing(self) -> Placing:
         p = self.params

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
 
-__all__ = ["Plan", "plan_for"]
+__all__ = ["ReleasePlan", "plan_for"]
 
 MARGINALS: Final = 0.07  # share of the budget for how often every code occurs; 3 to 15 % are all within two points
 SIZE: Final = (
@@ -24,7 +24,7 @@ RANK, LEAST, ROUNDS, FREE_ROUNDS = 30, 20, 8, 30
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReleasePlan:
     """What is spent on what. ``multipliers`` (the count where it is bought, marginals, rounds) is empty without privacy."""
 
     rank: int  # phenotypes looked for, the background not counted; 0 = there is too little data for any
@@ -42,7 +42,7 @@ def plan_for(
     noisy_sites: int = 1,
     bought: bool = False,
     prior: Literal["none", "asked", "refused"] = "none",
-) -> Plan:
+) -> ReleasePlan:
     """Choose what was left open by the public rule of PRIVACY 5.
 
     Parameters
@@ -79,7 +79,7 @@ def plan_for(
     0
     """
     if privacy is None:
-        return Plan(rank or RANK, rounds or FREE_ROUNDS)
+        return ReleasePlan(rank or RANK, rounds or FREE_ROUNDS)
     # One release with everything, as the coordinator would see it.
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
     seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
@@ -92,7 +92,7 @@ def plan_for(
         each = planning_size / (rank * seen)
         if prior != "asked" and each < READABLE * sqrt(sum(shape)):
             shares = [*spent, 1.0 - sum(spent)]
-            return Plan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
+            return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
         if not bought:  # the number of rounds and their shares are part of the price: fixed before the count is known
             rounds = rounds or (12 if each >= 1000 else ROUNDS)
             growth = 1.5 if 200 <= each < 1000 else 1.0
@@ -100,4 +100,4 @@ def plan_for(
     rising = [t**growth for t in range(1, rounds + 1)]  # early rounds only have to find the direction
     rest = 1.0 - early - sum(first)
     shares = [*first, MARGINALS, *((VOTE,) if prior != "none" else ()), *(rest * w / sum(rising) for w in rising)]
-    return Plan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
+    return ReleasePlan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))

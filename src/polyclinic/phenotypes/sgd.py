@@ -39,7 +39,7 @@ class CPSGDParams(WeightedParams):
 
 
 @dataclass(frozen=True)
-class Run:
+class SgdRun:
     """One start, run to its end."""
 
     seed: int
@@ -97,7 +97,7 @@ class CPSGD(CPSGDTyped, Central[CPSGDParams]):
         seed: int,
         given: Sequence[Matrix] | None,
         progress: Callable[[Progress], None] | None,
-    ) -> Run:
+    ) -> SgdRun:
         p = self.params
         features = open_factors(start(tensor.shape[1:], p.rank, seed) if given is None else list(given), zeros=p.zeros)
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=seed)
@@ -126,4 +126,4 @@ class CPSGD(CPSGDTyped, Central[CPSGDParams]):
                 figures["rmse_full"] = float(np.sqrt(passed.squared_error / max(cells, 1.0)))
             if clock.tick(figures, f"learning_rate is {rate:g}: try {rate / 10:g}"):
                 break
-        return Run(seed, [patients, *features], clock.history[-1]["objective"], clock.end())
+        return SgdRun(seed, [patients, *features], clock.history[-1]["objective"], clock.end())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["PLAIN", "Attack", "MethodFacts", "StepMeaning", "SumFacts"]
+__all__ = ["PLAIN", "KnownAttack", "MethodFacts", "StepMeaning", "SumFacts"]
 
 Against = Literal["each", "sum", "noise"]
 
@@ -50,7 +50,7 @@ class SumFacts:
 
 
 @dataclass(frozen=True)
-class Attack:
+class KnownAttack:
     """An attack that was shown to work, with the size at which it did.
 
     ``against``: ``"each"`` needs single exact contributions, ``"sum"`` works on exact totals too, ``"noise"`` on releases
@@ -90,7 +90,7 @@ class MethodFacts:
 
     paper: str = ""
     formal: bool = False
-    attacks: tuple[Attack, ...] | None = None
+    attacks: tuple[KnownAttack, ...] | None = None
     assumptions: tuple[str, ...] = ()
     steps: Mapping[str, StepMeaning] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from polyclinic.evaluation.presence import ABSENT
 from polyclinic.report.contents import RunContents
 from polyclinic.report.course import ORDERED, course_chart
 
-__all__ = ["AtSite", "Code", "PhenotypeCard", "cards", "suggest_name"]
+__all__ = ["AtSite", "CardCode", "PhenotypeCard", "cards", "suggest_name"]
 
 LISTED: Final = 15  # codes of a mode that a card lists
 LOOSE: Final = frozenset(
@@ -45,7 +45,7 @@ LEAST: Final = 0.005  # codes with a smaller share are not listed
 
 
 @dataclass(frozen=True)
-class Code:
+class CardCode:
     """A code of a phenotype: its part of the phenotype's weight in its mode."""
 
     label: str
@@ -90,7 +90,7 @@ class PhenotypeCard:
     number: int
     name: str
     weight: float
-    codes: tuple[tuple[str, tuple[Code, ...]], ...]  # mode, its codes
+    codes: tuple[tuple[str, tuple[CardCode, ...]], ...]  # mode, its codes
     suppressed: int  # codes that are not shown
     sites: tuple[AtSite, ...] = ()
     prevalence: float | None = None
@@ -163,7 +163,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
             shown = [] if too_few else [i for i in order if not hide[i, r]]
             hidden += len(order) - len(shown)
             codes = (
-                Code(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in shown
+                CardCode(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in shown
             )
             listed.append((axis.name, tuple(codes)))
             gone = column.sum() if too_few else column[hide[:, r]].sum()
@@ -227,7 +227,7 @@ def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", 
     return "held" if by_two > float(square.sum()) / 2 else "few"
 
 
-def suggest_name(modes: Sequence[tuple[str, Sequence[Code]]], *, avoid: Container[str] = ()) -> str:
+def suggest_name(modes: Sequence[tuple[str, Sequence[CardCode]]], *, avoid: Container[str] = ()) -> str:
     """A name from the heaviest codes: diagnoses speak first, then what was done or given.
 
     A second code is added where it weighs nearly as much, or where the first is the name of another phenotype already
@@ -252,7 +252,7 @@ def suggest_name(modes: Sequence[tuple[str, Sequence[Code]]], *, avoid: Containe
     return fresh[0] if fresh else ""
 
 
-def _joined(codes: Sequence[Code]) -> str:
+def _joined(codes: Sequence[CardCode]) -> str:
     text = " and ".join(dict.fromkeys(_short(c.name) for c in codes))
     return text[:1].upper() + text[1:]
 

@@ -12,7 +12,7 @@ from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.words import number
 from polyclinic.table import Table
 
-__all__ = ["SECTIONS", "Section", "by_flags", "first_words", "sections", "verdicts"]
+__all__ = ["SECTIONS", "FindingsSection", "by_flags", "first_words", "sections", "verdicts"]
 
 HARDLY: Final = 0.02  # nats an event: two per cent
 SECTIONS: Final = {
@@ -26,7 +26,7 @@ SECTIONS: Final = {
 
 
 @dataclass(frozen=True)
-class Section:
+class FindingsSection:
     """One section: its words, its tables, or the line of the study that would add it."""
 
     id: str
@@ -81,7 +81,7 @@ def first_words(found: Mapping[str, Any]) -> str:
     return f"{n} of {of} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
 
 
-def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Section, ...]:
+def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[FindingsSection, ...]:
     """All sections in their order; one that was not asked for says which line of the study adds it."""
     if not found:
         return ()
@@ -90,12 +90,12 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Secti
     for id_, title in SECTIONS.items():
         refused = found.get("not_bought", {}).get(id_, "")
         if refused and not (found.get(id_) or {}).get("note"):
-            made.append(Section(id_, title, (f"Not bought under this epsilon: {refused}.",)))
+            made.append(FindingsSection(id_, title, (f"Not bought under this epsilon: {refused}.",)))
         elif id_ in missing or not _there(found, id_):
-            made.append(Section(id_, title, missing=missing.get(id_, "")))
+            made.append(FindingsSection(id_, title, missing=missing.get(id_, "")))
         else:
             words, tables = MAKERS[id_](found, names)
-            made.append(Section(id_, title, tuple(w for w in words if w), tuple(tables)))
+            made.append(FindingsSection(id_, title, tuple(w for w in words if w), tuple(tables)))
     return tuple(made)
 
 

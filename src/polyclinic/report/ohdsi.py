@@ -19,14 +19,14 @@ from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
 from polyclinic.run import RunFolder
 
-__all__ = ["SPECIFICATION", "Field", "write_ohdsi"]
+__all__ = ["SPECIFICATION", "TableField", "write_ohdsi"]
 
 SPECIFICATION: Final = "resultsDataModelSpecification.csv"
 EVERYBODY: Final = 0  # cohort of all patients
 
 
 @dataclass(frozen=True)
-class Field:
+class TableField:
     """One column of a results table."""
 
     table: str
@@ -38,95 +38,99 @@ class Field:
     counts: bool = False  # subject to the minimum cell count
 
 
-def _key(table: str, *more: Field) -> tuple[Field, ...]:
-    return (Field(table, "database_id", "varchar", "The study", True, True), *more)
+def _key(table: str, *more: TableField) -> tuple[TableField, ...]:
+    return (TableField(table, "database_id", "varchar", "The study", True, True), *more)
 
 
-def _cohort(table: str) -> Field:
-    return Field(table, "cohort_definition_id", "bigint", "Number of the phenotype; 0: everybody", True, True)
+def _cohort(table: str) -> TableField:
+    return TableField(table, "cohort_definition_id", "bigint", "Number of the phenotype; 0: everybody", True, True)
 
 
-def _near(table: str, what: str) -> tuple[Field, ...]:
+def _near(table: str, what: str) -> tuple[TableField, ...]:
     bounds = (("ci_95_lb", "Lower"), ("ci_95_ub", "Upper"))
     return (
-        Field(table, what, "float", what.replace("_", " ")),
-        *(Field(table, n, "float", f"{w} end of its 95 % interval") for n, w in bounds),
+        TableField(table, what, "float", what.replace("_", " ")),
+        *(TableField(table, n, "float", f"{w} end of its 95 % interval") for n, w in bounds),
     )
 
 
-MODEL: Final[dict[str, tuple[Field, ...]]] = {
+MODEL: Final[dict[str, tuple[TableField, ...]]] = {
     "pc_database": _key(
         "pc_database",
-        Field("pc_database", "database_name", "varchar", "Name of the study", True),
-        Field("pc_database", "persons", "bigint", "Patients of all hospitals", counts=True),
-        Field("pc_database", "min_cell_count", "int", "Smallest count that is shown", True),
-        Field("pc_database", "privacy", "varchar", "What is guaranteed about the findings"),
+        TableField("pc_database", "database_name", "varchar", "Name of the study", True),
+        TableField("pc_database", "persons", "bigint", "Patients of all hospitals", counts=True),
+        TableField("pc_database", "min_cell_count", "int", "Smallest count that is shown", True),
+        TableField("pc_database", "privacy", "varchar", "What is guaranteed about the findings"),
     ),
     "pc_cohort_definition": (
         _cohort("pc_cohort_definition"),
-        Field(
+        TableField(
             "pc_cohort_definition", "cohort_name", "varchar", "Suggested name; empty where it did not come back", True
         ),
-        Field("pc_cohort_definition", "replicable", "varchar", "Comes back and holds together: yes, no, or not tested"),
-        Field("pc_cohort_definition", "agreement", "float", "Cosine of two halves of the patients"),
+        TableField(
+            "pc_cohort_definition", "replicable", "varchar", "Comes back and holds together: yes, no, or not tested"
+        ),
+        TableField("pc_cohort_definition", "agreement", "float", "Cosine of two halves of the patients"),
     ),
     "pc_cohort_count": _key(
         "pc_cohort_count",
         _cohort("pc_cohort_count"),
-        Field("pc_cohort_count", "cohort_subjects", "bigint", "Patients who carry the phenotype", counts=True),
+        TableField("pc_cohort_count", "cohort_subjects", "bigint", "Patients who carry the phenotype", counts=True),
         *_near("pc_cohort_count", "proportion"),
     ),
     "pc_covariate_value": _key(
         "pc_covariate_value",
         _cohort("pc_covariate_value"),
-        Field("pc_covariate_value", "covariate_name", "varchar", "Variable and level", True, True),
-        Field("pc_covariate_value", "sum_value", "bigint", "Patients with the level", counts=True),
-        Field("pc_covariate_value", "mean", "float", "Their share in the cohort"),
+        TableField("pc_covariate_value", "covariate_name", "varchar", "Variable and level", True, True),
+        TableField("pc_covariate_value", "sum_value", "bigint", "Patients with the level", counts=True),
+        TableField("pc_covariate_value", "mean", "float", "Their share in the cohort"),
     ),
     "pc_outcome": _key(
         "pc_outcome",
-        Field("pc_outcome", "outcome_name", "varchar", "The outcome", True, True),
-        Field("pc_outcome", "target_subjects", "bigint", "Patients with a known outcome", counts=True),
-        Field("pc_outcome", "outcome_subjects", "bigint", "Of them with the outcome", counts=True),
-        Field("pc_outcome", "unknown_subjects", "bigint", "Left out: outcome or a covariate is unknown", counts=True),
-        Field("pc_outcome", "adjusted_for", "varchar", "Covariates of the regressions"),
+        TableField("pc_outcome", "outcome_name", "varchar", "The outcome", True, True),
+        TableField("pc_outcome", "target_subjects", "bigint", "Patients with a known outcome", counts=True),
+        TableField("pc_outcome", "outcome_subjects", "bigint", "Of them with the outcome", counts=True),
+        TableField(
+            "pc_outcome", "unknown_subjects", "bigint", "Left out: outcome or a covariate is unknown", counts=True
+        ),
+        TableField("pc_outcome", "adjusted_for", "varchar", "Covariates of the regressions"),
     ),
     "pc_outcome_result": _key(
         "pc_outcome_result",
         _cohort("pc_outcome_result"),
         *_near("pc_outcome_result", "odds_ratio"),
-        Field("pc_outcome_result", "p", "float", "p value"),
-        Field("pc_outcome_result", "q", "float", "By Benjamini and Hochberg"),
-        Field("pc_outcome_result", "outcome_subjects", "bigint", "Carriers with the outcome", counts=True),
-        Field("pc_outcome_result", "log_rr", "float", "Log odds ratio"),
-        Field("pc_outcome_result", "se_log_rr", "float", "Its standard error"),
+        TableField("pc_outcome_result", "p", "float", "p value"),
+        TableField("pc_outcome_result", "q", "float", "By Benjamini and Hochberg"),
+        TableField("pc_outcome_result", "outcome_subjects", "bigint", "Carriers with the outcome", counts=True),
+        TableField("pc_outcome_result", "log_rr", "float", "Log odds ratio"),
+        TableField("pc_outcome_result", "se_log_rr", "float", "Its standard error"),
     ),
     "pc_prediction": _key(
         "pc_prediction",
-        Field("pc_prediction", "model_name", "varchar", "What predicts", True, True),
+        TableField("pc_prediction", "model_name", "varchar", "What predicts", True, True),
         *_near("pc_prediction", "auc"),
-        Field("pc_prediction", "gain", "float", "AUC of covariates and phenotypes minus this one"),
-        Field("pc_prediction", "gain_95_lb", "float", "Lower end of the gain's 95 % interval"),
-        Field("pc_prediction", "gain_95_ub", "float", "Upper end of the gain's 95 % interval"),
+        TableField("pc_prediction", "gain", "float", "AUC of covariates and phenotypes minus this one"),
+        TableField("pc_prediction", "gain_95_lb", "float", "Lower end of the gain's 95 % interval"),
+        TableField("pc_prediction", "gain_95_ub", "float", "Upper end of the gain's 95 % interval"),
     ),
     "pc_kaplan_meier": _key(
         "pc_kaplan_meier",
         _cohort("pc_kaplan_meier"),
-        Field("pc_kaplan_meier", "group_name", "varchar", "carriers, others or everybody", True, True),
-        Field("pc_kaplan_meier", "time_day", "float", "Days since the start", True, True),
-        Field("pc_kaplan_meier", "at_risk", "bigint", "Patients at risk", counts=True),
+        TableField("pc_kaplan_meier", "group_name", "varchar", "carriers, others or everybody", True, True),
+        TableField("pc_kaplan_meier", "time_day", "float", "Days since the start", True, True),
+        TableField("pc_kaplan_meier", "at_risk", "bigint", "Patients at risk", counts=True),
         *_near("pc_kaplan_meier", "survival"),
     ),
     "pc_hazard_ratio": _key(
         "pc_hazard_ratio",
         _cohort("pc_hazard_ratio"),
         *_near("pc_hazard_ratio", "hazard_ratio"),
-        Field("pc_hazard_ratio", "p", "float", "p value"),
-        Field("pc_hazard_ratio", "log_rank_p", "float", "p value of the log-rank test"),
+        TableField("pc_hazard_ratio", "p", "float", "p value"),
+        TableField("pc_hazard_ratio", "log_rank_p", "float", "p value of the log-rank test"),
     ),
     "pc_completion": _key(
         "pc_completion",
-        Field("pc_completion", "model_name", "varchar", "The model, or its rank", True, True),
+        TableField("pc_completion", "model_name", "varchar", "The model, or its rank", True, True),
         *_near("pc_completion", "nats_per_event"),
     ),
 }
@@ -192,7 +196,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _checked(columns: Sequence[Field], row: Sequence[Any], minimum: int) -> list[Any]:
+def _checked(columns: Sequence[TableField], row: Sequence[Any], minimum: int) -> list[Any]:
     """A row as it may be shown: hidden or small counts as minus the minimum."""
     out = []
     for f, v in zip(columns, row, strict=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from polyclinic.privacy.facts import Attack, MethodFacts, StepMeaning
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
 __all__ = ["SEARCH", "UNPSL", "UNPSL_PRIVATE"]
 
 UNPSL: Final = MethodFacts(
     paper="Wang et al. (UnPSL), consensus form",
     attacks=(
-        Attack(
+        KnownAttack(
             "each", "messages give the exact local gradient: with fewer patients than features membership is certain"
         ),
     ),
@@ -43,7 +43,7 @@ UNPSL_PRIVATE: Final = MethodFacts(
 
 SEARCH: Final = MethodFacts(
     paper="search by prototypes (this program)",
-    attacks=(Attack("each", "counts of one hospital are shown by themselves, rounded"),),
+    attacks=(KnownAttack("each", "counts of one hospital are shown by themselves, rounded"),),
     steps={
         "search": StepMeaning("rounded numbers of your patients who are like a profile, and of those with the outcome")
     },

@@ -83,7 +83,7 @@ class PrivatePublic:
 
 
 @dataclass(frozen=True)
-class Key:
+class PairKey:
     """A site's key for the hash. The bound holds for every key, known or not; it only has to be fixed beforehand."""
 
     key: str
@@ -126,7 +126,7 @@ def pair_gradients(
     return np.asarray(c[:, None, None] * G).reshape(len(c), -1)
 
 
-class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
+class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     """Learn a similarity between hospitals under patient-level differential privacy (add or remove one patient)."""
 
     name = "unpsl-private"
@@ -134,7 +134,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
     needs = "features"
     Params = PrivateParams
     Public = PrivatePublic
-    Private = Key
+    Private = PairKey
     params: Any
     assumptions = ("the number of patients used for planning, radius and centre are public",)
 
@@ -207,13 +207,13 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
 
     # ---- a site
 
-    def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> Key:
+    def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> PairKey:
         complete(site)
-        return Key(rng.bytes(16).hex())
+        return PairKey(rng.bytes(16).hex())
 
     def contribute(
-        self, step: Step, site: Site, private: Key, public: PrivatePublic, rng: np.random.Generator
-    ) -> tuple[Key, Contribution]:
+        self, step: Step, site: Site, private: PairKey, public: PrivatePublic, rng: np.random.Generator
+    ) -> tuple[PairKey, Contribution]:
         p = self.params
         d, rank = public.W.shape
         center = np.zeros(d) if p.center is None else np.asarray(p.center, float)
@@ -235,7 +235,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, Key]):
             total += unit_rows(pair_gradients(X, left[s], right[s], sign[s], public.W, p.bias)).sum(0)
         return private, Contribution({"gradient": total})
 
-    def close(self, site: Site, private: Key, public: PrivatePublic) -> Arrays:
+    def close(self, site: Site, private: PairKey, public: PrivatePublic) -> Arrays:
         return {"embedding": np.asarray((site.matrix() - public.mean) / public.scale @ canonical(public.W))}
 
     def _publish(self, outcome: Outcome) -> None:

@@ -44,7 +44,7 @@ from polyclinic.similarity.labels import classes_of_all
 from polyclinic.similarity.metric import SimilarityMetric
 from polyclinic.sites.site import Site
 
-__all__ = ["Answer", "PrototypeSearch", "search"]
+__all__ = ["Count", "PrototypeSearch", "search"]
 
 Array = NDArray[np.float64]
 HIDDEN = -1.0  # what a site answers instead of a small count
@@ -76,14 +76,14 @@ class SearchPublic:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NoneKept:
     """A site needs no memory here."""
 
     empty: bool = True
 
 
 @dataclass(frozen=True)
-class Answer:
+class Count:
     """One hospital's answer: rounded; None where the number is too small to be told, and ``note`` says so."""
 
     site: str
@@ -92,7 +92,7 @@ class Answer:
     note: str = ""
 
 
-class PrototypeSearch(Estimator[SearchParams, SearchPublic, Nothing]):
+class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
     """Ask every hospital about how many of its patients resemble a prototype, and which share of them has the outcome."""
 
     name = "prototype-search"
@@ -100,7 +100,7 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, Nothing]):
     needs = "features"
     Params = SearchParams
     Public = SearchPublic
-    Private = Nothing
+    Private = NoneKept
     params: Any
     metric: SimilarityMetric
     query: Array  # (d,) standard deviations from the mean
@@ -115,13 +115,13 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, Nothing]):
         bound = 3.0 * max(self.params.max_patients, self.params.cell)  # rounded up, each of two counts
         return Step(0, "search", {"answer": (2,)}, bound=bound, how="gather", counts=False)
 
-    def open(self, site: Site, public: SearchPublic, rng: np.random.Generator) -> Nothing:
+    def open(self, site: Site, public: SearchPublic, rng: np.random.Generator) -> NoneKept:
         complete(site)
-        return Nothing()
+        return NoneKept()
 
     def contribute(
-        self, step: Step, site: Site, private: Nothing, public: SearchPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
+        self, step: Step, site: Site, private: NoneKept, public: SearchPublic, rng: np.random.Generator
+    ) -> tuple[NoneKept, Contribution]:
         m = self.metric
         # rounded here, not by the asker: the answering site protects itself
         query = np.rint(public.query * QUARTERS) / QUARTERS
@@ -137,17 +137,17 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, Nothing]):
         rows = [total.gathered[s].arrays["answer"] if s in total.gathered else np.full(2, HIDDEN) for s in public.sites]
         return replace(public, asked=True, answers=np.stack(rows))
 
-    def close(self, site: Site, private: Nothing, public: SearchPublic) -> Arrays:
+    def close(self, site: Site, private: NoneKept, public: SearchPublic) -> Arrays:
         return {}
 
     def _publish(self, outcome: Outcome) -> None:
         few = f"fewer than {self.params.cell}"
         self.answers_ = tuple(
-            Answer(s, None, None, f"{few} similar patients")
+            Count(s, None, None, f"{few} similar patients")
             if a[0] < 0
-            else Answer(s, round(float(a[0])), None, f"no classes, or {few} with or without the outcome")
+            else Count(s, round(float(a[0])), None, f"no classes, or {few} with or without the outcome")
             if a[1] < 0
-            else Answer(s, round(float(a[0])), float(a[1]))
+            else Count(s, round(float(a[0])), float(a[1]))
             for s, a in zip(outcome.public.sites, outcome.public.answers)
         )
 
@@ -189,7 +189,7 @@ def search(
     outcome: Any = None,
     threshold: float | None = None,
     min_cell: int = 11,
-) -> tuple[Answer, ...]:
+) -> tuple[Count, ...]:
     """Who resembles this profile, by hospital: rounded counts, and the share with an outcome.
 
     Answers are rounded so that two searches do not give away the patient in whom they differ; the module's text says what

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.sites.frame import Column, Keys, column_of, columns_of
+from polyclinic.sites.frame import FrameColumn, KeyColumns, column_of, columns_of
 from polyclinic.sites.people import People
 from polyclinic.sites.site import Site, Sites
 from polyclinic.sites.visits import visit_positions
@@ -107,7 +107,7 @@ def from_frame(
         longest = int(place.max(initial=0)) + 1
         numbers = tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest))
         axes = [Axis("visit", numbers, vocabulary="public"), *axes]
-        codes, visits = [Keys("visit", place, numbers), *codes], None
+        codes, visits = [KeyColumns("visit", place, numbers), *codes], None
     made: list[Site] = []
     wrong: list[str] = []
     for k, name in enumerate(hospitals):
@@ -270,7 +270,7 @@ def _words(names: Mapping[str, Mapping[str, str]], modes: Sequence[str]) -> dict
     return {m: {str(k).strip(): str(v) for k, v in given.items()} for m, given in names.items()}
 
 
-def _counts(column: Column, faults: list[str]) -> NDArray[np.float64]:
+def _counts(column: FrameColumn, faults: list[str]) -> NDArray[np.float64]:
     found = column.numbers()
     if found is None:
         faults.append(f"{column.name}: not numbers")
@@ -321,7 +321,9 @@ def _together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
     return np.column_stack([patient[unit], *columns])
 
 
-def _one_each(column: Column, rows: Index, index: Index, patients: int, wrong: list[str], site: str) -> NDArray[Any]:
+def _one_each(
+    column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
+) -> NDArray[Any]:
     """(patients,) outcomes, NaN where unknown; whole numbers where all are known."""
     found = column.numbers()
     known = None if found is None else found[~np.isnan(found)]
@@ -344,7 +346,9 @@ def _one_each(column: Column, rows: Index, index: Index, patients: int, wrong: l
     return out if np.isnan(out).any() else out.astype(np.int64)
 
 
-def _one_value(column: Column, rows: Index, index: Index, patients: int, wrong: list[str], site: str) -> NDArray[Any]:
+def _one_value(
+    column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
+) -> NDArray[Any]:
     """(patients,) numbers (NaN: unknown) or texts (empty: unknown) of a covariate."""
     numbers = column.numbers()
     if numbers is None:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["Column", "Keys", "column_of", "columns_of"]
+__all__ = ["FrameColumn", "KeyColumns", "column_of", "columns_of"]
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeyColumns:
     """A column as positions in a sorted list of different texts; -1 where it is empty."""
 
     name: str
@@ -29,7 +29,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Column:
+class FrameColumn:
     """One column."""
 
     name: str
@@ -46,7 +46,7 @@ class Column:
             return np.zeros(len(v), bool)
         return np.asarray(np.frompyfunc(_nothing, 1, 1)(v), bool).reshape(len(v))
 
-    def keys(self) -> Keys:
+    def keys(self) -> KeyColumns:
         """The column as codes or identifiers."""
         empty, v = self.empty(), self.values
         kept = v[~empty]
@@ -65,7 +65,7 @@ class Column:
         labels, place = np.unique(texts, return_inverse=True)
         index = np.full(len(v), -1, np.int64)
         index[~empty] = place.ravel()
-        return Keys(self.name, index, tuple(str(x) for x in labels))
+        return KeyColumns(self.name, index, tuple(str(x) for x in labels))
 
     def numbers(self) -> NDArray[np.float64] | None:
         """The column as numbers, NaN where empty; None where it holds something else."""
@@ -101,7 +101,7 @@ def columns_of(frame: Any) -> tuple[str, ...] | None:
     return tuple(str(c) for c in found)
 
 
-def column_of(frame: Any, name: str) -> Column:
+def column_of(frame: Any, name: str) -> FrameColumn:
     """One column of a frame of any library."""
     found = frame[name]
     numpy = getattr(found, "to_numpy", None)
@@ -115,4 +115,4 @@ def column_of(frame: Any, name: str) -> Column:
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(f"column {name!r} has shape {array.shape}, expected one value a row")
-    return Column(name, array)
+    return FrameColumn(name, array)

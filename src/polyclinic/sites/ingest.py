@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic import __version__
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.events import EventTable, Step, read_events
+from polyclinic.events import EventTable, Stage, read_events
 from polyclinic.events.accounting import Attrition, added
 from polyclinic.events.engine import COUNTING, Connection, literal, reading, session
 from polyclinic.events.labels import Labels, read_labels
@@ -279,7 +279,7 @@ def _manifest(
     vocabulary: Vocabulary,
     tensor: SparseTensor,
     labels: Labels | None,
-    steps: Sequence[Step],
+    steps: Sequence[Stage],
 ) -> dict[str, Any]:
     import duckdb
 

@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.sites.frame import Column
+from polyclinic.sites.frame import FrameColumn
 
 __all__ = ["visit_positions"]
 
 Int = NDArray[np.int64]
 
 
-def visit_positions(patient: Int, time: Column, visit: Int | None = None) -> Int:
+def visit_positions(patient: Int, time: FrameColumn, visit: Int | None = None) -> Int:
     """(rows,) position of every row's visit among the patient's, 0 for the first.
 
     Rows of one patient are one visit where they have the same ``visit`` (placed at its first time), else the same time.
@@ -35,7 +35,7 @@ def visit_positions(patient: Int, time: Column, visit: Int | None = None) -> Int
     return np.asarray((np.arange(len(units)) - begins)[of.ravel()], np.int64)
 
 
-def _sortable(time: Column) -> NDArray[np.float64]:
+def _sortable(time: FrameColumn) -> NDArray[np.float64]:
     """Dates and times as seconds, numbers as they are; an empty or unreadable one is an error."""
     empty = time.empty()
     if empty.any():

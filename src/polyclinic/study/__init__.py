@@ -5,7 +5,7 @@ This is the only room that reads TOML.
 
 from polyclinic.study.cohort import CohortRule, ExcludeRule, TimeRule, VisitRule, bin_label
 from polyclinic.study.node import Node, secret
-from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, Method, PrivacyAsked, TensorRule, hours
+from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, MethodRule, PrivacyAsked, TensorRule, hours
 from polyclinic.study.source import Source, SourceKind
 from polyclinic.study.study import Generated, Study
 
@@ -16,7 +16,7 @@ __all__ = [
     "FeatureRule",
     "Generated",
     "LabelRule",
-    "Method",
+    "MethodRule",
     "Node",
     "PrivacyAsked",
     "Source",

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from polyclinic.study.toml import NAME, Section
 
-__all__ = ["CodeRule", "FeatureRule", "Identity", "LabelRule", "Method", "PrivacyAsked", "TensorRule", "hours"]
+__all__ = ["CodeRule", "FeatureRule", "LabelRule", "MethodRule", "PrivacyAsked", "StudyRule", "TensorRule", "hours"]
 
 
 def hours(window: str) -> float | None:
@@ -40,7 +40,7 @@ def _per_kind(value: dict[str, int]) -> dict[str, int]:
     return value
 
 
-class Identity(Section):
+class StudyRule(Section):
     """``[study]``: its name, and how long it waits for whom."""
 
     name: str = Field(pattern=NAME, description="Name of the study.")
@@ -154,7 +154,7 @@ class FeatureRule(Section):
     label: str | None = Field(None, description="Column of the class.")
 
 
-class Method(BaseModel):
+class MethodRule(BaseModel):
     """``[method]``: its name; every other key is a parameter that the method itself checks."""
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -11,7 +11,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.study.cohort import CohortRule, TimeRule, VisitRule
 from polyclinic.study.evaluate import EvaluateRule, PeopleRule
 from polyclinic.study.node import Node
-from polyclinic.study.rules import CodeRule, FeatureRule, Identity, LabelRule, Method, PrivacyAsked, TensorRule
+from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, MethodRule, PrivacyAsked, StudyRule, TensorRule
 from polyclinic.study.source import Source
 from polyclinic.study.toml import NAME, Section, TomlFile
 
@@ -78,7 +78,7 @@ class Study(TomlFile):
       what to do: correct every line above; docs/reference/files.md lists all keys
     """
 
-    study: Identity
+    study: StudyRule
     tensor: TensorRule | None = None
     features: FeatureRule | None = None
     codes: dict[str, CodeRule] = Field(default_factory=dict)
@@ -86,7 +86,7 @@ class Study(TomlFile):
     time: TimeRule | None = None
     visits: VisitRule | None = None
     labels: LabelRule | None = None
-    method: Method | None = None
+    method: MethodRule | None = None
     privacy: PrivacyAsked | None = None
     people: PeopleRule | None = None
     evaluate: EvaluateRule | None = None
@@ -153,7 +153,7 @@ class Study(TomlFile):
             raise ConfigError(f"study {self.name!r} has no [tensor] section", hint='add [tensor] modes = ["drug", ...]')
         return self.tensor
 
-    def chosen(self) -> Method:
+    def chosen(self) -> MethodRule:
         """The ``[method]`` section, or an error that says that it is needed."""
         if self.method is None:
             raise ConfigError(f"study {self.name!r} has no [method] section", hint='add [method] name = "trip" ...')

@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.events.accounting import Step
+from polyclinic.events.accounting import Stage
 from polyclinic.events.engine import Connection, reading
 from polyclinic.study import TensorRule
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.place import lonely
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.vocabulary import Coverage, Vocabulary, choose_codes
+from polyclinic.tensors.vocabulary import ModeCoverage, Vocabulary, choose_codes
 
-__all__ = ["Coverage", "NothingTogether", "Vocabulary", "choose_codes", "count_together", "repeats"]
+__all__ = ["ModeCoverage", "NothingTogether", "Vocabulary", "choose_codes", "count_together", "repeats"]
 
 SLICE: Final = 1_000_000  # combinations of codes laid out at a time
 SLICES: Final = 24  # at most so many: each looks through all events
@@ -41,7 +41,7 @@ class NothingTogether(DataError):
 
 def count_together(
     con: Connection, rule: TensorRule, vocabulary: Vocabulary, *, site: str | None = None
-) -> tuple[SparseTensor, Step]:
+) -> tuple[SparseTensor, Stage]:
     """Count what occurs together; returns the tensor and the accounting of events that found no partner.
 
     Parameters
@@ -57,7 +57,7 @@ def count_together(
         if site is None:
             con.execute("DROP TABLE fact")
     dropped = {lonely(rule): entering - used} if entering > used else {}
-    step = Step("count together" if site is None else f"count together at {site}", entering, used, dropped)
+    step = Stage("count together" if site is None else f"count together at {site}", entering, used, dropped)
     if not parts:
         raise NothingTogether(
             "nothing occurs together: the tensor would be empty",

@@ -20,7 +20,7 @@ from polyclinic.tensors.em_kernels import LANES, padded, stacked_rows
 from polyclinic.tensors.hals import ridged
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Card", "DeviceTensor", "instances", "memberships", "products", "source", "unit_statistics"]
+__all__ = ["DeviceTensor", "GraphicsCard", "instances", "memberships", "products", "source", "unit_statistics"]
 
 Matrix = NDArray[np.float64]
 Precision = Literal["float64", "float32"]
@@ -111,7 +111,7 @@ class DeviceTensor:
         return total
 
 
-class Card:
+class GraphicsCard:
     """Least squares on the card: factors are padded arrays there, R x R matrices and vectors are numpy's.
 
     Parameters

@@ -155,9 +155,9 @@ def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, thread
     rank = factors[1 if mode == 0 else 0].shape[1]
     if not on_card(tensor, rank):
         return kernels.mttkrp(tensor, factors, mode, threads=threads)
-    from polyclinic.tensors.cuda import Card
+    from polyclinic.tensors.cuda import GraphicsCard
 
-    work = Card(card_of(tensor), rank)
+    work = GraphicsCard(card_of(tensor), rank)
     there: list[Any] = [None if n == mode else work.put(f) for n, f in enumerate(factors)]
     return work.get(work.mttkrp(there, mode))
 

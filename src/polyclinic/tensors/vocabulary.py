@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.events.accounting import Step
+from polyclinic.events.accounting import Stage
 from polyclinic.events.codes import Code, group
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.study import CodeRule, Study, TensorRule
@@ -24,7 +24,7 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import read_public_axis
 from polyclinic.tensors.place import lacks, tick
 
-__all__ = ["Coverage", "Vocabulary", "choose_codes"]
+__all__ = ["ModeCoverage", "Vocabulary", "choose_codes"]
 
 TOP: Final = 20  # codes listed in a coverage report
 PATIENTS: Final = "SELECT mode, code, count(DISTINCT p) FROM fact GROUP BY 1, 2"
@@ -33,7 +33,7 @@ Distinct = tuple[str, str, str | None]  # kind, code, system
 
 
 @dataclass(frozen=True)
-class Coverage:
+class ModeCoverage:
     """How much of a mode found its place: rows, rows without a group, and the most frequent of those.
 
     ``patients`` is the median number of patients of a label: the finer the codes, the fewer come back.
@@ -82,8 +82,8 @@ class Vocabulary:
     """
 
     axes: tuple[Axis, ...]
-    coverage: tuple[Coverage, ...]
-    step: Step
+    coverage: tuple[ModeCoverage, ...]
+    step: Stage
     fixed: tuple[bool, ...]
     people: NDArray[np.object_]
     sites: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
     for m, mode in enumerate(rule.modes):
         ranked = tuple(sorted(lost[m].items(), key=lambda x: (-x[1], x[0]))[:TOP])
         median = float(np.median(patients[m])) if len(patients[m]) else 0.0
-        coverage.append(Coverage(mode, sum(r[4] for r in by_mode[mode]), sum(lost[m].values()), ranked, median))
+        coverage.append(ModeCoverage(mode, sum(r[4] for r in by_mode[mode]), sum(lost[m].values()), ranked, median))
     index = [{x: i for i, x in enumerate(a.labels or ())} for a in axes]
     _choose(con, every, index)
     used = set()
@@ -158,7 +158,7 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
     return Vocabulary(tuple(axes), tuple(coverage), step, tuple(fixed), people, sites)
 
 
-def _account(found: Sequence[Any], used: set[Distinct], fate: Mapping[Distinct, str], rule: TensorRule) -> Step:
+def _account(found: Sequence[Any], used: set[Distinct], fate: Mapping[Distinct, str], rule: TensorRule) -> Stage:
     dropped: dict[str, int] = defaultdict(int)
     total = out = 0
     for r in found:
@@ -168,7 +168,7 @@ def _account(found: Sequence[Any], used: set[Distinct], fate: Mapping[Distinct, 
             dropped[lacks(rule)] += r[5]
         else:
             dropped[fate.get(r[:3]) or f"kind {r[0]!r} is not in the study"] += r[4]
-    return Step("choose codes", total, out, {k: v for k, v in dropped.items() if v})
+    return Stage("choose codes", total, out, {k: v for k, v in dropped.items() if v})
 
 
 def _view(con: Connection, events: str, rule: TensorRule, study: Study) -> None:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from polyclinic import __version__
 from polyclinic.errors import PolyclinicError
 from polyclinic.web.side_by_side import side_by_side
-from polyclinic.web.watch import Watch, find_outboxes, find_runs
+from polyclinic.web.watch import PageWatch, find_outboxes, find_runs
 
 __all__ = ["create_app", "is_local"]
 
@@ -102,20 +102,20 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
 
     @app.get("/api/runs")
     def runs() -> list[dict[str, Any]]:
-        return [{"id": k, **Watch(p).brief()} for k, p in find_runs(root).items()]
+        return [{"id": k, **PageWatch(p).brief()} for k, p in find_runs(root).items()]
 
     @app.get("/api/run")
     def run(id: str) -> dict[str, Any]:
         watch = _watch(root, id)
         return {**watch.snapshot(), "rounds": watch.rounds()}
 
-    def named(id: str) -> Watch:  # before the stream begins: an unknown run is a 404, not a broken stream
+    def named(id: str) -> PageWatch:  # before the stream begins: an unknown run is a 404, not a broken stream
         return _watch(root, id)
 
     @app.get("/api/events", response_class=EventSourceResponse)
     async def events(
         request: Request,
-        watch: Watch = Depends(named),  # noqa: B008 - this is how the framework is told
+        watch: PageWatch = Depends(named),  # noqa: B008 - this is how the framework is told
     ) -> AsyncIterable[ServerSentEvent]:
         seen = int(request.headers.get("last-event-id") or request.query_params.get("after") or 0)
         before = ""
@@ -182,11 +182,11 @@ class _Closed:
             pass
 
 
-def _watch(root: Path, id: str) -> Watch:
+def _watch(root: Path, id: str) -> PageWatch:
     found = find_runs(root)
     if id not in found:
         raise HTTPException(404, "no such run")
-    return Watch(found[id])
+    return PageWatch(found[id])
 
 
 def _refusal(request: Request, token: str | None) -> Response | None:

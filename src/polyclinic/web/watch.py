@@ -19,7 +19,7 @@ from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.lines import opened
 from polyclinic.privacy.outbox import Outbox, Pending
 
-__all__ = ["Watch", "find_outboxes", "find_runs"]
+__all__ = ["PageWatch", "find_outboxes", "find_runs"]
 
 QUIET: Final = 120.0  # seconds without news after which an unfinished run counts as stopped
 DEPTH: Final = 4
@@ -57,7 +57,7 @@ def _folders(root: Path, depth: int) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Watch:
+class PageWatch:
     """One run folder, read again at every question."""
 
     path: Path

@@ -20,7 +20,7 @@ from polyclinic.engines.flare.enrolment import (
     site_name,
 )
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, private, read_json, write_json, write_key
-from polyclinic.engines.flare.invitation import DAYS, Entry, entries, invite, put
+from polyclinic.engines.flare.invitation import DAYS, Invited, entries, invite, put
 from polyclinic.engines.flare.kit import ADMIN, PROJECT, admin_kit, server_kit
 from polyclinic.engines.flare.provisioning import approve_zip, describe_authority
 from polyclinic.errors import ConfigError
@@ -118,7 +118,7 @@ def approve_site(folder: CoordinatorFolder, name: str, expected: str | None) -> 
     return _sign(folder, entry, read_request(entry.request), expected)
 
 
-def waiting(folder: CoordinatorFolder, name: str) -> Entry:
+def waiting(folder: CoordinatorFolder, name: str) -> Invited:
     """The request that a site has sent, or what is there instead."""
     known = entries(folder)
     if name not in known:
@@ -148,7 +148,7 @@ def reject(folder: CoordinatorFolder, name: str) -> str:
     return str(entry.fingerprint)
 
 
-def _sign(folder: CoordinatorFolder, entry: Entry, request: Request, expected: str | None) -> tuple[Path, str]:
+def _sign(folder: CoordinatorFolder, entry: Invited, request: Request, expected: str | None) -> tuple[Path, str]:
     """Sign a site's certificate after people compared its fingerprint."""
     name = request.site
     if expected is not None and expected.strip().lower() != request.fingerprint:

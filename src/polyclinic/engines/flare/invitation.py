@@ -21,14 +21,14 @@ from polyclinic.engines.flare.enrolment import mark_of, read_request, site_name
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, private, read_json, write_json
 from polyclinic.errors import ConfigError, PolyclinicError
 
-__all__ = ["Entry", "ask", "entries", "invite", "put", "read_invite"]
+__all__ = ["Invited", "ask", "entries", "invite", "put", "read_invite"]
 
 DAYS: Final = 14.0
 State = Literal["invited", "waiting", "approved", "rejected"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Invited:
     """What the coordinator keeps about an invite."""
 
     site: str
@@ -55,16 +55,16 @@ def _place(folder: CoordinatorFolder, site: str) -> Path:
     return folder.path / "enrolment" / f"{site}.json"
 
 
-def put(folder: CoordinatorFolder, entry: Entry) -> None:
+def put(folder: CoordinatorFolder, entry: Invited) -> None:
     """Keep an entry."""
     private(folder.path / "enrolment")
     write_json(_place(folder, entry.site), asdict(entry))
 
 
-def entries(folder: CoordinatorFolder) -> dict[str, Entry]:
+def entries(folder: CoordinatorFolder) -> dict[str, Invited]:
     """All invites by site."""
     found = sorted((folder.path / "enrolment").glob("*.json"))
-    return {e.site: e for e in (Entry(**read_json(p)) for p in found)}
+    return {e.site: e for e in (Invited(**read_json(p)) for p in found)}
 
 
 def invite(folder: CoordinatorFolder, name: str, *, days: float = DAYS) -> Path:
@@ -92,7 +92,7 @@ def invite(folder: CoordinatorFolder, name: str, *, days: float = DAYS) -> Path:
         "secret": secret,
         "ends": int(ends),
     }
-    put(folder, Entry(name, hashlib.sha256(secret.encode()).hexdigest(), int(ends)))
+    put(folder, Invited(name, hashlib.sha256(secret.encode()).hexdigest(), int(ends)))
     append_event(folder.events, event="invited", site=name)
     return write_json(private(folder.path / "invites") / f"{name}.invite.json", value)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 import polyclinic.tensors.cp as cp
-from polyclinic.evaluation.attacks.tap import Attack, Seen, listen
+from polyclinic.evaluation.attacks.tap import Attack, Tapped, listen
 from polyclinic.evaluation.attacks.trip import CODE, RECORD, hospitals
 from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
@@ -38,7 +38,7 @@ def network(seed: int = 0) -> list[Site]:
     return out
 
 
-def recovered(heard: Sequence[Seen], diagnoses: int) -> Array:
+def recovered(heard: Sequence[Tapped], diagnoses: int) -> Array:
     """The record of the sole carrier as the totals tell it, in units of its smallest count; zeros if they do not."""
     rows = [s for s in heard if s.step.name == "mode1" and s.total is not None and "mttkrp" in s.total.arrays]
     parts: list[tuple[Array, Array, Array, Array]] = []

@@ -10,7 +10,7 @@ from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Message, Step, Total
 from polyclinic.sites.site import Site
 
-__all__ = ["Attack", "Seen", "listen"]
+__all__ = ["Attack", "Tapped", "listen"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Attack:
 
 
 @dataclass
-class Seen:
+class Tapped:
     """One sum as the coordinator sees it: the step, the public state before it, all messages, and the total."""
 
     step: Step
@@ -57,9 +57,9 @@ class Seen:
         return {k: a / self.total.members for k, a in self.total.arrays.items()}
 
 
-def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Seen]:
+def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Tapped]:
     """Run a method and keep what its coordinator could have kept."""
-    heard: list[Seen] = []
+    heard: list[Tapped] = []
     fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), **options)
     combine = method.combine
 
@@ -70,6 +70,6 @@ def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Seen]:
     method.combine = witness
     fold.begin()
     while (step := method.next(fold.public)) is not None:
-        heard.append(Seen(step, fold.public))
+        heard.append(Tapped(step, fold.public))
         fold.advance()
     return heard

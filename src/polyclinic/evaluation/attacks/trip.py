@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 import polyclinic.tensors.cp as cp
-from polyclinic.evaluation.attacks.tap import Attack, Seen, listen
+from polyclinic.evaluation.attacks.tap import Attack, Tapped, listen
 from polyclinic.federation.protocol import seeds
 from polyclinic.phenotypes.localtf import LocalTF
 from polyclinic.phenotypes.trip import TRIP
@@ -52,21 +52,21 @@ def hospitals(seed: int = 0, patients: int = 150, procedures: int = 40, diagnose
     return out
 
 
-def _view(seen: Seen) -> tuple[Array, Array]:
+def _view(seen: Tapped) -> tuple[Array, Array]:
     """A_k and omega A + H of the first feature mode, as well as the coordinator has them."""
     arrays = seen.contribution(VICTIM)
     omega = seen.before.omega[0]
     return arrays["mode1"], omega * (seen.before.factors[0] + arrays["dual1"])
 
 
-def recover_mttkrp(seen: Seen, absent: Sequence[int]) -> tuple[Array, Array]:
+def recover_mttkrp(seen: Tapped, absent: Sequence[int]) -> tuple[Array, Array]:
     """G and M from one message, given some codes that the victim lacks (attack 1)."""
     own, target = _view(seen)
     g = np.asarray(np.linalg.lstsq(own[list(absent)], target[list(absent)], rcond=None)[0], np.float64)
     return g, own @ g - target
 
 
-def recover_record(heard: Sequence[Seen], absent: Sequence[int], diagnoses: int) -> Array:
+def recover_record(heard: Sequence[Tapped], absent: Sequence[int], diagnoses: int) -> Array:
     """The record of the sole carrier of ``CODE``: least squares over several rounds of M (attack 2)."""
     rounds = []
     for seen in heard:

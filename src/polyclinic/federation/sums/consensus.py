@@ -20,11 +20,11 @@ from polyclinic.federation.sums.masked import stream
 from polyclinic.federation.sums.vector import unflatten
 from polyclinic.privacy.release import Array
 
-__all__ = ["Plan", "SubspaceNode", "gaussian"]
+__all__ = ["MaskPlan", "SubspaceNode", "gaussian"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class MaskPlan:
     """What all sites must do alike; follows from the public roster."""
 
     sites: tuple[str, ...]
@@ -57,7 +57,7 @@ def gaussian(seed: bytes, size: int, sd: float) -> Array:
 class SubspaceNode(Party):
     """A hospital's side: greets its neighbours, shares duals, iterates, adopts the flooded sum."""
 
-    def __init__(self, envelope: Envelope, plan: Plan, digits: Array, share: float) -> None:
+    def __init__(self, envelope: Envelope, plan: MaskPlan, digits: Array, share: float) -> None:
         super().__init__(envelope)
         self._plan, self._digits, self._share = plan, digits, share
         self._near = graph.neighbours(self.me, plan.edges)
@@ -66,7 +66,7 @@ class SubspaceNode(Party):
         self._lines: dict[str, Channel] = {}
         self._duals: dict[str, bytes] = {}  # seeds of theirs, lambda_{j|i}
         self._early: dict[str, bytes] = {}  # duals that overtook their sender's hello; signed, so they are the sender's
-        self._node: pdmm.Node | None = None
+        self._node: pdmm.PdmmNode | None = None
         self._slot = 0
         self._mine: Array | None = None
         self._own = np.zeros_like(digits)  # my latest y
@@ -158,7 +158,7 @@ class SubspaceNode(Party):
         size, sd = self._digits.size, self._plan.sd
         mine = {j: gaussian(self._seeds[j], size, sd) for j in self._near}
         theirs = {j: gaussian(self._duals[j], size, sd) for j in self._near}
-        self._node = pdmm.Node(self.me, self._digits, mine, theirs, self._plan.constant)
+        self._node = pdmm.PdmmNode(self.me, self._digits, mine, theirs, self._plan.constant)
         self._seeds, self._digits = {}, np.zeros(0)
         return self._iterate()
 

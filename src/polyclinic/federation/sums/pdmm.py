@@ -26,7 +26,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.release import Array
 
 __all__ = [
-    "Node",
+    "PdmmNode",
     "activate",
     "best_constant",
     "floor_of",
@@ -167,7 +167,7 @@ def _random_order(raw: bytes, n: int, c: float, sd: float, tolerance: float, see
     raise ConfigError(f"random activation on this graph of {n} sites needs more than {MOST} activations a node")
 
 
-class Node:
+class PdmmNode:
     """One node's numbers: its input, and for every neighbour the two duals of their edge.
 
     Parameters

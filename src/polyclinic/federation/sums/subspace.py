@@ -36,7 +36,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.envelope import Envelope, Identity, digest, introduce
 from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts, Total
 from polyclinic.federation.sums import graph, pdmm
-from polyclinic.federation.sums.consensus import Plan, SubspaceNode, gaussian
+from polyclinic.federation.sums.consensus import MaskPlan, SubspaceNode, gaussian
 from polyclinic.federation.sums.fixedpoint import LIMB, LIMBS, FixedPoint, join, split
 from polyclinic.federation.sums.leak import Schedule, mask_sd
 from polyclinic.federation.sums.promise import Promise, Promises
@@ -89,7 +89,7 @@ class Subspace(Sum):
     ) -> None:
         self.identities = dict(identities or {})
         self.network, self.schedule, self.bits, self.sd = network, schedule, bits, sd
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], MaskPlan] = {}
 
     def enrol(self, roster: Roster) -> Roster:
         """For one process: keys for everybody, neighbours if the roster names none, no coordinator, everybody needed."""
@@ -122,7 +122,7 @@ class Subspace(Sum):
         """Each site adds ``1 / (threshold - colluders)`` of the noise variance."""
         return 1.0 / (roster.threshold - roster.colluders)
 
-    def plan(self, roster: Roster, *, paid: bool = False) -> Plan:
+    def plan(self, roster: Roster, *, paid: bool = False) -> MaskPlan:
         """Constant, masks and iterations for a roster; refuses what is not safe or cannot be computed in float64.
 
         A step that carries privacy noise (``paid``) gets the largest masks that float64 allows, since their leak is charged.
@@ -141,7 +141,7 @@ class Subspace(Sum):
         """What the masks' finite size leaks in one attempt; sums without noise have no epsilon to add it to."""
         return tuple(self.masks(roster).events(step)) if step.noise_sd else ()
 
-    def _plan(self, roster: Roster, largest: bool) -> Plan:
+    def _plan(self, roster: Roster, largest: bool) -> MaskPlan:
         names, n = tuple(sorted(roster.sites)), len(roster.sites)
         faults = []
         few = roster.colluders + 2
@@ -169,9 +169,9 @@ class Subspace(Sum):
             )
         c, _ = pdmm.best_constant(a)
         if self.schedule == "synchronous":
-            return Plan(names, edges, c, sd, tolerance, pdmm.iterations(a, c, sd, tolerance), None)
+            return MaskPlan(names, edges, c, sd, tolerance, pdmm.iterations(a, c, sd, tolerance), None)
         order = pdmm.random_order(a, c, sd, tolerance, digest([list(names), sorted([list(e) for e in edges])]))
-        return Plan(names, edges, c, sd, tolerance, len(order), order)
+        return MaskPlan(names, edges, c, sd, tolerance, len(order), order)
 
     def side(
         self,
