@@ -72,7 +72,7 @@ def least_squares(name: str, tensor: SparseTensor, ranks: tuple[int, ...], preci
 
 
 def fit(there: cuda.DeviceTensor, norm: float, rank: int, precision: str) -> None:
-    work = cuda.Card(there, rank, precision)
+    work = cuda.GraphicsCard(there, rank, precision)
     rng = np.random.default_rng(0)
     begun = [np.zeros((there.shape[0], rank)), *(rng.random((d, rank)) for d in there.shape[1:])]
 
