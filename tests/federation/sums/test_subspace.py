@@ -80,7 +80,9 @@ def test_a_node_computes_equations_8_and_9_as_printed() -> None:
     near = {i: graph.neighbours(i, FIVE) for i in names}
     s = {i: rng.standard_normal(3) for i in names}
     lam = {(i, j): 10 * rng.standard_normal(3) for i in names for j in near[i]}  # lambda_{i|j}
-    nodes = {i: pdmm.PdmmNode(i, s[i], {j: lam[i, j] for j in near[i]}, {j: lam[j, i] for j in near[i]}, c) for i in names}
+    nodes = {
+        i: pdmm.PdmmNode(i, s[i], {j: lam[i, j] for j in near[i]}, {j: lam[j, i] for j in near[i]}, c) for i in names
+    }
     y = {i: np.zeros(3) for i in names}
     b = pdmm.sign
     for _ in range(60):
