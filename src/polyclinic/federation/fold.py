@@ -175,14 +175,7 @@ class Fold(Conductor):
         deliver(sides, count, lambda m, e: refusals.append(f"refused: {m.sender!r}: {e.what}"))
         results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
         if not results:
-            missing = sorted(set(self.parties) - set(present))
-            raise PeerLost(
-                f"round {step.round}, step {step.name!r}: {len(present)} of {len(self.parties)} sites answered, "
-                f"{self.roster.threshold} are needed",
-                faults=[*(f"silent: {n!r}" for n in missing), *refusals],
-                hint="wait for them and resume; a quorum lets a sum go on without some (a secure one never below "
-                f"{least_threshold(len(self.parties))} of {len(self.parties)})",
-            )
+            raise self._short(step, present, refusals)
         members = tuple(getattr(sides.get(COORDINATOR), "members", present))
         opened = getattr(sides.get(COORDINATOR), "opened", None)
         if opened is not None:  # every site checks the total that it is shown
@@ -193,6 +186,15 @@ class Fold(Conductor):
             for name in present:
                 self.traffic.received(name, step.round, down)
         return results[0], members
+
+    def _short(self, step: Step, present: Sequence[str], refusals: Sequence[str]) -> PeerLost:
+        missing, n = sorted(set(self.parties) - set(present)), len(self.parties)
+        return PeerLost(
+            f"round {step.round}, step {step.name!r}: {len(present)} of {n} sites answered, {self.roster.threshold} are needed",
+            faults=[*(f"silent: {name!r}" for name in missing), *refusals],
+            hint="wait for them and resume; a quorum lets a sum go on without some (a secure one never below "
+            f"{least_threshold(n)} of {n})",
+        )
 
     def run(self) -> Outcome:
         """All rounds, then what stays at the sites."""

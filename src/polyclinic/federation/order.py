@@ -232,14 +232,8 @@ def host(node: str) -> str:
     return node.partition(".")[0]
 
 
-def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> Order:
-    """Sign a study for a roster.
-
-    Parameters
-    ----------
-    keys
-        Verification keys of the sites that are asked, hexadecimal.
-    """
+def _carried(study: Study) -> tuple[dict[str, Any], dict[str, str]]:
+    """The study as it travels, and the files that it names, by the SHA-256 of their text."""
     values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
     files: dict[str, str] = {}
 
@@ -272,6 +266,18 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
                 f"study {study.name!r}: alignment = {how!r} with [privacy] or nodes_per_site",
                 hint="which codes occur at a site is data, too, and no bound covers it: give public lists",
             )
+    return values, files
+
+
+def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> Order:
+    """Sign a study for a roster.
+
+    Parameters
+    ----------
+    keys
+        Verification keys of the sites that are asked, hexadecimal.
+    """
+    values, files = _carried(study)
     names = tuple(sorted(keys))
     adder = str(study.chosen().parameters.get("aggregation", "plain"))
     edges: tuple[tuple[str, str], ...] = ()
