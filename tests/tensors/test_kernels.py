@@ -180,7 +180,7 @@ def test_small_shuffles_are_uniform_over_all_orders() -> None:
 
 
 def test_layout_costs_twelve_bytes_a_nonzero_and_four_a_patient() -> None:
-    """The list of patients is kept only where some have no entry: eight bytes more for each who has."""
+    """Who has entries is kept only where some have none: a bit each, or a list where most have none."""
     some = random_tensor((30, 7, 9), 3000)
     t = some.take(some.rows)
     n = t.patients
@@ -188,7 +188,10 @@ def test_layout_costs_twelve_bytes_a_nonzero_and_four_a_patient() -> None:
     assert t.nbytes == 12 * t.nnz + 4 * (n + 1)
     gap = SparseTensor(np.add(t.coords, [1, 0, 0]), t.values, (n + 1, 7, 9))
     assert gap.rows.tolist() == list(range(1, n + 1))
-    assert gap.nbytes == t.nbytes + 8 * n
+    assert gap.nbytes == t.nbytes + -(-(n + 1) // 8)
+    lonely = SparseTensor([[10**9, 1, 1]], [2.0], (10**10, 7, 9))
+    assert lonely.rows.tolist() == [10**9]
+    assert lonely.nbytes == 12 + 8 + 8
     assert np.array_equal(gap[1:].coords, t.coords)
     assert gap[1:].nbytes == t.nbytes
 

@@ -23,6 +23,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+import polyclinic.tensors.compiled  # noqa: F401  (where compiled kernels are kept)
 from polyclinic.tensors.em_kernels import products, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
 

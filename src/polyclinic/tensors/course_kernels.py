@@ -22,6 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+import polyclinic.tensors.compiled  # noqa: F401  (where compiled kernels are kept)
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["CourseSums", "Visits", "course_sweep", "visits_of"]

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 class SparseTensor:
     """Labelled sparse tensor; mode 0 is the patients.
 
-    The layout is patient-major flat CSR (one copy serves every mode): ``rows`` (patients that have entries; kept only where
+    The layout is patient-major flat CSR (one copy serves every mode): ``rows`` (patients that have entries; a bit each where
     some have none), ``indptr`` (where each of them starts, 32 bit below 2^31 nonzeros), one column of code indices per
     feature mode (16 bit where the mode has at most 65,535 codes, 32 bit above) and float64 ``values``: 12 bytes a nonzero
     for three modes, and 4 a patient. Nothing is ever allocated in proportion to the product of the dimensions. Instances
@@ -59,7 +59,7 @@ class SparseTensor:
     __slots__ = ("_norm2", "_rows", "_twin", "axes", "codes", "indptr", "shape", "values")
 
     shape: tuple[int, ...]
-    _rows: NDArray[np.int64] | None  # None: every patient has entries
+    _rows: Array | None  # patients that have entries: a list, a bit each where that is shorter, None: all of them
     indptr: NDArray[np.int32] | NDArray[np.int64]
     codes: tuple[Array, ...]
     values: NDArray[np.float64]
@@ -99,7 +99,13 @@ class SparseTensor:
     ) -> None:
         for a in (rows, indptr, *codes, values):
             a.flags.writeable = False
-        kept = None if len(rows) == shape[0] else rows  # they rise strictly within the shape
+        kept: Array | None = rows
+        if len(rows) == shape[0]:  # they rise strictly within the shape
+            kept = None
+        elif shape[0] < 64 * len(rows):
+            here = np.zeros(shape[0], bool)
+            here[rows] = True
+            kept = np.packbits(here)
         for name, value in zip(
             ("_rows", "indptr", "codes", "values", "shape", "axes", "_norm2", "_twin"),
             (kept, indptr, codes, values, shape, axes, None, None),
@@ -166,11 +172,15 @@ class SparseTensor:
     @property
     def rows(self) -> NDArray[np.int64]:
         """Patients that have entries, in order."""
-        if self._rows is not None:
+        if self._rows is not None and self._rows.dtype == np.int64:
             return self._rows
-        everybody = np.arange(self.patients)
-        everybody.flags.writeable = False
-        return everybody
+        made = (
+            np.arange(self.patients)
+            if self._rows is None
+            else np.flatnonzero(np.unpackbits(self._rows, count=self.patients))
+        )
+        made.flags.writeable = False
+        return made
 
     @property
     def nnz(self) -> int:
