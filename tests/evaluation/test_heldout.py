@@ -7,7 +7,15 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import DataError
-from polyclinic.evaluation.heldout import CountModel, completion, halves, log_likelihood, marginal_model, structure_kept
+from polyclinic.evaluation.heldout import (
+    CountModel,
+    code_completion,
+    completion,
+    halves,
+    log_likelihood,
+    marginal_model,
+    structure_kept,
+)
 from polyclinic.evaluation.prediction import split
 from polyclinic.tensors.site import pooled
 
@@ -54,3 +62,21 @@ def test_a_private_fit_keeps_most_of_the_structure(parts) -> None:  # type: igno
     marginals = marginal_model(train)
     assert 0.5 < structure_kept(private, reference, marginals, test) < 1.2
     assert completion(private, marginals, test, np.random.default_rng(0)) > 0.3
+
+
+def test_hidden_codes_are_told_by_phenotypes_and_not_by_a_cross_product(parts) -> None:  # type: ignore[no-untyped-def]
+    """Cells that are all products of a patient's own codes: hidden cells are easy, hidden codes are not."""
+    train, test, planted = parts
+    marginals = marginal_model(train)
+    assert code_completion(marginals, marginals, test, 0) == pytest.approx(0.0, abs=1e-12)
+    assert code_completion(planted, marginals, test, 0) > 0.5
+    rng = np.random.default_rng(0)
+    own = [(rng.choice(30, 4, replace=False), rng.choice(40, 4, replace=False)) for _ in range(300)]
+    coords = np.array([[i, a, b] for i, (x, y) in enumerate(own) for a in x for b in y])
+    t = pc.SparseTensor(coords, np.ones(len(coords)), (300, 30, 40))
+    flat = marginal_model(t)
+    echo = CountModel(
+        [0.9 * np.eye(30) + 0.1 / 30, np.full((40, 30), 1 / 40)]
+    )  # "what was seen is seen again", no more
+    assert completion(echo, flat, t, rng) > 0.5
+    assert code_completion(echo, flat, t, 0) < 0.02

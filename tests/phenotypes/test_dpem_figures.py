@@ -24,15 +24,14 @@ def command(name: str) -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "least"), [(0.5, 0.88), (1.0, 0.95), (2.0, 0.97)])
+@pytest.mark.parametrize(("epsilon", "least"), [(0.5, 0.90), (1.0, 0.96), (2.0, 0.97)])
 def test_planted_phenotypes_are_found_at_the_promised_likeness(epsilon: float, least: float) -> None:
     row = command("dpem_planted").row(20_000, epsilon, 3)
     assert row["fms"] >= least
-    assert row["seconds"] < 30
     if epsilon == 1.0:
         assert row["auc"] >= row["auc_planted"] - 0.01
         assert row["auc_random"] < row["auc"]
-        assert row["ghosts"] <= 0.12
+        assert row["ghosts"] <= 0.02
 
 
 @pytest.mark.slow
@@ -43,7 +42,7 @@ def test_a_hundred_thousand_patients_at_half_the_epsilon() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder", "epsilon", "least"),
-    [("load_diabetes130", "diabetes130", "1", 0.80), ("load_synpuf", "cms_desynpuf", "2", 0.60)],
+    [("load_diabetes130", "diabetes130", "1", 0.80), ("load_synpuf", "cms_desynpuf", "2", 0.89)],
 )
 def test_real_structure_is_kept_and_never_below_the_marginals(
     name: str, folder: str, epsilon: str, least: float, data_path: Callable[[str], Path]
@@ -53,4 +52,5 @@ def test_real_structure_is_kept_and_never_below_the_marginals(
     assert rows[epsilon]["kept"] >= least
     for label in ("0.5", "1", "2", "8"):
         assert rows[label]["kept_worst"] > 0
-        assert rows[label]["completion_worst"] > 0
+        assert rows[label]["cells_worst"] > 0
+    assert rows["0.1"]["kept"] >= 0
