@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_noise_is_added_by_all_but_one_insider_under_masked_and_by_every_site_un
         a: pc.DPEM(rank=3, rounds=1, aggregation=a, privacy=pc.Privacy(1.0)).fit(net).history_[-1]["noise_sd"]
         for a in ("masked", "plain")
     }
-    alone = accountant.calibrate(1.0, 1e-6, shares=[0.005, 0.07, 0.925])[-1]
+    alone = accountant.calibrate(1.0, 1e-6, shares=[0.005, 0.15, 0.845])[-1]
     assert price["plain"] == pytest.approx(alone * np.sqrt(3), rel=1e-6)
     assert price["masked"] == pytest.approx(alone * np.sqrt(3 / 2), rel=1e-6)  # each of three adds half of the variance
 
@@ -274,12 +275,50 @@ def test_too_little_data_is_said_and_only_marginals_are_bought() -> None:
 
 @pytest.mark.parametrize("rank", [None, 4])
 def test_the_gate_acts_on_a_bought_count_too_and_spends_all_that_was_asked_for(rank: int | None) -> None:
-    few = pc.datasets.planted_counts(300, 40, 60, phenotypes=2, codes=(3, 3), sites=3, seed=0)
+    few = pc.datasets.planted_counts(120, 40, 60, phenotypes=2, codes=(3, 3), sites=3, seed=0)
     m = pc.DPEM(rank=rank, aggregation="masked", privacy=pc.Privacy(0.1, 1e-6)).fit(few)
     assert m.too_little_data_
     assert m.privacy_.releases == 2  # the number of patients, the marginals with all the rest
     assert m.privacy_.epsilon == pytest.approx(0.1, abs=1e-6)
     assert not pc.DPEM(rank=rank, rounds=2, aggregation="masked", privacy=pc.Privacy(8, 1e-6)).fit(few).too_little_data_
+
+
+def test_the_rule_does_not_give_up_where_phenotypes_can_be_read() -> None:
+    """Epsilon .5 and 2,400 patients: the rule's own rank, with the count asked for and bought."""
+    for size in (2_400, None):
+        m = pc.DPEM(rounds=2, planning_size=size, aggregation="masked", privacy=pc.Privacy(0.5, 1e-6))
+        setting = Setting((200, 300), (), ("a", "b", "c"))
+        public = m.begin(setting, np.random.default_rng(0))
+        if size is None:
+            step = m.next(public)
+            assert step is not None
+            public = m.combine(step, public, Total({"n": np.array([2_400.0])}, 1.0, 3, step.noise_sd))
+        assert public.plan.rank == 20
+
+
+def test_patients_are_placed_by_the_fine_columns_and_shown_by_the_joined_ones(net: Sites, tmp_path: Path) -> None:
+    m = pc.DPEM(rank=12, rounds=6, seed=0, aggregation="masked", privacy=pc.Privacy(8.0)).fit(net, doors=doors(net))
+    place = m.result_.placing
+    assert place.parts is not None
+    assert len(m.weights_) < 12
+    assert place.stacked.shape[1] == len(place.parts) == 13
+    assert place.parts[-1] == -1  # the background
+    assert place.apart.sum() == (place.parts < 0).sum() >= 1
+    counts = net[0].counts()
+    events, fine = counts.norm_squared(), place.expected(counts)
+    assert events > 0
+    np.testing.assert_allclose(place.joined(fine).sum(1) + fine[:, place.apart].sum(1), fine.sum(1))
+    again = pc.load(m.save(tmp_path / "m.phenotypes"))
+    np.testing.assert_array_equal(again.transform(net[0]), m.transform(net[0]))
+
+
+def test_without_noise_annealing_finds_what_plain_em_divides_wrongly() -> None:
+    found = {True: [], False: []}
+    for seed in range(3):
+        law = pc.datasets.planted_counts(1_000, 60, 80, phenotypes=8, codes=(6, 8), seed=seed)
+        for anneal, scores in found.items():
+            scores.append(likeness(pc.DPEM(rank=16, rounds=24, seed=seed, anneal=anneal).fit(law), law.truth))
+    assert np.mean(found[True]) > max(0.96, np.mean(found[False]) + 0.01)
 
 
 def test_empty_sites_and_single_patients_do_no_harm() -> None:

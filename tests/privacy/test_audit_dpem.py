@@ -30,8 +30,9 @@ class NotNormalised(pc.DPEM):
         tensor = site.counts()
         offsets = np.concatenate([[0], np.cumsum([len(m) for m in public.marginals])])[:-1]
         first = step.name == "marginals"
-        w = np.ones((sum(len(m) for m in public.marginals), 1)) if first else self._stacked(public)
-        prior = np.ones(1) if first else dpem._prior(public.mixture, self.params.smoothing)
+        ones = np.ones((sum(len(m) for m in public.marginals), 1))
+        w = ones if first else dpem.stacked(public.factors, public.marginals, len(public.mixture))
+        prior = np.ones(1) if first else dpem.patient_prior(public.mixture, self.params.smoothing)
         a = em_kernels.memberships(tensor, w, prior, steps=8)
         rows = tensor.coords[:, 1:] + offsets
         p = a[tensor.coords[:, 0]] * np.prod([w[r] for r in rows.T], axis=0)
@@ -78,3 +79,19 @@ def test_a_sabotaged_dpem_fails(name):
 def test_canaries_hide_among_real_sites():
     sites = pc.datasets.planted_counts(600, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=0)
     assert pc.audit(private(), sites, canaries=300, noise=SimulatedNoise(np.random.default_rng(3))).passed
+
+
+def test_a_fit_with_a_prior_passes():
+    """Every canary has codes of its own, so the prior must have room for them. The vote is one number, which no canary
+    moves more than another: test_dpem_prior.py bounds it in whole numbers."""
+    law, many = {"procedures": 20, "diagnoses": 30, "phenotypes": 3, "codes": (4, 5)}, 300
+    sites = pc.datasets.planted_counts(600, sites=3, seed=0, **law)
+    t = pc.datasets.planted_counts(400, seed=1, **law)[0].counts()
+    wide = pc.SparseTensor(t.coords, t.values, (t.patients, *(d + many for d in t.shape[1:])))
+    prior = pc.DPEM(rank=4, rounds=4, seed=0).fit([pc.Site("other", wide)])
+    method = pc.DPEM(rank=4, rounds=3, privacy=pc.Privacy(2.0, 1e-6), prior=prior, prior_is_public=True)
+    result = pc.audit(method, sites, canaries=many, noise=SimulatedNoise(np.random.default_rng(4)))
+    assert result.passed, str(result)
+    assert result.epsilon == pytest.approx(2.0, abs=1e-6)
+    assert result.largest_norm <= 1
+    assert not pc.audit(method, sites, canaries=many, noise=Scaled(4)).passed

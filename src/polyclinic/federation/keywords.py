@@ -156,7 +156,8 @@ class DPEMKeywords(TypedDict, total=False):
     planning_size: int | None
     background: bool
     smoothing: float
-    regroup: bool
+    regroup: bool | None
+    anneal: bool | None
     prune: bool
     fdr: float
     prior: Any
@@ -179,7 +180,8 @@ class DPEMTyped:
     planning_size: int | None
     background: bool
     smoothing: float
-    regroup: bool
+    regroup: bool | None
+    anneal: bool | None
     prune: bool
     fdr: float
     prior: Any

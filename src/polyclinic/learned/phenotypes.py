@@ -329,6 +329,7 @@ class Phenotypes(Value):
         if isinstance(self.placing, Events):
             p = self.placing
             out |= {"place_stacked": p.stacked, "place_prior": p.prior, "place_scale": p.scale, "place_order": p.order}
+            out |= {} if p.parts is None else {"place_parts": p.parts}
         if isinstance(self.placing, Courses):
             out |= {"place_shape": self.placing.shape}
         return out
@@ -367,6 +368,7 @@ class Phenotypes(Value):
                     arrays["place_scale"],
                     arrays["place_order"],
                     int(how["steps"]),
+                    arrays.get("place_parts"),
                 )
             case "likelihood":
                 placing = Likely(how["loss"])

@@ -71,6 +71,9 @@ class Events:
         (R,) lengths of the columns, and their places in the model's order: from stacked columns to factors.
     steps
         EM steps of a placing.
+    parts
+        (K,) the phenotype that every stacked column is a piece of, -1 for none (background, and what was dropped); None:
+        column r is phenotype r, the rest is background.
     """
 
     stacked: Array
@@ -78,12 +81,17 @@ class Events:
     scale: Array
     order: NDArray[np.int64]
     steps: int
+    parts: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name in ("stacked", "prior", "scale"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
         object.__setattr__(self, "order", frozen(self.order, np.int64))
         k, r = self.prior.shape[0], self.scale.shape[0]
+        if self.parts is not None:
+            object.__setattr__(self, "parts", frozen(self.parts, np.int64))
+            if self.parts.shape != (k,) or not ((self.parts >= -1) & (self.parts < r)).all():
+                raise DataError("patients cannot be placed like this", faults=[f"{k} columns are pieces of {r}"])
         if self.stacked.shape[1:] != (k,) or r > k or sorted(self.order.tolist()) != list(range(r)) or self.steps < 1:
             raise DataError("patients cannot be placed like this", faults=[f"{k} prior counts, {r} phenotypes"])
 
@@ -99,9 +107,21 @@ class Events:
         out: Array = share * events[:, None]
         return out
 
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """(K,) columns that belong to no phenotype."""
+        return np.arange(len(self.prior)) >= len(self.scale) if self.parts is None else self.parts < 0
+
+    def joined(self, fine: Array) -> Array:
+        """(patients, R) of (patients, K): the pieces of every phenotype together, in the order of ``scale``."""
+        if self.parts is None:
+            return fine[:, : len(self.scale)]
+        out: Array = fine @ (self.parts[:, None] == np.arange(len(self.scale))).astype(np.float64)
+        return out
+
     def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
         """(patients, R) memberships on the factors."""
-        placed = self.expected(tensor)[:, : len(self.scale)]
+        placed = self.joined(self.expected(tensor))
         return np.ascontiguousarray((placed * self.scale)[:, self.order])
 
     def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:

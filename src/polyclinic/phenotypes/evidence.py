@@ -10,7 +10,7 @@ __all__ = ["stands_out"]
 Float = NDArray[np.float64]
 
 
-def stands_out(released: Float, expected: Float, noise_sd: float, *, fdr: float = 0.01) -> NDArray[np.bool_]:
+def stands_out(released: Float, expected: Float, noise_sd: float | Float, *, fdr: float = 0.01) -> NDArray[np.bool_]:
     """Codes whose released sum exceeds ``expected`` by more than noise of known size would, at a false-discovery rate.
 
     One-sided z-tests over all codes of all phenotypes together, Benjamini and Hochberg 1995. Post-processing: it costs
@@ -23,7 +23,7 @@ def stands_out(released: Float, expected: Float, noise_sd: float, *, fdr: float 
     [False, True, False, False]
     """
     excess = released - expected
-    if noise_sd <= 0:
+    if np.max(noise_sd) <= 0:
         return np.asarray(excess > 0)
     from scipy.special import ndtr  # here: importing it takes a fresh process longer than a small fit
 

@@ -100,7 +100,7 @@ class Prior:
             ends = np.cumsum([len(f) for f in factors])[:-1]
             whole = found.placing.prior / found.placing.prior.sum()
             marginals = tuple(w @ whole for w in np.split(found.placing.stacked, ends))
-            apart = float(whole[found.rank :].sum()) if len(whole) > found.rank else None
+            apart = float(whole[found.placing.apart].sum()) if found.placing.apart.any() else None
         else:
             apart = None
             marginals = tuple(f @ share for f in factors)

@@ -20,7 +20,9 @@ TRUST: Final = 0.99  # weight of a prior's column before any data speak
 BENDS: Final = 6  # numbers that describe how data differ from a prior, in Schwarz' criterion
 
 
-def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float = GRID, steps: int = 60) -> Float:
+def posterior_mean(
+    released: Float, base: Float, noise_sd: float | Float, *, grid: Float = GRID, steps: int = 60
+) -> Float:
     """Shrink noisy sums toward their base: the posterior mean of theta in ``released = theta + N(0, noise_sd^2)``.
 
     theta = base * rho with rho ~ G; G is the nonparametric maximum-likelihood estimate on ``grid`` by ``steps`` EM
@@ -34,30 +36,30 @@ def posterior_mean(released: Float, base: Float, noise_sd: float, *, grid: Float
     base
         Expected sums if nothing stood out, same shape, positive.
     noise_sd
-        Known standard deviation of the noise. Without noise the released values are returned, clipped at zero.
+        Known standard deviation of the noise, of all or of every column. Without noise the released values are returned,
+        clipped at zero.
 
     Examples
     --------
     >>> y = np.array([0.3, -0.4, 0.1, 9.0]); posterior_mean(y, np.ones(4), 0.5).round(1).tolist()
     [0.0, 0.0, 0.0, 8.6]
     """
-    if noise_sd <= 0:
+    if np.max(noise_sd) <= 0:
         return np.maximum(released, 0.0)
-    y, b = released.ravel() / noise_sd, base.ravel() / noise_sd
+    y, b = (released / noise_sd).ravel(), (base / noise_sd).ravel()
     z = y[:, None] - b[:, None] * grid[None, :]
     log = -0.5 * z * z
     like = np.exp(log - log.max(1, keepdims=True))
     g = np.full(len(grid), 1.0 / len(grid))
     for _ in range(steps):
-        g = g * ((1.0 / (like @ g)) @ like) / len(like)  # the mean over cells of each atom's share
-    weights = like * g
-    rho = (weights @ grid) / weights.sum(1)
+        g = g * (like.T @ (1.0 / (like @ g))) / len(y)
+    rho = (like @ (g * grid)) / (like @ g)
     out: Float = (rho * base.ravel()).reshape(released.shape)
     return out
 
 
 def between(
-    released: Float, base: Float, prior: Float, noise_sd: float, *, grid: Float = GRID, steps: int = 60
+    released: Float, base: Float, prior: Float, noise_sd: float | Float, *, grid: Float = GRID, steps: int = 60
 ) -> Float:
     """The posterior mean with two bases: every column follows the marginals or a prior's column, as its data say.
 
@@ -71,7 +73,7 @@ def between(
     released, base, prior
         (codes, R): noisy sums, expected sums if nothing stood out, expected sums by the prior.
     noise_sd
-        Known standard deviation of the noise; 0: the released values, clipped at zero.
+        Known standard deviation of the noise, of all or of every column; 0: the released values, clipped at zero.
 
     Examples
     --------
@@ -81,7 +83,7 @@ def between(
     >>> far = between(y, flat, told, 1e6).ravel(); (far / far.sum()).round(1).tolist()
     [0.5, 0.5, 0.0, 0.0]
     """
-    if noise_sd <= 0:
+    if np.max(noise_sd) <= 0:
         return np.maximum(released, 0.0)
     y = released / noise_sd
     logs = np.stack([-0.5 * np.square(y[..., None] - (b / noise_sd)[..., None] * grid) for b in (base, prior)])

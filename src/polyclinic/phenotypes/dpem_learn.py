@@ -1,0 +1,163 @@
+"""DPEM's M-step: phenotypes from noisy sums by empirical Bayes, and what of them is shown. Released values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from polyclinic.federation.protocol import seeds
+from polyclinic.phenotypes.dpem_params import DPEMParams
+from polyclinic.phenotypes.dpem_state import Array, DPEMPublic, Factors, by_mode
+from polyclinic.phenotypes.evidence import stands_out
+from polyclinic.phenotypes.regroup import alike, groups, split
+from polyclinic.phenotypes.shrinkage import between, posterior_mean
+
+__all__ = ["finished", "learned", "masses", "regrouped"]
+
+CROWDED: Final = 0.07  # share of the marginals in every column, times R / the smallest number of codes of a mode
+MOST: Final = 0.2  # of it, at most
+FREE_FLOOR: Final = 1e-3  # the same without noise: no code is ever impossible
+PIECES: Final = 0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.3 to 0.7, others below 0.1)
+RENEWED: Final = 10  # at least one column in so many is given to halves of heavy ones
+SLIGHT: Final = 0.1  # a code of less than this part of the phenotype's largest is not shown
+
+
+def masses(raw: Array, variance: float) -> Array:
+    """What every column holds, shrunk toward their mean as far as the noise explains the differences (James and Stein).
+
+    Examples
+    --------
+    >>> masses(np.array([9.0, 11.0, 10.0, 10.0]), 4.0).tolist()
+    [10.0, 10.0, 10.0, 10.0]
+    >>> masses(np.array([90.0, 110.0, 100.0, 100.0]), 4.0).round(1).tolist()
+    [90.2, 109.8, 100.0, 100.0]
+    """
+    mean = float(raw.mean())
+    off = raw - mean
+    kept = 1.0 - max(len(raw) - 3, 0) * variance / max(float(off @ off), 1e-300)
+    out: Array = np.maximum(mean + max(0.0, kept) * off, max(0.1 * mean, 1e-9))
+    return out
+
+
+def _toward(target: Array, raw: Array, variance: float) -> Array:
+    """The same toward a prior's shares; noise two standard deviations above its mean still explains a difference."""
+    off = raw - target
+    noise = (len(raw) + 2.0 * np.sqrt(2.0 * len(raw))) * variance
+    mass = target + max(0.0, 1.0 - noise / max(float(off @ off), 1e-300)) * off
+    out: Array = np.maximum(mass, 0.1 * float(mass.mean()))
+    return out
+
+
+def learned(p: DPEMParams, public: DPEMPublic, sums: Array, noise: Array) -> tuple[Factors, Array, Array]:
+    """Factors and mixture by empirical Bayes; also every column's noisy mass, as released."""
+    parts = by_mode(sums, public.marginals)
+    rank = sums.shape[1] - p.background
+    inverse = np.array([1.0 / len(m) for m in public.marginals])  # noise variance of a column's sum ~ its length
+    raw: Array = sum((w * s.sum(0) for w, s in zip(inverse, parts)), np.zeros(sums.shape[1])) / inverse.sum()
+    variance = float(np.square(noise).mean()) / float(inverse.sum())
+    noisy = variance > 0
+    if public.shares is not None and noisy:
+        mass = _toward(max(float(raw.sum()), 1.0) * public.shares, raw, variance)
+    else:
+        mass = masses(raw, variance)
+    floor = min(CROWDED * rank * float(inverse.max()), MOST) if noisy else FREE_FLOOR
+    factors = []
+    for n, (s, m) in enumerate(zip(parts, public.marginals)):
+        base = m[:, None] * mass[:rank]
+        if public.told:
+            x = between(s[:, :rank], base, public.told[n] * mass[:rank], noise[:rank])
+            least = public.told[n]
+        else:
+            x, least = posterior_mean(s[:, :rank], base, noise[:rank]), m[:, None]
+        x = x + 1e-12 * m[:, None]
+        factors.append((1 - floor) * x / x.sum(0) + floor * least)
+    return tuple(factors), mass / mass.sum(), raw
+
+
+def regrouped(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
+    """Join pieces, drop the lightest phenotypes, and split the heaviest in their place (post-processing).
+
+    A column that stays as it was keeps what was released of it; the others begin anew.
+    """
+    rank = public.factors[0].shape[1]
+    mass = public.mixture[:rank]
+    found = groups(alike(public.factors, public.marginals), mass, PIECES)
+    joint = np.array([mass[g].sum() for g in found])
+    kept = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1)]
+    factors = [np.stack([f[:, found[k]] @ (mass[found[k]] / joint[k]) for k in kept], axis=1) for f in public.factors]
+    new, left = split(factors, joint[kept], rank, seeds(p.seed, "regroup", public.round))
+    mixture = np.concatenate([left, public.mixture[rank:]])
+    now = replace(public, factors=new, mixture=mixture / mixture.sum())
+    if public.released is None or public.noise is None or public.precision is None:
+        return now
+    halved = {k % len(kept) for k in range(rank - len(kept))}  # the heaviest first, as ``split`` takes them
+    source = np.arange(len(mixture))
+    known = np.zeros(len(mixture), bool)
+    known[rank:] = True  # the background
+    for i, k in enumerate(kept):
+        if len(found[k]) == 1 and i not in halved:
+            source[i], known[i] = found[k][0], True
+    return replace(
+        now,
+        released=public.released[:, source],
+        noise=public.noise[source],
+        precision=np.where(known, public.precision[source], 0.0),
+    )
+
+
+def _joined(sums: Array, noise: Array, found: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """The pieces of every group together, divided by the root of their number: noise as before."""
+    times = np.sqrt([len(g) for g in found])
+    together = np.stack([sums[:, g].sum(1) for g in found], axis=1) / times
+    return together, np.array([np.sqrt(np.square(noise[list(g)]).mean()) for g in found])
+
+
+def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
+    """The phenotypes to show: pieces joined, what the noise explains dropped, codes marked that stand out.
+
+    The columns as they are stay, as ``fine``, to place patients with.
+    """
+    assert public.released is not None
+    assert public.noise is not None
+    rank = public.factors[0].shape[1]
+    if p.prune and not public.spoken:  # columns of a prior are no pieces, and no ghosts of the noise
+        found = groups(alike(public.factors, public.marginals), public.mixture[:rank], PIECES)
+        found += [[rank]] if p.background else []
+    else:
+        found = [[r] for r in range(public.released.shape[1])]
+    sums, noise = _joined(public.released, public.noise, found)
+    factors, mixture, raw = learned(p, public, sums, noise)
+    mixture = mixture * np.sqrt([len(g) for g in found])
+    columns = factors[0].shape[1]
+    shown = []
+    for s, m, f in zip(by_mode(sums, public.marginals), public.marginals, factors):
+        out = stands_out(s[:, :columns], m[:, None] * np.maximum(raw[:columns], 0.0), noise[:columns], fdr=p.fdr)
+        shown.append(out & (f >= SLIGHT * f.max(0)) if noise.any() else out)
+    keep = np.arange(columns)
+    if p.prune:
+        # A column's mass has noise of sd / sqrt(sum 1/I_n); below that the noise explains all of it.
+        sure = noise[:columns] / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
+        keep = np.flatnonzero((raw[:columns] > sure) | (np.arange(columns) < public.spoken))
+        keep = keep if len(keep) else np.array([int(np.argmax(raw[:columns]))])
+    left = np.append(keep, columns) if p.background else keep
+    parts = np.full(public.released.shape[1], -1, np.int64)
+    for k, c in enumerate(keep):
+        parts[list(found[c])] = k
+    mixture = mixture[left]
+    return replace(
+        public,
+        stage="end",
+        factors=tuple(f[:, keep] for f in factors),
+        mixture=mixture / mixture.sum(),
+        released=sums[:, left],
+        noise=noise[left],
+        precision=None,
+        shown=tuple(s[:, keep] for s in shown),
+        energy=np.square(mixture[: len(keep)]),
+        fine=public.factors,
+        fine_mixture=public.mixture,
+        parts=parts,
+    )

@@ -1,0 +1,74 @@
+"""How a DPEM fit begins: marginals from the first release, phenotypes around them, or a prior's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from polyclinic.phenotypes.dpem_state import Array, DPEMPublic, by_mode
+from polyclinic.phenotypes.evidence import stands_out
+from polyclinic.phenotypes.prior import Prior
+from polyclinic.phenotypes.shrinkage import between, posterior_mean
+
+__all__ = ["leaning", "with_marginals"]
+
+FLAT: Final = 0.02  # share of the flat law in the marginals: no code is ever impossible
+TOLD: Final = 1e-3  # share of the marginals in a prior's column
+
+
+def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
+    """The background from the first release, and the start of every phenotype around it."""
+    marginals, factors, told, rival = [], [], [], []
+    for n, (s, m, g) in enumerate(zip(by_mode(sums, public.marginals), public.marginals, public.factors)):
+        whole = np.maximum(s.sum(), 1.0)
+        x = posterior_mean(s, whole * m, sd) + 1e-12 * m
+        rival.append((1 - FLAT) * x / x.sum() + FLAT * m)
+        if public.told:
+            guess = np.where(public.expected[n] > 0, public.expected[n], 1e-3 * m)
+            x = between(s[:, None], (whole * m)[:, None], (whole * guess)[:, None], sd)[:, 0] + 1e-12 * m
+        x = (1 - FLAT) * x / x.sum() + FLAT * m
+        around = g * x[:, None]
+        around = around / around.sum(0)
+        if public.told:  # a code that the prior never saw is as frequent as it is here; so is a column without a prior
+            known, t = public.expected[n] > 0, public.told[n]
+            spoken = t.sum(0) > 0
+            q = np.where(known[:, None] & spoken, t * x[known].sum(), x[:, None])
+            q = (1 - TOLD) * q / q.sum(0) + TOLD * x[:, None]
+            around = np.where(spoken, q, around)
+            told.append(q)
+        marginals.append(x)
+        factors.append(0.9 * around + 0.1 * x[:, None])
+    now = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
+    if now.shares is not None:
+        return replace(now, stage="vote", round=0, told=tuple(told), mixture=now.shares, rival=tuple(rival))
+    if public.plan.rank:
+        return now
+    # Too little data for any phenotype: the whole budget went here (PRIVACY 5).
+    only = tuple(m[:, None] for m in marginals)
+    return replace(
+        now,
+        stage="end",
+        factors=only,
+        mixture=np.ones(1),
+        shown=tuple(stands_out(s[:, None], 0 * f, sd) for s, f in zip(by_mode(sums, public.marginals), only)),
+        energy=np.ones(1),
+    )
+
+
+def leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
+    """The start with a prior: its heaviest phenotypes are the first columns, what is left of the rank begins at random.
+
+    Before the marginals are known, a column of ``told`` without a prior is 0.
+    """
+    rank, columns = public.plan.rank, len(public.mixture)
+    order = np.argsort(-prior.mixture, kind="stable")[:rank]
+    told = tuple(np.pad(f[:, order], ((0, 0), (0, rank - len(order)))) for f in prior.factors)
+    shares = np.full(columns, 1.0 / columns)
+    led = prior.mixture[order]
+    if prior.background is not None and columns > rank:
+        shares *= (1.0 - prior.background) / shares[:rank].sum()
+        shares[rank] = prior.background
+    shares[: len(order)] *= led / led.mean()
+    return replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors, spoken=len(order))
