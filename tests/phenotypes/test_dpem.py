@@ -276,7 +276,7 @@ def test_too_little_data_is_said_and_only_marginals_are_bought() -> None:
 @pytest.mark.parametrize("rank", [None, 4])
 def test_the_gate_acts_on_a_bought_count_too_and_spends_all_that_was_asked_for(rank: int | None) -> None:
     few = pc.datasets.planted_counts(120, 40, 60, phenotypes=2, codes=(3, 3), sites=3, seed=0)
-    m = pc.DPEM(rank=rank, aggregation="masked", privacy=pc.Privacy(0.1, 1e-6)).fit(few)
+    m = pc.DPEM(rank=rank, aggregation="masked", privacy=pc.Privacy(0.1, 1e-6)).fit(few, doors=doors(few))
     assert m.too_little_data_
     assert m.privacy_.releases == 2  # the number of patients, the marginals with all the rest
     assert m.privacy_.epsilon == pytest.approx(0.1, abs=1e-6)

@@ -195,7 +195,8 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
 
     def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
         if step.name == "size":
-            return self._sized(public, float(total.arrays["n"][0]))
+            # One standard deviation below what was bought: a count that is mostly noise opens no gate.
+            return self._sized(public, float(total.arrays["n"][0]) - total.noise_sd)
         if step.name == "marginals":
             bought = remembered(public, total.arrays["sums"], total.noise_sd, memory=1.0)
             assert bought.released is not None
