@@ -47,7 +47,11 @@ class Receipt:
                 "is not there" if self.head is None and self.state == "missing" else "is not signed by its site's book"
             )
             return [f"{self.site}: the receipt {why}"]
-        return [] if book is None or self.head is None else [f"{self.site}: {f}" for f in book.verify(anchor=self.head)]
+        if book is None or self.head is None:
+            return []
+        if not self.head.count:  # every book agrees with a head of nothing
+            return [f"{self.site}: the receipt names no line of the book"]
+        return [f"{self.site}: {f}" for f in book.verify(anchor=self.head)]
 
     def __str__(self) -> str:
         if self.head is None or self.state in ("false", "missing"):

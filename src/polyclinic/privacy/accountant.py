@@ -41,6 +41,8 @@ FINE: Final = (
     1000.0  # grid units of noise from which the discrete Gaussian's curve is the continuous one (a test checks)
 )
 
+MOST: Final = 1e9  # no noise worth the name belongs to a larger epsilon, and the curve's tails are lost in float64
+
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -268,15 +270,17 @@ def calibrate(
     _check_delta(delta)
     parts = np.full(rounds, 1 / rounds) if shares is None else np.asarray(shares, np.float64)
     faults = []
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        faults.append(f"epsilon {epsilon!r} is not a positive number")
+    if not 0 < epsilon <= MOST:
+        faults.append(f"epsilon {epsilon!r} is not between 0 and {MOST:g}")
     if not parts.size or not np.isfinite(parts).all() or (parts <= 0).any():
         faults.append(f"shares {parts.tolist()} must be positive")
     elif parts.sum() > 1 + 1e-9:
         faults.append(f"shares sum to {parts.sum():.6g}, more than the whole budget")
+    low, high = 1e-12, 1.0
+    if not faults and gaussian_delta(epsilon, low) > delta:
+        faults.append(f"epsilon {epsilon!r} at delta {delta!r} asks for more noise than can be computed")
     if faults:
         raise ConfigError("the privacy budget cannot be split", faults=faults)
-    low, high = 1e-12, 1.0
     while gaussian_delta(epsilon, high) < delta:
         high *= 2
     from scipy.optimize import brentq

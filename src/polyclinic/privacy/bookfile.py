@@ -170,21 +170,35 @@ class BookFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One at a time: threads of this process, then processes."""
-        import fcntl
-
         with self._mutex:
             if self.path is None:
                 yield
                 return
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._file(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            handle = self._lock()
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
                 self._holder = threading.get_ident()
                 yield
             finally:
                 self._holder = 0
                 os.close(handle)
+
+    def _lock(self) -> int:
+        """A handle that holds the lock file which is there: one that was removed meanwhile keeps nobody out."""
+        import fcntl
+
+        while True:
+            handle = os.open(self._file(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                if os.fstat(handle).st_ino == self._file(".lock").stat().st_ino:
+                    return handle
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)
 
     def repair(self) -> None:
         """After a damaged book was cut to the lines that hold: give it a head again."""

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyclinic.errors import ConfigError
+from polyclinic.privacy.accountant import MOST
 
 __all__ = ["Privacy"]
 
@@ -26,7 +27,7 @@ class Privacy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    epsilon: float = Field(gt=0, description="Bound on the privacy loss, for the whole study.")
+    epsilon: float = Field(gt=0, le=MOST, description="Bound on the privacy loss, for the whole study.")
     delta: float = Field(1e-6, gt=0, lt=1, description="Probability with which the bound may fail.")
     level: Literal["patient", "entry"] = Field(
         "patient", description="Neighbouring data: one patient added or removed, or one entry changed (the papers')."

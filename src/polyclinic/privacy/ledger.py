@@ -9,6 +9,7 @@ elsewhere by every write) or a witness (a peer that saw a head) finds that.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,10 +20,10 @@ from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.bookfile import BookFile, Unless
 from polyclinic.privacy.charge import Charge, events_for
 from polyclinic.privacy.head import Head
-from polyclinic.privacy.lines import START, Body, Close, Entry, Gap, Key, Reserve
+from polyclinic.privacy.lines import START, Body, Close, Entry, Gap, Key, Refuse, Reserve
 from polyclinic.privacy.reading import Reading
 from polyclinic.privacy.release import Adjacency
-from polyclinic.privacy.tally import Tally
+from polyclinic.privacy.tally import POLICY, Tally
 
 __all__ = ["Charge", "Entry", "Head", "Ledger"]
 
@@ -74,10 +75,13 @@ class Ledger(BookFile):
     def reserve(self, body: Reserve, *, unless: Unless | None = None) -> list[str]:
         """Set aside what an order may charge, or say why not; checked and written under one lock.
 
-        An order that has a reservation keeps it.
+        An order that has a reservation keeps it. One whose time is over is given back by a line of its own: a clock that is put
+        back later would otherwise find it open beside what was set aside meanwhile.
         """
         with self._opened():
-            tally = self._reading.tally
+            tally, now = self._reading.tally, time.time()
+            for order in [o for o, r in tally.open.items() if r.until and now > r.until]:
+                self._append(Refuse(order, POLICY, ("the time of what was set aside for it is over",)), None)
             if body.order in tally.closed:
                 return [tally.over(body.order)]
             faults = [] if unless is None or body.order in tally.open else list(unless(tally))

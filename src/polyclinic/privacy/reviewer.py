@@ -97,7 +97,7 @@ class Reviewer:
         of = bytes_digest(step, waiting.release) if self.each else facts_digest(step, waiting.share, waiting.by)
         if not self.each and self._agreed(order, step, of):
             return waiting.release
-        ticket = f"{waiting.id}-{of[:8]}"  # approval is of these values, or of these facts, not of a name
+        ticket = f"{waiting.id}-{of[:32]}"  # approval is of these values, or of these facts, not of a name
         shown = waiting.shown(facts, each=self.each)
         said = self._asked(ticket, waiting, shown, of)
         if said is None:
