@@ -11,6 +11,9 @@ pytest.importorskip("nvflare")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from flare_federation import hospitals, same
+from tests.traces import files_with_patients
+
+from polyclinic.privacy.owner import ledger_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -37,6 +40,21 @@ def test_plain_study_is_bit_equal_to_one_process(federation):
         kept = site.study(order.digest)
         assert (kept / "outcome.npz").stat().st_mode & 0o077 == 0
         assert not (kept / "state.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_no_word_of_a_patient_is_left_in_any_folder(federation):
+    """After studies between real processes: sites' folders, their FLARE workspaces, the coordinator's, and the books."""
+    for name, how in (("left-plain", "plain"), ("left-masked", "masked")):
+        _run(federation, federation.study(name, TRIP.format(2, how)))
+        for site in federation.sites.values():
+            own = site.node.name
+            source = [f for f in files_with_patients([site.node_path.parent], own) if f.suffix == ".csv"]
+            assert source, "the search finds patients where they are"
+            assert files_with_patients([site.node.home, site.path, federation.coordinator.path], own) == []
+            book = ledger_of(site.node).path
+            assert book.exists() and book not in files_with_patients([book.parent], own)
+            assert site.pins.exists() and (site.path / "identity.key").exists()
 
 
 @pytest.mark.slow
