@@ -106,3 +106,23 @@ def test_private_em_by_masked_sums_is_equal_to_one_process_and_paid(federation):
         charges = federation.charges(name, "dpem")
         assert len(charges) == len(reference.releases)
         assert all(c.formal for c in charges)
+
+
+TIMED = hospitals.TENSOR.replace('["drug", "diagnosis"]', '["drug", "time"]').replace(
+    ', diagnosis = "diagnosis.csv"', ""
+)
+
+
+@pytest.mark.slow  # in every run: the same between both halves without processes (tests/engines/test_flare_time.py)
+@pytest.mark.parametrize(
+    ("name", "method", "data"),
+    [
+        ("courses", 'name = "parafac2"\nrank = 2\nrounds = 3\nwarmup = 1', TIMED + '\n[time]\nbins = "30d"\n'),
+        ("poisson", 'name = "sumals"\nloss = "poisson"\nrank = 2\nrounds = 3', hospitals.TENSOR),
+        ("classes", 'name = "latentclass"\nn_components = 2\nrounds = 3', hospitals.FEATURES),
+    ],
+)
+def test_courses_counts_and_classes_are_bit_equal_to_one_process(federation, name, method, data):
+    study = federation.study(name, f'{method}\naggregation = "masked"', data=data)
+    _, outcome = _run(federation, study)
+    assert same(outcome.public, federation.in_process(study).public)

@@ -74,7 +74,8 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
         if len(texts) and not rule.columns:
             continue  # not a column of numbers
         numbers[c] = values
-        faults += [*_where(c, empty, rows, "empty"), *_where(c, texts, rows, "no numbers")]
+        faults += _where(c, empty, rows, "empty") if rule.missing == "refuse" else []
+        faults += _where(c, texts, rows, "no numbers")
     if label is not None:
         unknown = [i for i, x in enumerate(_texts(table[label])) if not x.strip() or x in source.missing]
         faults += _where(label, unknown, rows, "empty (the class)")
@@ -87,7 +88,9 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
         faults.append(f"{len(names) - len(set(names))} patients occur more than once")
     if faults:
         raise DataError(
-            f"{path}: not a feature matrix", faults=faults, hint="complete it, or choose [features] columns"
+            f"{path}: not a feature matrix",
+            faults=faults,
+            hint="complete it, choose [features] columns, or [features] missing = 'random'",
         )
     opt_out(con, node)
     gone = {str(r[0]) for r in con.execute("SELECT patient_id FROM optout WHERE patient_id IS NOT NULL").fetchall()}

@@ -159,7 +159,7 @@ class Driver(Attendance):
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.counted, self.noise = tuple(state["counted"]), set(state["noise"])
             self._shown = int(state["shown"])
-        setting = setting_from(self._setting)
+        setting = setting_from({**self._setting, "columns": None if self._setting["axes"] else self.order.columns})
         self.counted = self.counted or tuple(sorted({host(n) for n in setting.sites}))
         digests = [a.digest() for a in setting.axes]
         names = self._setting.get("alignment")

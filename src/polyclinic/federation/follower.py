@@ -97,7 +97,7 @@ class Follower:
                 f"a study that begins with {len(nodes)} nodes, of which the order knows not all, or too few"
             )
         axes = () if seat.method.needs == "features" else next(iter(seat.sites.values())).counts().axes[1:]
-        setting = Setting(tuple(mine["shape"]), tuple(axes), nodes)
+        setting = Setting(tuple(mine["shape"]), tuple(axes), nodes, None if axes else order.columns)
         chain = certificate.root(order.digest, mine["shape"], mine["digests"], mine.get("alignment"), nodes)
         roster = order.roster(nodes, 0)
         self.fold = (

@@ -27,7 +27,7 @@ from polyclinic.events.codes import KNOWN
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Roster, least_threshold
 from polyclinic.federation.sums import facts_of
-from polyclinic.study import Study
+from polyclinic.study import Study, TimeRule
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
 
@@ -213,8 +213,15 @@ class Order:
             (folder / name).write_text(text, encoding="utf-8", newline="")
         return Study.parse(self.study, where=f"study {self.id}", folder=folder)
 
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the features, where the study lists them: a method may speak of them (kinds of columns)."""
+        return tuple((self.study.get("features") or {}).get("columns") or ()) or None
+
     def axis(self, mode: str) -> Axis:
         """The axis of a mode with a public list, as the order carries it: labels and names of no hospital."""
+        if mode == "time":
+            return Axis(mode, TimeRule.model_validate(self.study["time"]).labels, vocabulary="public")
         name = str(self.study["tensor"]["vocabulary"][mode])
         return public_axis(mode, self.files[name], name)
 
@@ -254,7 +261,8 @@ def _carried(study: Study) -> tuple[dict[str, Any], dict[str, str]]:
         for how in values.get("codes", {}).values():
             if how.get("to", "normal") not in KNOWN:
                 carry(how, "to")
-        missing = [m for m in rule["modes"] if m not in rule.get("vocabulary", {})]
+        known = {*rule.get("vocabulary", {}), *(("time",) if study.time is not None and study.time.bins else ())}
+        missing = [m for m in rule["modes"] if m not in known]  # bins of time are public: the study names them
         how = rule.get("alignment")
         if missing and how not in ALIGNMENTS:
             raise ConfigError(

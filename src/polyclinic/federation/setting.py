@@ -62,7 +62,8 @@ def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
 def setting_from(tree: Mapping[str, Any]) -> Setting:
     """The setting as it travels."""
     axes = tuple(Axis.from_json(a) for a in tree["axes"])
-    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]))
+    columns = tuple(str(c) for c in tree.get("columns") or ()) or None
+    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]), columns)
 
 
 # ---- between hosts

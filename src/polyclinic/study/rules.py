@@ -152,6 +152,10 @@ class FeatureRule(Section):
         (), description="Which columns, in this order; empty: every number column, by name."
     )
     label: str | None = Field(None, description="Column of the class.")
+    missing: Literal["refuse", "random"] = Field(
+        "refuse",
+        description="Empty values: refuse the table, or take them as missing at random (gaussianmixture, latentclass).",
+    )
 
 
 class MethodRule(BaseModel):

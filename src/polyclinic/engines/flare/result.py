@@ -33,6 +33,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> Path:
             "shape": list(setting.shape),
             "axes": [a.to_json() for a in setting.axes],
             "sites": list(setting.sites),
+            "columns": None if setting.columns is None else list(setting.columns),
         },
         "releases": [wire.pack(r) for r in outcome.releases],
         "seconds": outcome.seconds,
