@@ -13,7 +13,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.engines.flare.result import read_model, write_outcome
-from polyclinic.tensors.ingest import ingest
+from polyclinic.sites.ingest import ingest
 
 _spec = importlib.util.spec_from_file_location("halves", Path(__file__).with_name("test_flare_halves.py"))
 assert _spec is not None and _spec.loader is not None
