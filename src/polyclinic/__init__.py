@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.evaluation.suggest import suggest_rank as suggest_rank
     from polyclinic.federation.moments import FederatedPCA as FederatedPCA
     from polyclinic.federation.moments import Standardizer as Standardizer
+    from polyclinic.federation.sumbattery import check_sum as check_sum
     from polyclinic.findings.evaluate import evaluate as evaluate
     from polyclinic.findings.evaluate import forecast as forecast
     from polyclinic.findings.replicate import replicate as replicate
@@ -94,6 +95,7 @@ _WHERE = {
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.report.battery",
+    "check_sum": "polyclinic.federation.sumbattery",
     "evaluate": "polyclinic.findings.evaluate",
     "forecast": "polyclinic.findings.evaluate",
     "follow": "polyclinic.cli.console",

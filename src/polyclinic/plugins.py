@@ -11,13 +11,15 @@ Groups: ``polyclinic.methods``, ``polyclinic.sums``, ``polyclinic.sources``, ``p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["PAPERS", "did_you_mean", "next_door", "plugged"]
+__all__ = ["PAPERS", "did_you_mean", "next_door", "plug", "plugged"]
 
 PAPERS: Final = "polyclinic-papers"  # the distribution of the five papers, in this repository
 _NEXT_DOOR: Final = (
@@ -26,13 +28,53 @@ _NEXT_DOOR: Final = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Plugged:
+    """What was plugged in without being installed; read like an entry point."""
+
+    name: str
+    thing: Any
+
+    @property
+    def value(self) -> str:
+        """Where it was made."""
+        made = self.thing if isinstance(self.thing, type) or callable(self.thing) else type(self.thing)
+        return f"{made.__module__}:{made.__qualname__}"
+
+    def load(self) -> Any:
+        """The thing itself."""
+        return self.thing
+
+
+_here: Final[dict[tuple[str, str], Plugged]] = {}
+
+
 @cache
-def plugged(group: str) -> dict[str, EntryPoint]:
+def plugged(group: str) -> dict[str, EntryPoint | Plugged]:
     """Entry points of a group, by name; of two with one name the first distribution's."""
-    found: dict[str, EntryPoint] = {}
+    found: dict[str, EntryPoint | Plugged] = {n: p for (g, n), p in _here.items() if g == group}
     for entry in entry_points(group=group):
         found.setdefault(entry.name, entry)
     return found
+
+
+@contextmanager
+def plug(group: str, name: str, thing: Any) -> Iterator[None]:
+    """Plug something in for the length of a block, without installing it: to try it, or in a test.
+
+    >>> with plug("polyclinic.sums", "mine", object):
+    ...     "mine" in plugged("polyclinic.sums")
+    True
+    >>> "mine" in plugged("polyclinic.sums")
+    False
+    """
+    _here[group, name] = Plugged(name, thing)
+    plugged.cache_clear()
+    try:
+        yield
+    finally:
+        del _here[group, name]
+        plugged.cache_clear()
 
 
 def next_door(name: str) -> str:

@@ -12,7 +12,9 @@ from polyclinic.errors import ConfigError
 from polyclinic.events.engine import Connection, identifier, reading, statement
 from polyclinic.events.pushdown import Push
 from polyclinic.events.tables import SourceTable, open_tables
+from polyclinic.plugins import plugged
 from polyclinic.study import Node
+from polyclinic.study.source import BUILT_IN
 
 __all__ = ["COLUMNS", "SYSTEMS", "OpenedSource", "Tabular", "forgiving", "open_source", "sql_of"]
 
@@ -220,11 +222,25 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
             f"node {node.name!r}: a source of kind {node.source.kind!r} cannot be split by a column",
             hint="split = true takes the site that the source tells itself; or export events as files",
         )
+    if node.source.kind not in BUILT_IN:
+        return _plugged_source(con, node, outcome)
     module = import_module(f"polyclinic.events.{node.source.kind}")
     opener: Callable[..., OpenedSource] | None = getattr(module, "open_source", None)
     if opener is None:
         raise ConfigError(f"source {node.source.kind!r} has no events", hint="it is for a study with [features]")
     return opener(con, node, outcome, push) if node.source.kind in PUSHED else opener(con, node, outcome)
+
+
+def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
+    """A source of another distribution (``polyclinic.sources``): a function like every ``open_source`` here."""
+    entry = plugged("polyclinic.sources")[node.source.kind]
+    found = entry.load()(con, node, outcome)
+    if not isinstance(found, OpenedSource):
+        raise ConfigError(
+            f"source {node.source.kind!r}: {entry.value} gave a {type(found).__name__}, not an OpenedSource",
+            hint="docs/howto/new-source.md",
+        )
+    return found
 
 
 def sql_of(kind: str) -> str:

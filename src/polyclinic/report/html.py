@@ -24,6 +24,7 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.findings import by_flags, sections, verdicts
 from polyclinic.report.hiding import hiding
 from polyclinic.report.pictures import groups_of, pictures
+from polyclinic.report.section import Tab, plugged_sections
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables
 from polyclinic.run import RunFolder
@@ -83,6 +84,8 @@ def render(run: RunContents) -> str:
     spent = spending(run)
     all_tables = tables(run, found, spent)
     merit = {k: run.metrics.get(k) for k in MERIT if run.metrics.get(k) is not None}
+    shown = {name: all_tables.get(name) for name in NAMES}
+    others = plugged_sections(_environment(), run, shown)
     style, script = (HERE / "style.css").read_text("utf-8"), (HERE / "report.js").read_text("utf-8")
     page = _environment().get_template("report.html.j2")
     return str(
@@ -91,9 +94,10 @@ def render(run: RunContents) -> str:
             card=run.card,
             cards=by_flags(run.findings, found),
             spent=spent,
-            tables={name: all_tables.get(name) for name in NAMES},
+            tables=shown,
             charts=pictures(run, found, spent),
-            tabs=_tabs(run),
+            tabs=_tabs(run, others),
+            others=others,
             tiles=_tiles(run),
             paragraphs=words.summary(run, found),
             hides=hiding(run, found),
@@ -152,7 +156,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _tabs(run: RunContents) -> list[tuple[str, str]]:
+def _tabs(run: RunContents, others: Sequence[Tab] = ()) -> list[tuple[str, str]]:
     made = [("summary", "Summary")]
     if run.kind in MODEL:
         made.append(("model", MODEL[run.kind]))
@@ -162,6 +166,7 @@ def _tabs(run: RunContents) -> list[tuple[str, str]]:
         made.append(("outcome", "Outcome"))
     if run.findings:
         made.append(("findings", "Findings"))
+    made += [(t.id, t.title) for t in others]
     return [*made, ("course", "Fit and cost"), ("privacy", "Privacy"), ("method", "Method")]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from polyclinic.plugins import did_you_mean, plugged
 from polyclinic.study.toml import Section
 
-__all__ = ["Source", "SourceKind", "WideKind"]
+__all__ = ["BUILT_IN", "Source", "SourceKind", "WideKind"]
 
 SourceKind = Literal["files", "omop", "mimic3", "mimic4", "eicu", "synpuf", "fhir", "meds", "matrix"]
+
+BUILT_IN: Final[tuple[str, ...]] = get_args(SourceKind)
 
 
 class WideKind(Section):
@@ -24,7 +27,10 @@ class WideKind(Section):
 class Source(Section):
     """``[source]``: where the records are. Which keys apply depends on ``kind`` (docs/howto/ingest.md)."""
 
-    kind: SourceKind = Field(description=f"One of {', '.join(get_args(SourceKind))}.")
+    kind: str = Field(
+        description=f"One of {', '.join(BUILT_IN)}; or one that is plugged in (docs/howto/new-source.md)."
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="A plugged-in kind: its own keys.")
     events: str | None = Field(None, description="files, meds: event table (CSV, Parquet; a folder or pattern).")
     labels: str | None = Field(None, description="files: table of patient_id, label.")
     columns: dict[str, str] = Field(default_factory=dict, description="files: canonical name -> name in the file.")
@@ -51,6 +57,21 @@ class Source(Section):
     positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        others = plugged("polyclinic.sources")
+        if value not in BUILT_IN and value not in others:
+            near = did_you_mean(value, [*BUILT_IN, *others])
+            raise ValueError(f"{value!r} is none of {', '.join([*BUILT_IN, *others])}{'; ' if near else ''}{near}")
+        return value
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> Self:
+        if self.options and self.kind in BUILT_IN:
+            raise ValueError(f"options are of a plugged-in source, {self.kind} has its keys in [source] itself")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,80 @@
+"""A section of the report by somebody else: one file with its template, plugged in by an entry point (``polyclinic.sections``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from polyclinic.errors import ConfigError
+from polyclinic.plugins import plugged
+from polyclinic.report.contents import RunContents
+from polyclinic.table import Table
+
+__all__ = ["Section", "Shown", "Tab", "plugged_sections"]
+
+Shown = Mapping[str, Table | None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A tab of the report.
+
+    Parameters
+    ----------
+    title
+        On the tab.
+    template
+        Jinja: its text, or the path of its file. Values are escaped; scripts and styles of its own do not run, for the page
+        allows none but the report's. It may use the classes of the report's style, and ``run``, ``card`` and ``tables``.
+    values
+        What the template needs, from the run and from the report's tables, in which small counts and codes of few patients are
+        already left out: take from those what a reader may see. None: nothing to show for this run, no tab.
+    """
+
+    title: str
+    template: str | Path
+    values: Callable[[RunContents, Shown], Mapping[str, Any] | None]
+
+    def made(self, environment: Any, run: RunContents, tables: Shown) -> Markup | None:
+        """The section's HTML; None: no tab."""
+        found = self.values(run, tables)
+        if found is None:
+            return None
+        text = self.template.read_text(encoding="utf-8") if isinstance(self.template, Path) else self.template
+        return Markup(environment.from_string(text).render(run=run, card=run.card, tables=tables, **found))
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A section as it stands on the page."""
+
+    id: str
+    title: str
+    html: Markup
+
+
+def plugged_sections(environment: Any, run: RunContents, tables: Shown) -> list[Tab]:
+    """The sections that are plugged in, in order of their names; one that fails says so in its place."""
+    made = []
+    for name, entry in sorted(plugged("polyclinic.sections").items()):
+        title = name
+        try:
+            section = entry.load()
+            if not isinstance(section, Section):
+                raise ConfigError(
+                    f"{entry.value} is a {type(section).__name__}, not a polyclinic.report.section.Section"
+                )
+            title = section.title
+            html = section.made(environment, run, tables)
+        except Exception as e:  # another's section may not take the report with it
+            html = Markup("<h2>{}</h2><p>This section ({}) could not be made: {}: {}</p>").format(
+                title, entry.value, type(e).__name__, e
+            )
+        if html is not None:
+            made.append(Tab("more-" + re.sub(r"[^a-z0-9]+", "-", name.lower()), title, html))
+    return made

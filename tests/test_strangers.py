@@ -1,0 +1,219 @@
+"""What a stranger's distribution adds: a sum, a source, a section of the report, each one file and one entry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyclinic as pc
+from polyclinic.errors import ConfigError
+from polyclinic.federation.protocol import SumFacts
+from polyclinic.federation.sumbattery import SUM_PARTS
+from polyclinic.federation.sums import NAMES, by_name
+from polyclinic.federation.sums.plain import Collector, Plain
+from polyclinic.plugins import plug, plugged
+
+PACKAGE = '''
+from polyclinic.events.engine import literal
+from polyclinic.events.source import OpenedSource
+from polyclinic.federation.protocol import SumFacts
+from polyclinic.federation.sums.plain import Plain
+from polyclinic.report.section import Section
+
+
+class Tiny(Plain):
+    """Plain, under another name."""
+
+    facts = SumFacts(name="tiny", reveals="each", saw={"coordinator": "{values} contributions of every site"})
+
+
+def open_source(con, node, outcome):
+    path = literal(str(node.path(node.source.options["file"])))
+    con.execute(f"CREATE VIEW tiny AS SELECT * FROM read_csv({path}, all_varchar=true)")
+    events = (
+        "SELECT 'tiny' AS origin, who AS patient_id, who AS visit_id, CAST('2020-01-01' AS TIMESTAMP) AS time, 'drug' AS kind, "
+        "what AS code, NULL AS system, CAST(NULL AS DOUBLE) AS value, NULL AS description, NULL AS site, "
+        "CASE WHEN what IS NULL THEN 'no code' END AS dropped FROM tiny"
+    )
+    return OpenedSource(events=events, rows={"tiny": "SELECT count(*) FROM tiny"})
+
+
+def wrong(con, node, outcome):
+    return 7
+
+
+good = Section("Tiny words", "<h2>{{ words }} of {{ run.name }}</h2><script>alert(1)</script>", lambda run, tables: {"words": "<b>tiny</b>"})
+none = Section("Never", "", lambda run, tables: None)
+bad = Section("Broken", "", lambda run, tables: 1 / 0)
+stranger = 3
+'''
+ENTRIES = """
+[polyclinic.sums]
+tiny = tiny_plugin:Tiny
+[polyclinic.sources]
+tiny = tiny_plugin:open_source
+wrong = tiny_plugin:wrong
+[polyclinic.sections]
+good = tiny_plugin:good
+none = tiny_plugin:none
+bad = tiny_plugin:bad
+stranger = tiny_plugin:stranger
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A distribution as pip lays it out."""
+    place = tmp_path / "site-packages"
+    told = place / "tiny_plugin-0.1.dist-info"
+    told.mkdir(parents=True)
+    (place / "tiny_plugin.py").write_text(PACKAGE)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-plugin\nVersion: 0.1\n")
+    (told / "entry_points.txt").write_text(ENTRIES)
+    monkeypatch.syspath_prepend(str(place))
+    plugged.cache_clear()
+    yield place
+    plugged.cache_clear()
+    sys.modules.pop("tiny_plugin", None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sum_passes_the_battery(name: str) -> None:
+    done = pc.check_sum(by_name(name))
+    assert done.passed and [p.name for p in done.parts] == list(SUM_PARTS)
+
+
+class Doubling(Plain):
+    """Adds a site twice."""
+
+    facts = SumFacts(name="doubling", reveals="each", saw={"coordinator": "all"})
+
+    def add(self, step, parts):
+        total, weight = super().add(step, parts)
+        return {n: a + parts[min(parts)].arrays[n] for n, a in total.items()}, weight
+
+
+class Showing(Plain):
+    """Says that it hides, and sends contributions as they are."""
+
+    facts = SumFacts(name="showing", reveals="total", saw={"coordinator": "sums"})
+
+
+class Believing(Plain):
+    """Takes letters of anybody, of any round."""
+
+    facts = SumFacts(name="believing", reveals="each", saw={"coordinator": "all"})
+
+    def side(self, me, roster, step, mine, *, promises=None):
+        made = super().side(me, roster, step, mine, promises=promises)
+        if isinstance(made, Collector):
+            made.receive = lambda m: made.parts.setdefault(m.sender, self._read(m, step)) and []
+        return made
+
+    def _read(self, m, step):
+        from polyclinic.federation.sums.plain import contribution_of
+
+        return contribution_of(m, step)
+
+
+class Hasty(Plain):
+    """Does not wait for everybody."""
+
+    facts = SumFacts(name="hasty", reveals="each", saw={"coordinator": "all"})
+
+    def side(self, me, roster, step, mine, *, promises=None):
+        from dataclasses import replace
+
+        return super().side(me, replace(roster, threshold=1), step, mine, promises=promises)
+
+
+class Quiet(Plain):
+    """Adds less noise than it must, and does not say what it is."""
+
+    facts = SumFacts(name="quiet", reveals="each")
+
+    def share(self, roster):
+        return 0.2
+
+
+@pytest.mark.parametrize(
+    ("adder", "part"),
+    [
+        (Doubling, "total"),
+        (Doubling, "model"),
+        (Showing, "hidden"),
+        (Believing, "strangers"),
+        (Hasty, "lost"),
+        (Quiet, "noise"),
+        (Quiet, "facts"),
+    ],
+)
+def test_the_battery_catches_a_broken_sum(adder: type[Plain], part: str) -> None:
+    with pytest.raises(AssertionError, match=rf"{part} +failed"):
+        pc.check_sum(adder(), parts=[part])
+
+
+def test_parts_and_things_that_are_no_sum_are_told() -> None:
+    with pytest.raises(ConfigError, match="no such part"):
+        pc.check_sum(Plain(), parts=["totals"])
+    with pytest.raises(ConfigError, match="wants a way to add, got the class Plain"):
+        pc.check_sum(Plain)
+
+
+def test_an_installed_sum_is_named_by_a_study(installed: Path) -> None:
+    sites = pc.datasets.planted_counts(120, 10, 12, phenotypes=2, codes=(3, 3), sites=3, seed=0)
+    tiny, plain = (pc.TRIP(rank=2, rounds=2, aggregation=a).fit(sites) for a in ("tiny", "plain"))
+    assert all(np.array_equal(a, b) for a, b in zip(tiny.factors_, plain.factors_))
+    assert tiny.privacy_.aggregation == "tiny"
+    assert pc.check_sum(by_name("tiny")).passed
+    with pytest.raises(ConfigError, match="did you mean 'tiny'"):
+        by_name("tinny")
+
+
+def test_an_installed_source_is_named_by_a_node(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("who,what\n" + "".join(f"p{k},a\np{k},b\n" for k in range(15)) + "p3,\n")
+    node = pc.Node.parse(
+        {"site": {"name": "x"}, "source": {"kind": "tiny", "options": {"file": "t.csv"}}}, folder=tmp_path
+    )
+    study = pc.Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["drug"]}})
+    made = pc.ingest(node, study, tmp_path / "out")
+    assert made.site.counts().shape == (15, 2)
+    (read,) = [s for s in made.manifest["steps"] if s["step"] == "read tiny"]
+    assert (read["rows_in"], read["rows_out"], read["dropped"]) == (31, 30, {"no code": 1})
+    with pytest.raises(ConfigError, match=r"kind: 'tinny' .* did you mean 'tiny'\?"):
+        pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "tinny"}})
+    wrong = pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "wrong"}})
+    with pytest.raises(ConfigError, match="gave a int, not an OpenedSource"):
+        pc.ingest(wrong, study, tmp_path / "no")
+    with pytest.raises(ConfigError, match="options are of a plugged-in source"):
+        pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "files", "options": {"file": "t.csv"}}})
+
+
+def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(installed: Path, tmp_path: Path) -> None:
+    from polyclinic.report.contents import RunContents
+    from polyclinic.report.html import render
+    from polyclinic.run import Run, RunFolder
+
+    sites = pc.datasets.planted_counts(120, 10, 12, phenotypes=2, codes=(3, 3), sites=3, seed=0)
+    m = pc.TRIP(rank=2, rounds=2).fit(sites)
+    folder = RunFolder.create(tmp_path / "run")
+    asked = {"study": {"name": "mine", "seed": 0}, "method": {"name": "trip"}}
+    folder.write_json(folder.study, {"study": asked, "sites": [s.name for s in sites]})
+    Run.write(folder, m, metrics={"rounds": 2})
+    page = render(RunContents.read(folder))
+    assert "<h2>&lt;b&gt;tiny&lt;/b&gt; of mine</h2>" in page and 'id="tab-more-good"' in page
+    assert "Never" not in page
+    assert "This section (tiny_plugin:bad) could not be made: ZeroDivisionError" in page
+    assert "tiny_plugin:stranger is a int, not a polyclinic.report.section.Section" in page
+    assert "script-src 'sha256-" in page and "unsafe" not in page  # a section's own script does not run
+
+
+def test_plugging_in_without_installing_ends_with_the_block() -> None:
+    with plug("polyclinic.sums", "again", Plain):
+        assert isinstance(by_name("again"), Plain)
+    with pytest.raises(ConfigError, match="unknown aggregation 'again'"):
+        by_name("again")
