@@ -119,13 +119,38 @@ def test_equal_to_stepmix_from_the_same_start(missing: float) -> None:
     assert abs(m.score([pc.Site("x", features=X, columns=names)]) - score) < 1e-6
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
-def test_a_fifth_of_the_values_missing_costs_little(seed: int) -> None:
+def law(n: int, seed: int, answers: int, missing: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records, classes, and planted profiles in public units, for what is promised of missing values and of privacy.
+
+    The law: three classes with shares .5, .3, .2; ``answers`` questions of three levels with probabilities from Dirichlet(.5), a
+    Poisson count of rate uniform in 1 to 9, two measurements of variance 1 around Normal(0, 3) means; all profiles are drawn
+    anew with every seed. It was written down before seeds 101 to 105 were drawn, for a short (6) and a long (12) questionnaire.
+    """
+    rng, k = np.random.default_rng([seed, 77]), 3
+    p, rate, mean = rng.dirichlet(np.full(3, 0.5), (k, answers)), rng.uniform(1, 9, k), rng.normal(0, 3, (k, 2))
+    z = rng.choice(k, n, p=[0.5, 0.3, 0.2])
+    q = np.stack([(rng.random(n)[:, None] > np.cumsum(p[z, j], 1)).sum(1) for j in range(answers)], 1).clip(0, 2)
+    X = np.column_stack([q, rng.poisson(rate[z]), mean[z] + rng.normal(0, 1, (n, 2))]).astype(float)
+    X[rng.random(X.shape) < missing] = np.nan
+    return X, z, np.hstack([p.reshape(3, -1), rate[:, None] / 20, mean / 24])
+
+
+def questionnaire(X: np.ndarray, answers: int) -> tuple[list[pc.Site], dict[str, object]]:
+    kinds = {n: k for n, k in KINDS.items() if not n.startswith("q") or int(n[1:]) < answers}
+    parts = np.array_split(X, 3)
+    return [pc.Site(f"s{k}", features=x, columns=tuple(kinds)) for k, x in enumerate(parts)], kinds
+
+
+@pytest.mark.parametrize("answers", [6, 12])
+@pytest.mark.parametrize("seed", range(101, 106))
+def test_a_fifth_of_the_values_missing_costs_little(seed: int, answers: int) -> None:
     ari = {}
     for missing in (0.0, 0.2):
-        X, z, _ = drawn(1500, seed, missing=missing)
-        m = pc.LatentClass(n_components=3, kinds=KINDS, seed=seed).fit(cut(X))
+        X, z, _ = law(1500, seed, answers, missing)
+        sites, kinds = questionnaire(X, answers)
+        m = pc.LatentClass(n_components=3, kinds=kinds, seed=seed).fit(sites)
         ari[missing] = adjusted_rand_score(z, np.concatenate([m.memberships_[f"s{k}"].argmax(1) for k in range(3)]))
+    print(seed, answers, ari)
     assert ari[0.0] > 0.9
     assert ari[0.2] >= ari[0.0] - 0.05, ari
 
@@ -141,24 +166,26 @@ def test_bic_finds_the_number_of_classes() -> None:
     assert np.isclose(one.bic_, free * np.log(1200) - 2 * loglik)
 
 
-def private(n: int, seed: int, **more) -> float:
+def private_error(seed: int, answers: int) -> float:
     """Largest error of any probability, or of a mean in units of its column's public range, after matching."""
-    X, _, truth = drawn(n, seed)
-    kinds = {**KINDS}
+    X, _, planted = law(20_000, seed, answers)
+    sites, kinds = questionnaire(X, answers)
     m = pc.LatentClass(
         n_components=3, kinds=kinds, bounds={"visits": (0, 20), "crp": (-12, 12), "age": (-12, 12)}, seed=seed,
-        aggregation="masked", privacy=pc.Privacy(epsilon=2, delta=1e-6), **more,
-    ).fit(cut(X))  # fmt: skip
+        aggregation="masked", privacy=pc.Privacy(epsilon=2, delta=1e-6),
+    ).fit(sites)  # fmt: skip
     assert m.privacy_.guarantee == "formal" and m.privacy_.epsilon <= 2 * 1.001 and m.privacy_.adjacency == "patient"
-    planted = np.hstack([truth["p"].reshape(3, -1), truth["rate"][:, None] / 20, truth["mean"] / 24])
-    p = m.profiles_
-    n = 3 * ANSWERS
+    p, n = m.profiles_, 3 * answers
     found = np.hstack([p[:, :n], p[:, n : n + 1] / 20, p[:, [n + 1, n + 3]] / 24])
     return min(float(np.abs(found[list(o)] - planted).max()) for o in permutations(range(3)))
 
 
-def test_private_classes_are_near_the_planted_ones() -> None:
-    assert private(20_000, 32) < 0.03  # without noise: .010; other seeds: .016 to .027 (.012 to .023 without noise)
+@pytest.mark.parametrize("answers", [6, 12])
+def test_private_classes_are_near_the_planted_ones(answers: int) -> None:
+    """Noise is another every time: of 50 fits over these seeds one (12 answers) was off by more than .03, by .0305."""
+    errors = [private_error(seed, answers) for seed in range(101, 106)]
+    print(answers, np.round(errors, 4))
+    assert np.median(errors) <= 0.03 and max(errors) <= 0.04
 
 
 def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation import wire
-from polyclinic.federation.battery import Battery, Part, Skip, example_sites
+from polyclinic.federation.battery import Battery, BatteryPart, Skip, example_sites
 from polyclinic.federation.fold import Fold, deliver, roster_for
 from polyclinic.federation.moments import Standardizer
 from polyclinic.federation.protocol import (
@@ -304,7 +304,7 @@ def check_sum(
             state, detail = "skipped", str(e)
         except (AssertionError, PolyclinicError, ArithmeticError, LookupError, TypeError, ValueError) as e:
             state, detail = "failed", f"{type(e).__name__}: {e}"
-        done.append(Part(number, str(run.__doc__), state, detail, name))
+        done.append(BatteryPart(number, str(run.__doc__), state, detail, name))
     battery = Battery(adder.name, tuple(done))
     if not battery.passed:
         raise AssertionError(str(battery))
