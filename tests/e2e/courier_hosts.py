@@ -68,9 +68,9 @@ class Hosts:
             for box in ("in", "out"):
                 (place / box).mkdir(exist_ok=True)
 
-    def study(self, name: str, method: str, tail: str = "") -> Path:
+    def study(self, name: str, method: str, tail: str = "", data: str = hospitals.TENSOR) -> Path:
         """Write a study file."""
-        return Path(hospitals.study(self.root / "studies", name, method, head="deadline = 90\n", tail=tail))
+        return Path(hospitals.study(self.root / "studies", name, method, head="deadline = 90\n", data=data, tail=tail))
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         """A hospital's courier."""
@@ -112,7 +112,7 @@ class Hosts:
             text=True,
         )
 
-    def ended(self, submitted: subprocess.Popen[str], seconds: float = 240.0) -> tuple[int, dict[str, Any], str]:
+    def ended(self, submitted: subprocess.Popen[str], seconds: float = 330.0) -> tuple[int, dict[str, Any], str]:
         """Exit code, what the command said, and what went wrong."""
         out, err = submitted.communicate(timeout=seconds)
         return submitted.returncode, json.loads(out) if out.strip() else {}, err
