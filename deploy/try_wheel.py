@@ -42,7 +42,7 @@ def main(dist: Path, *, demo: bool) -> None:
         uv = Path(sys.executable).with_name("uv")
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, bare], check=True, env=env)
         subprocess.run(
-            [uv, "pip", "install", "--quiet", "--python", bare / "bin" / "python", wheel], check=True, env=env
+            [uv, "pip", "install", "--quiet", "--python", bare / "bin" / "python", f"{wheel}[web]"], check=True, env=env
         )
 
         def run(*words: object) -> str:

@@ -26,11 +26,20 @@ def command(
     import secrets
     import socket
 
-    import uvicorn
-
     from polyclinic.cli.console import console, say_json
     from polyclinic.errors import ConfigError
-    from polyclinic.web.server import create_app
+
+    try:
+        import uvicorn
+
+        from polyclinic.web.server import create_app
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.partition(".")[0] not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise ConfigError(
+            f"the live page needs the package {e.name.partition('.')[0]} (extra web)",
+            hint="pip install 'polyclinic[web]'",
+        ) from None
 
     faults = []
     if not folder.is_dir():
