@@ -39,6 +39,11 @@ def _status(capsys, folder) -> tuple[int, dict]:
     return _command(capsys, "site", "status", "--node", folder.node_path)
 
 
+def _connected(made) -> bool:
+    """Wait for all sites: this machine may be slow."""
+    return wait_until(lambda: not coordinator.status(made.coordinator)["waiting_for"], 120)
+
+
 def _owned(folder) -> dict[str, str]:
     """What must not change when a certificate does: keys, pins, book."""
     kept = [*folder.path.rglob("*.key"), folder.pins, *(folder.node.home / "ledger").rglob("*")]
@@ -52,7 +57,10 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
     home, north = made.coordinator, made.sites["north"]
     key = Authority.read(home.authority).key
     with running(made):
-        status = made.follow(made.order(made.study("before", 'name = "trip"\nrank = 3\nrounds = 2')))
+        assert _connected(made)
+        status = made.follow(
+            made.order(made.study("before", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "plain"'))
+        )
         assert status["state"] == "finished", status
         before, paper = _owned(north), north.workspace / "startup" / "client.crt"
         site.stop(north)
@@ -90,7 +98,8 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
         coordinator.start(home)
         for folder in made.sites.values():  # they come back by themselves: authority and name are the same
             assert wait_until(lambda f=folder: _status(capsys, f)[0] == 0, 60), folder.node.name
-        order = made.order(made.study("after", 'name = "trip"\nrank = 3\nrounds = 2'))
+        assert _connected(made)
+        order = made.order(made.study("after", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "plain"'))
         status = made.follow(order)
         assert status["state"] == "finished", (status, made.events(order))
 
@@ -112,11 +121,13 @@ def test_a_study_that_really_fails_here_is_said(tmp_path, capsys):
         made.restart("north")
 
     with running(made):
-        study = made.study("breaks", TRIP, head="deadline = 15\n")
+        study = made.study("breaks", TRIP, head="deadline = 90\n")
+        assert _connected(made)
         order = made.order(study)
         status = made.follow(order, At(4, breaks))
         assert status["state"] == "stopped", (status, made.events(order))
         assert status["exit"] in (4, 5)
+        wait_until(lambda: _status(capsys, north)[0] != 0, 60)
         code, value = _status(capsys, north)
         assert (code, value["state"]) == (5, "study failed"), value
         told = [p["sentence"] for p in value["problems"] if p["name"] == "study"]
@@ -170,7 +181,8 @@ def test_full_disk_and_database_away_with_the_server_there(tmp_path, small_disk,
             assert "the database is away" in value["problems"][0]["sentence"]
             assert secret not in json.dumps(value)
 
-            study = made.study("away", TRIP, head="deadline = 15\n")  # and a study that meets it
+            study = made.study("away", TRIP, head="deadline = 20\n")  # and a study that meets it
+            assert _connected(made)
             begun = time.monotonic()
             order = made.order(study)
             status = made.follow(order)

@@ -161,6 +161,7 @@ def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two, tmp_path):
         tmp_path / "home",
         {"north": two["north"][0].public},
         lambda **e: said.append(e),
+        patience=0.0,
     )
     card = card_of(*two["north"])
     for size in range(len(card)):

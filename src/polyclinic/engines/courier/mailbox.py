@@ -46,6 +46,8 @@ class Mailbox:
         Others' verification keys, as they were pinned.
     log
         Where events go.
+    patience
+        Seconds that a card which cannot be believed may take to become whole, before it is named in the log.
     """
 
     me: str
@@ -56,12 +58,11 @@ class Mailbox:
     home: Path
     pinned: Mapping[str, bytes]
     log: Callable[..., None] = lambda **event: None
+    patience: float = 60.0
     cards: dict[str, bytes] = field(default_factory=dict)
     _seen: dict[str, None] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
-    _doubtful: dict[str, bytes] = field(
-        default_factory=dict
-    )  # cards that could not be believed, as they were last seen
+    _doubtful: dict[str, tuple[bytes, float]] = field(default_factory=dict)  # cards not believed: as seen, since when
 
     def __post_init__(self) -> None:
         for place in (self.inbox, self.outbox):
@@ -157,9 +158,10 @@ class Mailbox:
         except FileNotFoundError:
             return
         except MessageRefused as e:
-            if self._doubtful.get(name) != data[:4096]:
-                self._doubtful[name] = data[:4096]
-            elif path.name not in self._refused:
+            known, since = self._doubtful.get(name, (None, 0.0))
+            if known != data[:4096]:
+                self._doubtful[name] = data[:4096], time.monotonic()
+            elif path.name not in self._refused and time.monotonic() - since >= self.patience:
                 self._refused.add(path.name)
                 self.log(event="message refused", file=path.name, what=e.what)
 
