@@ -12,14 +12,16 @@ export PYTHONWARNINGS ?= default
 
 NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 
-.PHONY: dist wheelhouse sbom demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
+.PHONY: lowest dist wheelhouse sbom demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
+# make setup LOCKED=1 installs the versions of uv.lock: the ones that were tested together.
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml papers/pyproject.toml Makefile
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --upgrade pip uv
-	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[$(EXTRAS)]" -e papers || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]" -e papers
+	@test -z "$(LOCKED)" || $(BIN)/uv export --quiet --frozen --no-emit-project --no-hashes --all-extras --output-file $(VENV)/locked.txt
+	@$(BIN)/uv pip install --quiet --python $(PY) $(if $(LOCKED),--constraint $(VENV)/locked.txt) -e ".[$(EXTRAS)]" -e papers || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]" -e papers
 	@touch $(STAMP)
 
 # The main job: hospitals learn phenotypes together; ends with the path of the report.
@@ -102,3 +104,12 @@ clean:
 mutants: setup
 	$(PY) benchmarks/mutants.py --sample 200 --seed 1
 	$(PY) benchmarks/mutants.py --sample 300 --seed 2 --guards
+
+# The lowest versions that pyproject.toml allows, in an environment of their own, and what they break.
+lowest: setup
+	@rm -rf dist/lowest && $(BIN)/uv venv --quiet --python $(PYTHON) dist/lowest
+	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python --resolution lowest-direct ".[$(NODE_EXTRAS),web,frames,plots]"
+	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python pytest hypothesis pytest-timeout psutil httpx2
+	PYTHONPATH=src dist/lowest/bin/python -m pytest -q -m "not slow and not e2e and not paper" $(LOWEST)
+
+LOWEST ?= tests/tensors tests/events tests/federation tests/privacy tests/phenotypes tests/similarity tests/mixtures tests/web
