@@ -212,7 +212,9 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         now = replace(now, factors=factors, mixture=mixture, objective=objective)
         if step.round >= public.plan.rounds or self._settled(public, now):
             return finished(self.params, now)
-        asked = public.plan.renew if self.params.regroup is None else self.params.regroup
+        asked = self.params.regroup
+        if asked is None:  # without noise annealing does more; a prior's columns are to stay its own
+            asked = bool(public.plan.multipliers) and not public.told
         if asked and step.round == REGROUP and public.plan.rounds - step.round >= 2:
             now = regrouped(self.params, now)
         return replace(now, round=step.round + 1)

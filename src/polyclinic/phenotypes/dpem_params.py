@@ -29,7 +29,8 @@ class DPEMParams(FactorParams):
         0.05, gt=0, le=100, description="Prior counts per phenotype of a patient; 1 where patients have few events."
     )
     regroup: bool | None = Field(
-        None, description="After round 4 join pieces and split heavy phenotypes (no cost); None: by the public rule."
+        None,
+        description="After round 4 join pieces and split heavy phenotypes (no cost); None: with privacy, without a prior.",
     )
     anneal: bool | None = Field(
         None, description="Without privacy, from 20 rounds: begin with blurred phenotypes; None: as prune says."

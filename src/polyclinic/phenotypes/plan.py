@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 from typing import Final, Literal
 
 from polyclinic.privacy import accountant
@@ -21,7 +21,6 @@ SIZE: Final = (
 READABLE: Final = (
     0.1  # least signal of a column against its noise; below, phenotypes are worse than marginals with the whole budget
 )
-CLEAR: Final = 3.3  # below this signal EM finds several phenotypes in one column more often: some columns are renewed
 
 VOTE: Final = 0.02  # share that asks whether a prior fits: one number, so little is enough
 RANK, LEAST, ROUNDS, FREE_ROUNDS = 40, 20, 12, 30
@@ -35,7 +34,6 @@ class ReleasePlan:
     rank: int  # phenotypes looked for, the background not counted; 0 = there is too little data for any
     rounds: int
     multipliers: tuple[float, ...] = ()
-    renew: bool = False  # join pieces and split heavy columns after round 4, where nobody said whether to
 
 
 def plan_for(
@@ -94,7 +92,6 @@ def plan_for(
     first = (SIZE,) if bought else ()
     asked = (VOTE,) if prior != "none" else ()
     most = max(min(RANK, 2 * min(shape)), 1)
-    signal = inf
     if planning_size is not None:
         rank = rank or min(max(int(planning_size / (40 * seen)), LEAST), most)
         signal = planning_size / (rank * seen * sqrt(sum(shape)))
@@ -105,5 +102,4 @@ def plan_for(
     rank, rounds = rank or most, rounds or ROUNDS  # rounds are part of the price: fixed before any count is known
     early = (*first, MARGINALS, *asked)
     rising = [(1.0 - sum(early)) * 2 * t / (rounds * (rounds + 1)) for t in range(1, rounds + 1)]
-    multipliers = accountant.calibrate(privacy.epsilon, privacy.delta, shares=[*early, *rising])
-    return ReleasePlan(rank, rounds, multipliers, renew=prior != "asked" and signal < CLEAR)
+    return ReleasePlan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=[*early, *rising]))
