@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.sites.ingest import ingest as ingest
     from polyclinic.sites.people import People as People
     from polyclinic.sites.site import Site as Site
+    from polyclinic.studies import run_study as run_study
     from polyclinic.study import Node as Node
     from polyclinic.study import Study as Study
     from polyclinic.tensors.axis import Axis as Axis
@@ -107,6 +108,7 @@ _WHERE = {
     "compare": "polyclinic.run",
     "load": "polyclinic.run",
     "replicate": "polyclinic.findings.replicate",
+    "run_study": "polyclinic.studies",
     "suggest_rank": "polyclinic.evaluation.suggest",
     "use_device": "polyclinic.tensors.device",
 }

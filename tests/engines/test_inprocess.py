@@ -16,6 +16,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.engines.inprocess import simulate
+from polyclinic.errors import ConfigError
 from polyclinic.federation.battery import example_sites
 from polyclinic.run import RunFolder
 
@@ -151,3 +152,23 @@ def test_help_and_unknown_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "simulate" in capsys.readouterr().out
     assert run("nix") == 2
     assert run("simulate", "--help") == 0
+
+
+def test_a_study_is_run_to_its_folder_by_one_call(tmp_path: Path) -> None:
+    text = (
+        '[study]\nname = "icu"\n[data]\ndataset = "icu_network"\npatients = 300\n'
+        '[method]\nname = "sumals"\nrank = 3\nrounds = 3\naggregation = "plain"\n'
+    )
+    (tmp_path / "study.toml").write_text(text)
+    run = pc.run_study(tmp_path / "study.toml", tmp_path / "run")
+    assert run.model.rank == 3 and run.metrics["rounds"] == 3 and pc.load(tmp_path / "run").rank == 3
+    for given in ({}, {"out": "a", "federation": "b"}):
+        with pytest.raises(ConfigError, match="either a run folder or a federation"):
+            pc.run_study(tmp_path / "study.toml", **given)
+    with pytest.raises(ConfigError, match="no federation was founded here"):
+        pc.run_study(tmp_path / "study.toml", federation=tmp_path)
+    wrong = (tmp_path / "study.toml").read_text().replace("icu_network", "icu_netwrk")
+    (tmp_path / "wrong.toml").write_text(wrong)
+    with pytest.raises(ConfigError, match="did you mean 'icu_network'"):
+        pc.run_study(tmp_path / "wrong.toml", tmp_path / "none")
+    assert not (tmp_path / "none").exists()

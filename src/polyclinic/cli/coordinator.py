@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -196,13 +195,14 @@ def _run(home: Any, order: Any, json_: bool, wait: float | None = None) -> None:
 def finish_run(home: Any, order: Any, value: dict[str, Any], json_: bool, engine: str = "flare") -> None:
     """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
     from polyclinic.engines.flare.result import read_model
+    from polyclinic.studies import publish
 
     run = home.run(order.id)
     away = _without(run, value)
     declined = sorted(n for n, words in away.items() if any(w.startswith("declined") for w in words))
     if value["state"] == "finished":
         model = read_model(run, order)
-        _publish(run, order, model, sorted(value.get("refused") or ()), engine)
+        publish(run, order, model, sorted(value.get("refused") or ()), engine)
         if len(starts := getattr(model, "models_", ())) > 1:
             value |= {"starts": [{"start": k, "objective": m.objective_} for k, m in enumerate(starts, start=1)]}
     code = 4 if declined else 0 if value["state"] == "finished" else int(value.get("exit", 5))
@@ -247,55 +247,3 @@ def _news(event: dict[str, Any]) -> None:
         text = f"{event['site']}: {event['event']}" + (f" ({reasons})" if reasons else "") if told else ""
     if text:
         console.print(text, markup=False, soft_wrap=True)
-
-
-def _publish(run: Path, order: Any, model: Any, without: Sequence[str] = (), engine: str = "flare") -> None:
-    """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here.
-
-    ``without``: sites that were asked and took no part.
-    """
-    from dataclasses import replace
-
-    from polyclinic.evaluation.summary import privacy_figures
-    from polyclinic.federation.order import LOSSES
-    from polyclinic.run import Run, RunFolder
-    from polyclinic.simulation import write_findings
-
-    if order.lost != "wait":
-        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, LOSSES[order.lost]))
-    if order.staleness is not None:
-        text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
-        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
-    folder = RunFolder(run)
-    took_part = [s for s in order.sites if s not in without]
-    folder.write_json(
-        folder.study,
-        {
-            "study": dict(order.study),
-            "sites": took_part,
-            **({"without": list(without)} if without else {}),
-            "versions": folder.manifest(),
-        },
-    )
-    model = getattr(model, "model_", model)
-    Run.write(folder, model)
-    found = write_findings(model, folder)
-    last = model.history_[-1] if model.history_ else {}
-    figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
-    traffic = model.traffic_
-    folder.write_json(
-        folder.metrics,
-        {
-            **figures,
-            **found,
-            "engine": engine,
-            "method": model.name,
-            "sites": took_part,
-            "rounds": traffic.rounds,
-            "bytes_up": traffic.bytes_up,
-            "bytes_down": traffic.bytes_down,
-            "payload_bytes_up": traffic.payload_bytes_up,
-            "seconds": last.get("seconds"),
-            **privacy_figures(model),
-        },
-    )

@@ -21,25 +21,18 @@ def command(
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
     from polyclinic.cli.console import console, follow, say_json
-    from polyclinic.engines.registry import PROTOCOLS, federated, make, read_study
-    from polyclinic.errors import PolyclinicError
-    from polyclinic.run import RunFolder
-    from polyclinic.simulation import run_study
+    from polyclinic.engines.registry import read_study
+    from polyclinic.studies import simulate_to
 
     what = read_study(study)
-    method = federated(what) if what.chosen().name.lower() in PROTOCOLS else make(what)
-    folder = RunFolder.create(out, resume=resume)
-    rounds = getattr(method.params, "rounds", 1)
+    rounds = int(what.chosen().parameters.get("rounds", 100))
     try:
         with follow(f"{what.name}: {what.chosen().name}", rounds, quiet=as_json) as progress:
-            metrics = run_study(what, method, folder, resume=resume, threads=threads, progress=progress)
+            folder = simulate_to(out, what, resume=resume, threads=threads, progress=progress)
     except KeyboardInterrupt:
         console.print(f"interrupted; go on with: polyclinic simulate {study} --out {out} --resume")
         raise
-    except PolyclinicError:
-        if not resume:
-            folder.abandon()  # nothing was learned: no half-empty folder is taken for a run
-        raise
+    metrics = folder.read_json(folder.metrics)
     if as_json:
         say_json(metrics)
         return
