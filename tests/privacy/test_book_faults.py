@@ -7,19 +7,26 @@ import json
 import os
 import syslog
 import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from polyclinic.errors import LedgerError
+from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy import bookfile
 from polyclinic.privacy.accountant import Gaussian, Unbounded, epsilon
 from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.head import Head
+from polyclinic.privacy.door import Door
+from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Close, Gap, Note, Unknown, canonical, opened, sealed
+from polyclinic.privacy.lines import Approve, Close, Gap, Note, Unknown, canonical, opened, sealed
+from polyclinic.privacy.outbox import Outbox
+from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.reading import Reading
+from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.tally import Tally
 
 
 def charge(n: int = 0, **more) -> Charge:
@@ -303,3 +310,80 @@ def test_a_line_is_written_in_ascii_and_read_back(tmp_path):
     spaced = json.dumps(json.loads(line), sort_keys=True).encode()
     assert not opened(spaced)[1], "another spelling is an edit"
     assert asdict(again)["site"] == "Köln"
+
+
+def test_a_gap_owns_up_to_the_lines_it_speaks_of():
+    tally = Tally()
+    tally.gaps.append(["B", 5, 9, ["h1"]])
+    assert [tally.owned_up("B", n, "x") for n in (4, 5, 6, 9, 10)] == [False, False, True, True, False]
+    assert not tally.owned_up("C", 6, "x")
+    assert tally.owned_up("C", 99, "h1")
+    assert not Tally().owned_up("B", 6, "h1")
+
+
+def test_the_head_file_is_the_books_own_or_of_a_version_that_did_not_sign(book, tmp_path):
+    file = tmp_path / "l.jsonl.head"
+    good = book.head
+
+    def verdict(head: Head) -> list[str]:
+        file.write_text(json.dumps(asdict(head)))
+        return [f for f in Ledger(book.path).verify() if "signed by the book's key" in f]
+
+    assert verdict(good) == []
+    assert verdict(Head(good.count, good.hash)) == []
+    assert verdict(replace(good, signature="00" * 64))
+    other = Ledger(tmp_path / "other.jsonl", site="n")
+    other.charge(charge())
+    assert verdict(replace(other.head, count=good.count, hash=good.hash))
+    key = BookKey.of(tmp_path / "other.jsonl.key", make=False)
+    bare = replace(good, key=key.public, signature="")
+    assert verdict(replace(bare, signature=key.sign(bare.signed_words()).hex())), "a good signature of another key"
+
+
+@pytest.mark.parametrize(("said", "leaves"), [(True, True), (False, False), (None, False)])
+def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path, said, leaves):
+    door = Door(
+        "n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o", wait=1.5
+    )
+    box = Outbox(tmp_path / "outbox")
+    step = Step(1, "x", {"x": (3,)}, bound=9.0)
+
+    def owner() -> None:
+        while not box.all():
+            time.sleep(0.02)
+        if said is not None:
+            box.decide(box.all()[0].id, approve=said, by="officer")
+
+    person = threading.Thread(target=owner)
+    person.start()
+    begin = time.monotonic()
+    try:
+        if leaves:
+            door.release(step, Contribution({"x": np.ones(3)}))
+            assert [e.body.by for e in door.ledger.entries if isinstance(e.body, Approve)] == ["officer"]
+            return
+        with pytest.raises(PolicyRefusal, match="rejected" if said is False else "waits"):
+            door.release(step, Contribution({"x": np.ones(3)}))
+        assert [e.kind for e in door.ledger.entries if e.kind in ("approve", "reject")] == (
+            ["reject"] if said is False else []
+        )
+        assert said is False or time.monotonic() - begin >= 1.4
+    finally:
+        person.join(10)
+
+
+def test_agreement_ahead_while_it_waits_lets_it_out(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    door = Door("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path, run="o", wait=5.0)
+    box = Outbox(tmp_path / "outbox")
+
+    def owner() -> None:
+        while not box.all():
+            time.sleep(0.02)
+        Ledger(tmp_path / "l.jsonl").write(Approve("o", "x", "ahead", "officer"))
+
+    person = threading.Thread(target=owner)
+    person.start()
+    door.release(Step(1, "x", {"x": (3,)}, bound=9.0), Contribution({"x": np.ones(3)}))
+    person.join(10)
+    assert sum(isinstance(e.body, Approve) for e in ledger.entries) == 1
