@@ -8,7 +8,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.datasets import split
 from polyclinic.federation.battery import example_sites
-from polyclinic.phenotypes.trip import distinct_step
+from polyclinic.phenotypes.distinct import distinct_step
 from polyclinic.tensors.site import pooled
 
 

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError, Divergence
-from polyclinic.federation import packing
 from polyclinic.federation.keywords import TRIPTyped
+from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
+from polyclinic.phenotypes.distinct import distinct_step
 from polyclinic.phenotypes.local_pass import local_pass
+from polyclinic.phenotypes.packedrounds import opened_round, round_packing
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.phenotypes.startpublic import StartPublic
@@ -33,12 +35,11 @@ from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["TRIP", "distinct_step"]
+__all__ = ["TRIP"]
 
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
 SWEEPS = 3
-ROUNDING = 5e-4  # of a column's length: what rounding the packed sum of a round may move it
 HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
 
 
@@ -206,13 +207,8 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             opened = code.opened(total)
             if opened is None:
                 return replace(public, wider=public.wider + 1)
-            gaps, away = opened.pop("gap"), []
-            opened["aside"] = np.array([opened["aside"][0], gaps[0], opened["aside"][1]])
-            for n, f in enumerate(public.factors, start=1):
-                far = float(np.abs(opened[f"mode{n}"] - len(code.sites) * f).max(initial=0.0))
-                away.append(max(1.5 * far, 8 * code.fields[f"mode{n}"].grid))
-            noise = tuple(code.fields[f"mode{n + 1}"].grid * float(np.sqrt(k / 12)) / k for n in range(len(noise)))
-            arrays, public = opened, replace(public, spread=tuple(away), wider=0)
+            away, noise = opened_round(code, public, opened, k)
+            arrays, public = opened, replace(public, spread=away, wider=0)
         sse, gap, everything = (float(x) for x in arrays["aside"])
         objective = max(sse, 0.0) * public.norm / 2
         gained = None
@@ -265,19 +261,8 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             dual=float(np.sqrt(dual)),
         )
 
-    def _packing(self, public: TRIPPublic) -> packing.Packing:
-        """How a packed round travels: sums around sites x A, rounded so that a column moves by ROUNDING of its length."""
-        names, fields = public.start.sites, {}
-        for n, (f, far) in enumerate(zip(public.factors, public.spread), start=1):
-            length = max(float(np.sqrt(np.square(f).sum() / f.shape[1])), 1e-300)
-            grid = ROUNDING * length * float(np.sqrt(12 * len(names) / len(f)))
-            likely = len(names) * f
-            fields[f"mode{n}"] = packing.Field(f.shape, grid, likely - far, likely + far)
-        fields["aside"] = packing.Field((2,), 2.0**-30, 0.0, 8.0)
-        most = 4.0 * len(names) * sum(float(np.square(f).sum()) + 1.0 for f in public.factors)
-        fields["gap"] = packing.Field((1,), most * 2.0**-36, 0.0, most)
-        label = f"{public.round} sweep {public.wider}"
-        return packing.Packing(fields, names, label, self.params.seed).widened(public.wider)
+    def _packing(self, public: TRIPPublic) -> Packing:
+        return round_packing(public, self.params.seed)
 
     def figures(self, public: TRIPPublic) -> Mapping[str, float | None]:
         full = None
@@ -400,33 +385,3 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         if not np.isfinite(sse):
             raise Divergence(f"patient factors left the finite numbers ({sse})", hint="raise penalty")
         return solved, sse
-
-
-def distinct_step(
-    summed: Array,
-    weight: float,
-    lam: float,
-    twin: Array,
-    y: Array,
-    nonnegative: bool,
-    variant: Literal["corrected", "paper"] = "corrected",
-) -> tuple[Array, Array, Array]:
-    """A, B and Y of one mode under the distinctness penalty lambda/2 ||I - B'A||^2, B = A (eq. 10-12 corrected, E2.2, E2.3).
-
-    ``summed`` is sum_k (omega A_k - H_k) and ``weight`` is K omega. Never forms an I x I matrix (Woodbury).
-    """
-    mu = weight
-    a = _shifted_solve(mu + weight, lam, twin, summed + mu * twin + y + lam * twin)
-    if nonnegative:
-        a = np.maximum(a, 0.0)
-    if variant == "paper":  # as the authors ran it: B is the previous A, the constraint is vacuous (E2.3)
-        return a, a, np.zeros_like(y)
-    b = _shifted_solve(mu, lam, a, (mu + lam) * a - y)
-    return a, b, y + mu * (b - a)
-
-
-def _shifted_solve(alpha: float, lam: float, b: Array, m: Array) -> Array:
-    """(alpha I + lam B B')^-1 M in R x R (E2.2)."""
-    inner = alpha * np.eye(b.shape[1]) + lam * (b.T @ b)
-    out: Array = (m - lam * (b @ np.linalg.solve(inner, b.T @ m))) / alpha
-    return out
