@@ -27,6 +27,7 @@ Matrix = NDArray[np.float64]
 ITERATIONS: Final = 300
 GRADIENT: Final = 20  # first iterations by projected gradient: they find better optima than HALS at once
 ENOUGH: Final = 1e-7
+CANCELS: Final = 1.2  # tr A'A beside the explained energy: more is of columns that cancel each other
 AGREE: Final = 0.9  # product of cosines of the weakest matched pair
 RANKS: Final = tuple(range(3, 17))
 
@@ -192,7 +193,14 @@ def _fit(s, digits, offsets, f, iterations, gradient, enough, aa):  # type: igno
 
 
 def coarse(
-    gram: Matrix, buckets: Sequence[int], rank: int, *, starts: int = 6, seed: int = 0, enough: float = ENOUGH
+    gram: Matrix,
+    buckets: Sequence[int],
+    rank: int,
+    *,
+    starts: int = 6,
+    seed: int = 0,
+    enough: float = ENOUGH,
+    cancelling: bool = True,
 ) -> Coarse:
     """The best of several random starts of a CP model of rank R over cells.
 
@@ -202,6 +210,11 @@ def coarse(
         (K, K) S over all patients; cells in row-major order of their buckets.
     buckets
         Buckets per mode; their product is K.
+    cancelling
+        False: a start whose columns cancel each other is taken only if, of four times as many, none is better. Loadings are free
+        here, so two columns may be nearly the same with loadings of opposite sign and explain more over cells; over codes, where
+        nobody has less than nothing of a phenotype, they explain next to nothing. Loadings that are not negative have
+        tr A'A <= explained energy.
 
     Examples
     --------
@@ -213,15 +226,21 @@ def coarse(
     digits = np.stack(np.unravel_index(np.arange(int(np.prod(sizes))), sizes), axis=1).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     s = np.ascontiguousarray(gram, np.float64)
+    trace = ordered.inner(np.diagonal(s), np.ones(len(s)))
     best: Coarse | None = None
-    for k in range(starts):
+    least: tuple[bool, float] = (True, np.inf)
+    for k in range(starts if cancelling else 4 * starts):
+        if k >= starts and not least[0]:
+            break
         rng = seeds(seed, "coarse", rank, k)
         f = np.concatenate([ordered.unit(rng.random((b, rank)))[0] for b in sizes])
         aa = np.zeros((rank, rank))
         error = float(_fit(s, digits, offsets, f, ITERATIONS, GRADIENT, enough, aa))
-        if best is None or error < best.error:
+        owned = ordered.inner(np.diagonal(aa), np.ones(rank))
+        figure = (not cancelling and owned > CANCELS * max(trace - error, 0.0), error)
+        if best is None or figure < least:
             parts = tuple(f[offsets[m] : offsets[m + 1]].copy() for m in range(len(sizes)))
-            best = Coarse(parts, 0.5 * (aa + aa.T), error)
+            best, least = Coarse(parts, 0.5 * (aa + aa.T), error), figure
     assert best is not None
     return best
 

@@ -219,7 +219,7 @@ class GramStart:
         else:
             gram = positive(full(opened["cells"], diagonal, d))
         assert rank != "auto"
-        fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed)
+        fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed, cancelling=False)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
         known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed)
         wide = searched(rank)
