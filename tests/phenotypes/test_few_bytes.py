@@ -98,7 +98,8 @@ def test_trip_says_where_it_is_the_wrong_method() -> None:
 
 
 def test_columns_that_cancel_each_other_over_cells_are_no_start() -> None:
-    sites = pc.datasets.icu_network(patients=3000, seed=980)  # the best of six starts cancels: over codes it explains half
+    # The best of six starts over cells cancels: over codes it explains half as much.
+    sites = pc.datasets.icu_network(patients=3000, seed=980)
     m = pc.SumALS(rank=sites.truth.rank + 2, seed=980).fit(sites)
     assert m.start_.gain is not None and m.start_.gain < 0.05 and not m.start_.weak
     assert m.traffic_.bytes_up / len(sites) < 25_000
