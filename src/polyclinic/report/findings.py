@@ -150,7 +150,8 @@ def _replicate(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str
             "The method was fitted anew on two halves of every hospital's patients, drawn by a keyed hash. A phenotype comes back "
             "if the two halves agree on it (cosine of at least 0.8), and holds together if patients whom that fit did not see, and "
             "who have its codes of one kind, also have its codes of the other. Agreement alone proves nothing: frequencies come "
-            "back, too. The phenotypes shown are the mean of the matched fits."
+            "back, too. Pieces of one phenotype were joined first, so there may be fewer than were asked for. The phenotypes shown "
+            "are the mean of the matched fits."
         ),
     ]
     columns = ["phenotype", "replicable", "comes back", "holds together", "hospitals with 11 or more"]
