@@ -8,8 +8,10 @@ from plain_world import Halves
 
 from polyclinic.engines.flare.folders import SiteFolder, read_events
 from polyclinic.engines.registry import federated
-from polyclinic.errors import PeerLost
+from polyclinic.errors import PeerLost, SumBurnt
+from polyclinic.federation import driver
 from polyclinic.federation.floor import SUPPORT, Floor
+from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Study
 from polyclinic.tensors.ingest import ingest
 
@@ -38,6 +40,38 @@ def test_one_site_is_left_behind_only_where_every_owner_lets_it_be_shown(tmp_pat
     assert outcome.public.stage == "end"
     assert halves.driver.counted == ("east", "north", "south")
     assert {r.members for r in outcome.releases[3:]} == {("east", "north", "south")}
+
+
+DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 1\naggregation = "masked"'
+
+
+def test_an_owners_floor_of_sites_is_held_against_every_sum(tmp_path, monkeypatch):
+    """Quorum 3 of 4 with noise goes on without one; not where an owner asks for sums over at least four."""
+    monkeypatch.setattr(driver, "ATTEMPTS", 2)  # a study that cannot go on stops sooner
+    world = World(tmp_path, ("east", "north", "south", "west"))
+
+    def short(name: str):
+        tail = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
+        halves = Halves(world, world.order(name, DPEM, head="deadline = 3\nquorum = 3\n", tail=tail))
+        honest = halves.ask
+        halves.ask = lambda site, data: (
+            None if site == "west" and halves.driver._conductor is not None else honest(site, data)
+        )
+        made.append(halves.driver)
+        return halves.run()
+
+    made: list[driver.Driver] = []
+    assert {r.members for r in short("three").releases} == {("east", "north", "south")}
+    east = world.sites["east"]
+    east.node_path.write_text(east.node_path.read_text().replace("min_sites = 3", "min_sites = 4"))
+    world.sites["east"] = SiteFolder.of(east.node_path)
+    before = len(ledger_of(east.node).charges())
+    with pytest.raises((PeerLost, SumBurnt)):
+        short("four")
+    assert made[-1].conductor.releases == []  # nothing was opened
+    assert (
+        len(ledger_of(east.node).charges()) <= before + 1
+    )  # what was sent into the attempt with all four stayed closed
 
 
 FLOORED = hospitals.TENSOR.replace("minimum_patients = 1", "minimum_patients = 20")

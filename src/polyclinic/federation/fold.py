@@ -16,7 +16,18 @@ from polyclinic.federation import wire
 from polyclinic.federation.folding import Conductor, Folding
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.party import SiteParty
-from polyclinic.federation.protocol import Exchange, Message, Method, Roster, Step, Sum, Total, least_threshold, ordered
+from polyclinic.federation.protocol import (
+    Contribution,
+    Exchange,
+    Message,
+    Method,
+    Roster,
+    Step,
+    Sum,
+    Total,
+    least_threshold,
+    ordered,
+)
 from polyclinic.federation.setting import setting_from, setting_of
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door
@@ -147,13 +158,10 @@ class Fold(Conductor):
             for name in present:
                 self.traffic.payload(name, self.payload(step))
 
-        def size_of(m: Message) -> int:
-            return wire.size_message(m, self.protocol)
-
         def count(m: Message) -> None:
             if self.tap is not None:
                 self.tap(m)
-            size = size_of(m)
+            size = self._size(m)
             if m.sender != COORDINATOR:
                 self.traffic.sent(m.sender, step.round, size)
             if m.to != COORDINATOR:
@@ -161,13 +169,8 @@ class Fold(Conductor):
 
         number = len(self.releases)
         parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster, number), here)))
-        if len(present) == len(self.parties):  # many nodes at once: same bits, same letters
-            total = self.adder.at_once(self.roster, step, parts)
-            if total is not None:
-                for sender, to, size in self.adder.letters(self.roster, step, size_of):
-                    self.traffic.sent(sender, step.round, size)
-                    self.traffic.received(to, step.round, size)
-                return total, tuple(present)
+        if len(present) == len(self.parties) and (total := self._at_once(step, parts)) is not None:
+            return total, tuple(present)
         sides: dict[str, Exchange] = {n: self.adder.side(n, self.roster, step, mine) for n, mine in parts.items()}
         if self.roster.coordinator is not None:
             sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
@@ -186,6 +189,17 @@ class Fold(Conductor):
             for name in present:
                 self.traffic.received(name, step.round, down)
         return results[0], members
+
+    def _size(self, m: Message) -> int:
+        return wire.size_message(m, self.protocol)
+
+    def _at_once(self, step: Step, parts: Mapping[str, Contribution]) -> Total | None:
+        """Many nodes at once: same bits, same letters; None where the way to add has no short cut."""
+        total = self.adder.at_once(self.roster, step, parts)
+        for sender, to, size in () if total is None else self.adder.letters(self.roster, step, self._size):
+            self.traffic.sent(sender, step.round, size)
+            self.traffic.received(to, step.round, size)
+        return total
 
     def _short(self, step: Step, present: Sequence[str], refusals: Sequence[str]) -> PeerLost:
         missing, n = sorted(set(self.parties) - set(present)), len(self.parties)
