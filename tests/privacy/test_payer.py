@@ -30,7 +30,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Refuse, Reserve, Rules
+from polyclinic.privacy.lines import Accept, Close, Evaluate, Refuse, Reserve, Rules, Withdraw
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy, price
 from polyclinic.privacy.release import Contribution, Step
@@ -236,3 +236,29 @@ def test_events_are_written_and_read_back(event):
     assert type(event)(*[v for k, v in vars(event).items() if k != "count"]).count == 1
     with pytest.raises(LedgerError, match="unknown privacy event"):
         from_json({**to_json(event), "strange": 1})
+
+
+def test_decisions_change_what_an_order_may():
+    tally = Tally()
+    for body in (Accept("a", "dpo"), Accept("b", "dpo"), Reserve("a", "s", events=(Gaussian(9.0),)), Reserve("b", "s")):
+        tally.add(body)
+    assert tally.accepted == {"a", "b"}
+    tally.add(Withdraw("a", "dpo"))
+    assert (tally.accepted, tally.withdrawn, set(tally.open)) == ({"b"}, {"a"}, {"b"})
+    assert "withdrew" in tally.over("a")
+    tally.add(Refuse("b", "policy"))
+    assert (tally.accepted, tally.withdrawn, set(tally.open)) == ({"b"}, {"a"}, set()), "a rule is no person"
+    tally.add(Refuse("b", "dpo"))
+    assert (tally.accepted, tally.withdrawn) == (set(), {"a", "b"})
+    tally.add(Accept("a", "dpo"))
+    assert (tally.accepted, tally.withdrawn) == ({"a"}, {"b"})
+    assert tally.over("a") == ""
+    assert tally.over("") == ""
+    tally.add(charge("all", run="a", release="r"))
+    tally.add(Close("a", "finished"))
+    assert "closed" in tally.over("a")
+    assert tally.releases == {}
+    for people in ("x", "x", "y"):
+        tally.add(Evaluate("o", "all", people))
+    assert tally.evaluated == {"all": ["x", "y"]}
+    assert Tally.restore(tally.state()).state() == tally.state()
