@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from flare_federation import hospitals, same
 from tests.traces import files_with_patients
 
+import polyclinic as pc
 from polyclinic.privacy.owner import ledger_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -40,6 +42,18 @@ def test_plain_study_is_bit_equal_to_one_process(federation):
         kept = site.study(order.digest)
         assert (kept / "outcome.npz").stat().st_mode & 0o077 == 0
         assert not (kept / "state.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_one_python_call_runs_a_study_between_hosts(federation):
+    """pc.run_study signs, follows and publishes; the model is that of one process."""
+    study = federation.study("one-call", TRIP.format(3, "plain"))
+    rounds = []
+    run = pc.run_study(study, federation=federation.coordinator.path, progress=lambda e: rounds.append(e.round))
+    reference = federation.in_process(study)
+    assert run.metrics["engine"] == "flare" and run.metrics["rounds"] == 3 and max(rounds) >= 3
+    assert np.isclose(run.metrics["objective"], reference.history[-1]["objective"], rtol=0, atol=0)
+    assert pc.load(run.path).rank == 4
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyclinic.errors import DataError, MissingExtra
+from polyclinic.errors import DataError
 from polyclinic.similarity.metric import Centre, SimilarityMetric, canonical, spread
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, pair_loss
 from polyclinic.threads import one_thread
@@ -245,11 +245,8 @@ class ITML(Baseline):
 
 def _reference(name: str) -> Any:
     """A class of metric-learn, whose 0.7 still calls scikit-learn's checks by an argument name that 1.8 dropped."""
-    try:
-        import metric_learn
-        from metric_learn import _util
-    except ImportError:
-        raise MissingExtra("metric-learn", "papers", f"the {name} baseline") from None
+    import metric_learn  # here: it takes half a second
+    from metric_learn import _util
 
     for check in ("check_array", "check_X_y"):
         present = getattr(_util, check)
