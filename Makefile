@@ -69,7 +69,8 @@ test-all: setup lint
 
 bench: setup
 	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[bench]" || $(PY) -m pip install --quiet -e ".[bench]"
-	$(PY) benchmarks/run.py
+	$(PY) benchmarks/goals.py
+	$(PY) benchmarks/run.py --cpu
 
 docs: setup
 	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
