@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ import pytest
 pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
 
 from polyclinic.engines.courier.branch import Branch, branch_box
-from polyclinic.engines.courier.mailbox import Mailbox
+from polyclinic.engines.courier.letters import Letters
+from polyclinic.engines.courier.mailbox import Mailbox, shown
 from polyclinic.engines.courier.office import office_box, run_by_courier
 from polyclinic.engines.courier.parcel import Half, Parcel, card_of, open_parcel, own_key, read_card, seal_parcel
 from polyclinic.engines.flare import coordination, membership
@@ -179,6 +181,57 @@ def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two, tmp_path):
     box.take()
     assert box.knows("north")
     assert box.waiting()["refused"] == []
+
+
+def test_a_letter_is_sent_again_until_its_receipt_and_read_once(two, tmp_path):
+    """Between two sites nobody else sends anew: the first copy is lost, the second doubled, the first receipt lost."""
+    keys = {"north": two["north"], "south": (Identity.generate("south"), own_key(tmp_path / "south.key"))}
+    pinned = {n: i.public for n, (i, _) in keys.items()}
+    boxes = {
+        n: Mailbox(n, *k, tmp_path / n / "in", tmp_path / n / "out", tmp_path / n / "home", pinned)
+        for n, k in keys.items()
+    }
+
+    def carry(sender: str, to: str) -> list[Path]:
+        """Copies what lies in one outbox into the other's inbox; a file stays where it was, as with a synchronised folder."""
+        found = sorted((tmp_path / sender / "out").iterdir())
+        for f in found:
+            (tmp_path / to / "in" / f.name).write_bytes(f.read_bytes())
+        return [f for f in found if f.suffix == ".pcf"]
+
+    carry("north", "south")
+    carry("south", "north")
+    for box in boxes.values():
+        box.take()
+    north = Letters(boxes["north"], threading.Lock(), resend=0.0)
+    south = Letters(boxes["south"], threading.Lock(), resend=0.0)
+    north.send("ab" * 32, "south", b"hello")
+    (first,) = (tmp_path / "north" / "out").glob("*.pcf")  # lost: nobody carries it
+    time.sleep(0.01)
+    north.again()
+    (second,) = carry("north", "south")
+    assert second.name != first.name
+    (post,) = boxes["south"].take()
+    assert (post.kind, post.data) == ("post", b"hello")
+    assert south.take(post)
+    for f in (tmp_path / "south" / "out").glob("*.pcf"):  # the receipt is lost
+        f.unlink()
+    time.sleep(0.01)
+    north.again()
+    carry("north", "south")
+    (again,) = boxes["south"].take()
+    assert again.id == post.id
+    assert not south.take(again)  # read once ...
+    carry("south", "north")  # ... and receipted each time
+    (receipt,) = boxes["north"].take()
+    assert north.unreceipted() == {"south": 1}
+    north.arrived(replace(receipt, sender="east"))  # somebody else's word about it counts for nothing
+    assert north.unreceipted() == {"south": 1}
+    north.arrived(receipt)
+    assert north.unreceipted() == {}
+    assert not list((tmp_path / "north" / "out").glob("*.pcf"))
+    (lies,) = (tmp_path / "south" / "out").glob("*.pcf")
+    assert shown(tmp_path / "south" / "home", lies.name)["kind"] == "receipt"
 
 
 # ---- whole studies
