@@ -112,7 +112,7 @@ class Hosts:
             text=True,
         )
 
-    def ended(self, submitted: subprocess.Popen[str], seconds: float = 330.0) -> tuple[int, dict[str, Any], str]:
+    def ended(self, submitted: subprocess.Popen[str], seconds: float = 600.0) -> tuple[int, dict[str, Any], str]:
         """Exit code, what the command said, and what went wrong."""
         out, err = submitted.communicate(timeout=seconds)
         return submitted.returncode, json.loads(out) if out.strip() else {}, err

@@ -16,7 +16,7 @@ from flare_federation import same
 
 from polyclinic.privacy.owner import ledger_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PRIVACY = "[privacy]\nepsilon = 4.0\ndelta = 1e-6\n"
 STUDIES = {

@@ -22,7 +22,7 @@ from polyclinic.cli import main
 from polyclinic.engines.flare import coordinator, site
 from polyclinic.engines.flare.enrolment import Authority
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRIP = 'name = "trip"\nrank = 3\ntol = 0\nrounds = 25\naggregation = "masked"'
 
