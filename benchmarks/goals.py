@@ -121,7 +121,11 @@ def study(full: bool) -> Iterator[Row]:
     )
 
 
-DEMO = "import sys; from polyclinic.cli import app; app(['demo', '--out', sys.argv[1]])"
+DEMO = """
+import runpy, sys
+sys.argv = ["polyclinic", "demo", "--out", *sys.argv[1:]]
+runpy.run_module("polyclinic.cli", run_name="__main__")
+"""
 
 
 def demo(full: bool) -> Iterator[Row]:
