@@ -111,7 +111,12 @@ class Believing(Plain):
     def side(self, me, roster, step, mine, *, promises=None):
         made = super().side(me, roster, step, mine, promises=promises)
         if isinstance(made, Collector):
-            made.receive = lambda m: made.parts.setdefault(m.sender, self._read(m, step)) and []
+
+            def receive(m):
+                made.parts.setdefault(m.sender, self._read(m, step))
+                return []
+
+            vars(made)["receive"] = receive
         return made
 
     def _read(self, m, step):

@@ -188,8 +188,8 @@ def test_a_letter_is_sent_again_until_its_receipt_and_read_once(two, tmp_path):
     keys = {"north": two["north"], "south": (Identity.generate("south"), own_key(tmp_path / "south.key"))}
     pinned = {n: i.public for n, (i, _) in keys.items()}
     boxes = {
-        n: Mailbox(n, *k, tmp_path / n / "in", tmp_path / n / "out", tmp_path / n / "home", pinned)
-        for n, k in keys.items()
+        n: Mailbox(n, me, key, tmp_path / n / "in", tmp_path / n / "out", tmp_path / n / "home", pinned)
+        for n, (me, key) in keys.items()
     }
 
     def carry(sender: str, to: str) -> list[Path]:

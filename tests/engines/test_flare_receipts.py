@@ -11,12 +11,12 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.cli import main
-from polyclinic.cli.coordinator import _publish
 from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.learned.receipts import receipts
 from polyclinic.privacy.head import Head, heads_of
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.studies import publish
 
 _spec = importlib.util.spec_from_file_location("halves_world", Path(__file__).parent / "test_flare_halves.py")
 halves = importlib.util.module_from_spec(_spec)
@@ -37,7 +37,7 @@ def done(tmp_path_factory: pytest.TempPathFactory):
     lead = world.lead(order)
     run = world.coordinator.run(order.id)
     write_outcome(run, lead.run())
-    _publish(run, order, read_model(run, order))
+    publish(run, order, read_model(run, order))
     return world, run
 
 

@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # the halves' world, which is no
 import test_flare_halves as halves
 from test_flare_halves import TRIP, World, hospitals
 
-from polyclinic.cli.coordinator import _publish
 from polyclinic.cli.site_init import TEMPLATE
 from polyclinic.engines.flare import membership
 from polyclinic.engines.flare.folders import read_events, read_json
@@ -20,6 +19,7 @@ from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.errors import PolyclinicError
 from polyclinic.report.html import write_report
 from polyclinic.run import RunFolder
+from polyclinic.studies import publish
 
 INIT = "min_patients = 20"  # as `site init` writes it
 
@@ -55,7 +55,7 @@ def test_the_study_goes_on_without_it_and_says_who_was_missing(world: World, add
     assert any("fewer than 20 patients" in str(r) for r in membership.refusals(world.sites["west"]))  # its owner knows
     run = world.coordinator.run(order.id)
     write_outcome(run, outcome)
-    _publish(run, order, read_model(run, order), sorted(lead.refused))
+    publish(run, order, read_model(run, order), sorted(lead.refused))
     about = read_json(run / "study.json")
     assert about["without"] == ["west"] and about["sites"] == ["east", "north", "south"]
     assert "west was asked and took no part." in write_report(RunFolder(run)).read_text()

@@ -29,6 +29,7 @@ def test_support_is_taken_again_and_no_code_comes_back() -> None:
     fold.stand(left=False)
     assert fold.step() == step
     fold.stand(left=True)
+    assert isinstance(fold.method, Floor)
     few = fold.method.counted(SITES[:5])
     total = Total({f"mode{n}": c for n, c in enumerate(few, start=1)}, 5.0, 5, 0.0)
     fold.take(fold.fold(again, total))

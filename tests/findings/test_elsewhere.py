@@ -17,7 +17,7 @@ def test_control_and_left_out_hospitals_are_told_on_request() -> None:
     assert min(found.elsewhere["lowest"]) > 0.9 and min(found.elsewhere["starts"]) > 0.9
     assert set(found.elsewhere["without"]) <= {s.name for s in sites}
     bare = pc.replicate(pc.SumALS(rank=3, rounds=5), sites)
-    assert bare.control is bare.elsewhere is bare.false_rate is None and "control" not in repr(bare)
+    assert bare.control is None and bare.elsewhere is None and bare.false_rate is None and "control" not in repr(bare)
 
 
 def test_what_would_have_to_be_paid_for_is_refused() -> None:

@@ -135,7 +135,7 @@ def law(n: int, seed: int, answers: int, missing: float = 0.0) -> tuple[np.ndarr
     return X, z, np.hstack([p.reshape(3, -1), rate[:, None] / 20, mean / 24])
 
 
-def questionnaire(X: np.ndarray, answers: int) -> tuple[list[pc.Site], dict[str, object]]:
+def questionnaire(X: np.ndarray, answers: int) -> tuple[list[pc.Site], dict[str, list[str] | str]]:
     kinds = {n: k for n, k in KINDS.items() if not n.startswith("q") or int(n[1:]) < answers}
     parts = np.array_split(X, 3)
     return [pc.Site(f"s{k}", features=x, columns=tuple(kinds)) for k, x in enumerate(parts)], kinds

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.federation.protocol import Contribution
-from polyclinic.phenotypes import dpem
+from polyclinic.phenotypes.dpem_state import patient_prior, stacked
 from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
 from polyclinic.tensors import em_kernels
 
@@ -31,8 +31,8 @@ class NotNormalised(pc.DPEM):
         offsets = np.concatenate([[0], np.cumsum([len(m) for m in public.marginals])])[:-1]
         first = step.name == "marginals"
         ones = np.ones((sum(len(m) for m in public.marginals), 1))
-        w = ones if first else dpem.stacked(public.factors, public.marginals, len(public.mixture))
-        prior = np.ones(1) if first else dpem.patient_prior(public.mixture, self.params.smoothing)
+        w = ones if first else stacked(public.factors, public.marginals, len(public.mixture))
+        prior = np.ones(1) if first else patient_prior(public.mixture, self.params.smoothing)
         a = em_kernels.memberships(tensor, w, prior, steps=8)
         rows = tensor.coords[:, 1:] + offsets
         p = a[tensor.coords[:, 0]] * np.prod([w[r] for r in rows.T], axis=0)
