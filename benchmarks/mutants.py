@@ -78,6 +78,7 @@ TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "tests/privacy/test_mechanism.py",
         "tests/privacy/test_book_faults.py",
         "tests/privacy/test_payer.py",
+        "tests/privacy/test_book_edges.py",
         "tests/attacks/test_evasion.py",
         "tests/attacks/test_book.py",
     ),

@@ -161,7 +161,9 @@ def gaussian_mu(events: Iterable[Event]) -> float | None:
     total = 0.0
     for e in events:
         if isinstance(e, Gaussian) or (isinstance(e, DiscreteGaussian) and e.sd >= FINE):
-            total += e.count / e.multiplier**2 if e.multiplier > 0 else math.inf
+            noise = max(e.multiplier, 0.0)
+            squared = noise * noise  # 0 or infinite where float64 ends, never an exception
+            total += e.count / squared if squared > 0 else math.inf
         else:
             return None
     return math.sqrt(total)
