@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,22 @@ def data_path() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session", autouse=True)
+def some_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is written in the home of whoever runs the tests, not by a fixture of a whole file either."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("POLYCLINIC_STATE", str(tmp_path_factory.getbasetemp() / "state"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_state(some_state: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has a user's state of its own, made when needed: which book pays for which records is written there."""
+    folder = tmp_path_factory.getbasetemp() / "states" / secrets.token_hex(8)
+    monkeypatch.setenv("POLYCLINIC_STATE", str(folder))
+    return folder
 
 
 @pytest.fixture

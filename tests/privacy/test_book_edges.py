@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
 import time
 
+import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.privacy import bookfile
-from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, gaussian_mu
+from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, gaussian_delta, gaussian_epsilon, gaussian_mu
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import event_of, noise_scale, together
 from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.lines import Note
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.reading import Reading
-from polyclinic.privacy.release import Step
+from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest
 
 
 def charge(n: int = 0, **more) -> Charge:
@@ -80,6 +84,58 @@ def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path):
     with pytest.raises(LedgerError, match="does not hold together") as told:
         Ledger(tmp_path / "l.jsonl").charges()
     assert "2 lines are newer" in told.value.faults[0]
+
+
+# ---- lines
+
+
+def test_a_line_is_handed_back_and_shows_everything(tmp_path):
+    for ledger in (Ledger(site="n"), Ledger(tmp_path / "l.jsonl", site="n")):
+        entry = ledger.charge(charge(3))
+        assert entry == ledger.entries[-1]
+        shown = entry.plain()
+        assert (shown["kind"], shown["round"], shown["number"]) == ("charge", 3, ledger.count - 1)
+        assert (shown["previous"], shown["hash"], shown["signature"]) == (entry.previous, entry.hash, entry.signature)
+        assert shown["v"] == 2
+        assert entry.text == ""
+        note = ledger.write(Note("repaired"))
+        assert note.text == "repaired"
+        assert ledger.export()["entries"][-1] == note.plain()
+
+
+def test_a_book_that_was_cut_to_what_holds_gets_its_head_again(tmp_path):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger(path, site="n")
+    for n in range(4):
+        ledger.charge(charge(n))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    cut = Ledger(path, site="n")
+    cut.repair()
+    head = json.loads((tmp_path / "l.jsonl.head").read_text())
+    assert (head["count"], head["hash"]) == (3, json.loads(path.read_text().splitlines()[-1])["hash"])
+    assert cut.verify() == ()
+    assert len(Ledger(path, site="n").charges()) == 2
+
+
+def test_a_new_book_leaves_no_file_open(tmp_path):
+    Ledger(tmp_path / "first.jsonl").charge(charge())
+    held = open_files()
+    for n in range(3):
+        Ledger(tmp_path / f"{n}.jsonl").charge(charge())
+    assert open_files() == held
+
+
+def test_prepared_bytes_leave_only_if_they_are_the_ones_in_the_book(tmp_path):
+    store, values = ReleaseStore(tmp_path), Contribution({"x": np.ones(3)})
+    step = Step(1, "x", {"x": (3,)}, bound=9.0)
+    store.prepare("id", step, "digest", values)
+    right = bytes_digest(step, values)
+    assert store.finish("other", step, "digest", lambda d: True) is None
+    assert store.finish("id", step, "of other values", lambda d: True) is None
+    assert store.finish("id", step, "digest", lambda d: d != right) is None
+    found = store.finish("id", step, "digest", lambda d: d == right)
+    assert found is not None and (found.arrays["x"] == 1).all()
+    assert store.finish("id", step, "digest", lambda d: True) is None, "they have their name now"
 
 
 # ---- the lock
@@ -152,10 +208,34 @@ def test_a_grid_that_is_announced_is_halved_until_it_is_fine_and_no_further(shar
     assert 1024 <= math.sqrt(share) * scale.sd / scale.grid < 2048
 
 
+def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
+    wanted = math.sqrt(1024**2 - 4)
+    assert math.sqrt(wanted**2 + 4) == 1024
+    votes = Step(0, "votes", {"votes": (9,)}, bound=100.0, sensitivity=1.0, multiplier=wanted, grid=1.0)
+    assert noise_scale(votes, 1.0).grid == 1.0
+    wanted = math.sqrt(399)
+    assert math.sqrt(wanted**2 + 1) == 20
+    wide = Step(0, "x", {"x": (9,)}, bound=2.0**52 - 400, sensitivity=1.0, multiplier=wanted, grid=1.0)
+    assert noise_scale(wide, 1.0).grid == 0.5
+
+
 def test_the_largest_epsilon_is_a_thousand_million():
     assert calibrate(1e9, 1e-6)[0] > 0
     with pytest.raises(ConfigError, match="not between"):
         calibrate(1e9 + 0.5, 1e-6)
+
+
+def test_shares_may_miss_the_whole_by_a_rounding():
+    assert calibrate(1.0, 1e-6, shares=(1 + 1e-9,))[0] == pytest.approx(calibrate(1.0, 1e-6)[0])
+    with pytest.raises(ConfigError, match="more than the whole"):
+        calibrate(1.0, 1e-6, shares=(1 + 2e-9,))
+
+
+@pytest.mark.parametrize("mu", [30.0, 100.0, 1000.0])
+def test_little_noise_has_its_price_too(mu):
+    price = gaussian_epsilon(mu, 1e-6)
+    assert mu * mu / 2 < price < mu * mu / 2 + 6 * mu
+    assert gaussian_delta(price, mu) <= 1e-6 < gaussian_delta(price * (1 - 1e-6), mu)
 
 
 # ---- the door

@@ -19,6 +19,7 @@ from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.bookfile import BookFile, Unless
 from polyclinic.privacy.charge import Charge, events_for
+from polyclinic.privacy.datasource import Claim
 from polyclinic.privacy.head import Head
 from polyclinic.privacy.lines import START, Body, Close, Entry, Gap, Key, Refuse, Reserve
 from polyclinic.privacy.reading import Reading
@@ -49,6 +50,8 @@ class Ledger(BookFile):
     >>> round(ledger.epsilon(1e-6), 3)
     1.212
     """
+
+    claim: Callable[[], Claim] | None = None  # of which records it is the one book; None: of none that has an owner
 
     # ---- writing
 

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyclinic.errors import ConfigError
+from polyclinic.privacy.datasource import Claim, places_of
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.mechanism import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
@@ -135,7 +136,12 @@ def ledger_of(node: Node) -> Ledger:
 
 
 def _book(node: Node, rule: LedgerRule, path: Path) -> Ledger:
-    return Ledger(path, site=node.name, **_anchor(node, rule, path))
+    """The book in a file. It is the one book of the node's records, unless no real patient is behind them."""
+    made = Ledger(path, site=node.name, **_anchor(node, rule, path))
+    if not node.site.rehearsal:
+        apart = policy_of(node).cohorts_disjoint
+        made.claim = lambda: Claim(str(path.resolve()), node.name, places_of(node), rule.cohort if apart else "")
+    return made
 
 
 def _anchor(node: Node, rule: LedgerRule, path: Path) -> dict[str, Any]:

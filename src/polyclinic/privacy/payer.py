@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.datasource import Register
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.policy import Policy, price
@@ -54,7 +55,8 @@ class Payer:
         """Why the owner does not take part; empty if the owner does."""
         if self.policy is None:
             return []
-        return self.policy.study_faults(
+        claim = self.ledger.claim
+        return ([] if claim is None else Register.of_user().faults(claim())) + self.policy.study_faults(
             self.ledger.tally,
             study=study,
             method=method,
@@ -73,6 +75,9 @@ class Payer:
         policy = self.policy
         if policy is None:
             return []
+        claim = self.ledger.claim if policy.limited else None
+        if claim is not None and (others := Register.of_user().claim(claim())):
+            return others
         events: tuple[Event, ...] = price(privacy, margin)
 
         def faults(tally: Tally) -> list[str]:

@@ -78,7 +78,12 @@ class Policy(BaseModel):
         """Whether a release without a proven patient-level bound may leave."""
         if self.allow_unproven is not None:
             return self.allow_unproven
-        return self.max_epsilon_per_study is None and self.max_epsilon_total is None
+        return not self.limited
+
+    @property
+    def limited(self) -> bool:
+        """Whether the owner limits what patients may pay."""
+        return self.max_epsilon_per_study is not None or self.max_epsilon_total is not None
 
     def study_faults(
         self,
