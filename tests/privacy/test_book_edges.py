@@ -11,17 +11,27 @@ import time
 import numpy as np
 import pytest
 
-from polyclinic.errors import ConfigError, LedgerError
+from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.privacy import bookfile
-from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, gaussian_delta, gaussian_epsilon, gaussian_mu
+from polyclinic.privacy.accountant import (
+    Gaussian,
+    Unbounded,
+    calibrate,
+    epsilon,
+    epsilon_rdp,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    theorem_4_1,
+)
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.grid import event_of, noise_scale, together
+from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, together
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Note
+from polyclinic.privacy.lines import Evaluate, Note
 from polyclinic.privacy.policy import Policy
-from polyclinic.privacy.reading import Reading
+from polyclinic.privacy.reading import Reading, verify_lines
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest
 
@@ -101,6 +111,29 @@ def test_a_line_is_handed_back_and_shows_everything(tmp_path):
         note = ledger.write(Note("repaired"))
         assert note.text == "repaired"
         assert ledger.export()["entries"][-1] == note.plain()
+
+
+def test_a_trail_without_signatures_is_said_to_be_one(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.charge(charge())
+    whole = ledger.path.read_text().splitlines()
+    assert verify_lines(whole) == []
+    assert verify_lines(whole, ledger.export()["key"]) == []
+    assert verify_lines(whole, "ab" * 32) == ["the lines are signed by another key than the one that was given"]
+    assert verify_lines([]) == ["no line is signed: they were written by version 1"]
+
+
+def test_a_line_that_does_not_hold_is_not_taken_in(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.charge(charge())
+    first, second = ledger.path.read_bytes().splitlines(keepends=True)
+    read = Reading()
+    assert read.take(first) == []
+    for wrong in (b"{\n", second.replace(b"dpem", b"trip"), first):
+        assert read.take(wrong)
+        assert (read.count, read.offset, read.tally.all.mu2) == (1, len(first), 0.0)
+    assert read.take(second) == []
+    assert (read.count, read.offset) == (2, len(first) + len(second))
 
 
 def test_a_book_that_was_cut_to_what_holds_gets_its_head_again(tmp_path):
@@ -219,6 +252,19 @@ def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
     assert noise_scale(wide, 1.0).grid == 0.5
 
 
+@pytest.mark.parametrize("grid", [0.5, 1.0, 4.0])
+def test_values_with_their_noise_are_whole_numbers_that_float64_has(grid):
+    noise = 100 * grid
+
+    def scale(bound: float) -> NoiseScale:
+        return noise_scale(Step(0, "x", {"x": (9,)}, bound=bound, sensitivity=1.0, multiplier=noise, grid=grid), 1.0)
+
+    most = 2.0**53 * grid - 20 * math.sqrt(noise**2 + 4 * grid**2)
+    assert scale(most - 10 * grid).grid == grid
+    with pytest.raises(ConfigError, match="no proven cost"):
+        scale(most + 10 * grid)
+
+
 def test_the_largest_epsilon_is_a_thousand_million():
     assert calibrate(1e9, 1e-6)[0] > 0
     with pytest.raises(ConfigError, match="not between"):
@@ -229,6 +275,22 @@ def test_shares_may_miss_the_whole_by_a_rounding():
     assert calibrate(1.0, 1e-6, shares=(1 + 1e-9,))[0] == pytest.approx(calibrate(1.0, 1e-6)[0])
     with pytest.raises(ConfigError, match="more than the whole"):
         calibrate(1.0, 1e-6, shares=(1 + 2e-9,))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.1, math.nan])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda d: gaussian_epsilon(1.0, d),
+        lambda d: epsilon([Gaussian(1.0)], d),
+        lambda d: epsilon_rdp([Gaussian(1.0)], d),
+        lambda d: calibrate(1.0, d),
+        lambda d: theorem_4_1(1.0, d, epochs=1),
+    ],
+)
+def test_delta_is_a_probability(ask, delta):
+    with pytest.raises(ConfigError, match="not a probability"):
+        ask(delta)
 
 
 @pytest.mark.parametrize("mu", [30.0, 100.0, 1000.0])
@@ -252,3 +314,26 @@ def test_what_was_set_aside_is_given_back(tmp_path):
     door.give_back("another site refused")
     assert not ledger.tally.open
     Door("n", policy=rules, ledger=ledger).admit("next", "dpem", Privacy(0.9), 3, 50)
+
+
+def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refused(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", site="n")
+    door = Door("n", policy=Policy(max_evaluations=1), ledger=ledger)
+    door.admit("icu", "sumals", None, 3, 50)
+    door.evaluates(["ann", "bob"])
+    (line,) = [e.body for e in ledger.entries if isinstance(e.body, Evaluate)]
+    assert line.people == ledger.keyed(b"ann\0bob")
+    door.evaluates(["bob", "ann"])
+    with pytest.raises(PolicyRefusal, match="exact"):
+        door.evaluates(["ann"])
+    Door("n", ledger=Ledger()).evaluates(["anybody"])
+
+
+def test_noise_is_for_as_many_sites_as_the_study_says():
+    step = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    door = Door("n", policy=Policy(), ledger=Ledger(site="n"))
+    assert door.noise_sd(step) == 10
+    door.admit("icu", "dpem", Privacy(0.5, max_sites_per_patient=3), 3, 50)
+    assert door.noise_sd(step) == 30
+    door.admit("icu", "dpem", None, 3, 50)
+    assert door.noise_sd(step) == 10

@@ -89,7 +89,7 @@ class Reviewer:
     outbox: Outbox
     ledger: Ledger
     each: bool
-    wait: float = 0.0
+    wait: float
 
     def let_out(self, waiting: Waiting, facts: MethodFacts) -> Contribution:
         """The release, once the owner agrees; a refusal if the owner rejects it, or does not say in time."""
