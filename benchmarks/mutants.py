@@ -106,6 +106,22 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "another number",
     ): "the second term is never the larger one (40,000 pairs of mu and epsilon tried)",
     (
+        "privacy/accountant.py",
+        "if not faults and gaussian_delta(epsilon, low) > delta:",
+        "compared otherwise",
+    ): "at that very number the root is where the search begins",
+    (
+        "privacy/tally.py",
+        "return cost([charge.event]) <= held.left(time.time() if now is None else now) + 1e-12 * held.mu2",
+        "compared otherwise",
+    ): "the slack is for roundings: at that very number both answers are right",
+    (
+        "privacy/mechanism.py",
+        "return np.random.default_rng(secrets.randbits(256))",
+        "another number",
+    ): "one bit more of a seed that nobody knows",
+    ("privacy/bookfile.py", "self._holder = 0", "another number"): "no thread has the number 0 or 1",
+    (
         "privacy/lines.py",
         "line = line if at < 0 else line[:at] + line[at + len(part) :]",
         "another number",

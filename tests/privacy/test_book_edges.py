@@ -27,9 +27,10 @@ from polyclinic.privacy.accountant import (
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, together
+from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, together
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Evaluate, Note
+from polyclinic.privacy.lines import START, Approve, Evaluate, Gap, Note, opened, sealed
+from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.reading import Reading, verify_lines
 from polyclinic.privacy.release import Contribution, Step
@@ -96,6 +97,18 @@ def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path):
     assert "2 lines are newer" in told.value.faults[0]
 
 
+def test_a_book_of_two_lines_has_a_head_and_one_of_one_may_have_none(tmp_path):
+    path, head = tmp_path / "l.jsonl", tmp_path / "l.jsonl.head"
+    Ledger(path).keyed(b"")  # the key's line
+    head.unlink()
+    assert Ledger(path).count == 1
+    Ledger(path).charge(charge())
+    head.unlink()
+    with pytest.raises(LedgerError) as told:
+        Ledger(path).charges()
+    assert told.value.faults == ("l.jsonl.head is missing",)
+
+
 # ---- lines
 
 
@@ -136,6 +149,40 @@ def test_a_line_that_does_not_hold_is_not_taken_in(tmp_path):
     assert (read.count, read.offset) == (2, len(first) + len(second))
 
 
+def test_one_wrong_line_is_one_fault_and_the_others_are_read(tmp_path):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger(path)
+    for n in range(3):
+        ledger.charge(charge(n))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"rubbish\n", *lines[3:]]))
+    read = Reading()
+    entries, faults = read.all(path)
+    assert [f[:23] for f in faults] == ["line 3: not an entry of"]
+    assert (len(entries), read.count, read.offset) == (3, 4, path.stat().st_size)
+
+
+def test_a_torn_end_of_a_wrong_book_is_told_too(tmp_path):
+    path = tmp_path / "l.jsonl"
+    Ledger(path).charge(charge())
+    path.write_bytes(path.read_bytes().replace(b"dpem", b"trip") + b'{"torn')
+    with pytest.raises(LedgerError) as told:
+        Ledger(path).charges()
+    assert told.value.faults[-1] == "the last line is not complete"
+    assert "hash does not fit" in told.value.faults[0]
+    assert sum("not complete" in f for f in Ledger(path).verify()) == 1
+
+
+def test_a_number_that_is_none_does_not_make_the_next_line_wrong():
+    _, bad = sealed("one", Note("a"), START, "n")
+    entry, good = sealed(1, Note("b"), opened(bad.rstrip())[0].hash, "n")
+    read = Reading(trusted=9)
+    assert read._line(bad.rstrip(), 0)[1] == ["line 1: is entry one; lines were removed or reordered"]
+    entries, faults, _ = read._lines(bad + good)
+    assert len(entries) == 2 and all(f.startswith("line 1:") for f in faults)
+    assert (read.count, read.hash) == (2, entry.hash)
+
+
 def test_a_book_that_was_cut_to_what_holds_gets_its_head_again(tmp_path):
     path = tmp_path / "l.jsonl"
     ledger = Ledger(path, site="n")
@@ -159,9 +206,11 @@ def test_a_new_book_leaves_no_file_open(tmp_path):
 
 
 def test_prepared_bytes_leave_only_if_they_are_the_ones_in_the_book(tmp_path):
-    store, values = ReleaseStore(tmp_path), Contribution({"x": np.ones(3)})
+    store, values = ReleaseStore(tmp_path / "open"), Contribution({"x": np.ones(3)})
     step = Step(1, "x", {"x": (3,)}, bound=9.0)
+    (tmp_path / "open").mkdir(mode=0o755)
     store.prepare("id", step, "digest", values)
+    assert (tmp_path / "open").stat().st_mode & 0o077 == 0, "nobody else reads what waits"
     right = bytes_digest(step, values)
     assert store.finish("other", step, "digest", lambda d: True) is None
     assert store.finish("id", step, "of other values", lambda d: True) is None
@@ -241,11 +290,25 @@ def test_a_grid_that_is_announced_is_halved_until_it_is_fine_and_no_further(shar
     assert 1024 <= math.sqrt(share) * scale.sd / scale.grid < 2048
 
 
+def test_only_a_step_with_a_grid_and_noise_gets_a_finer_one():
+    def step(**more) -> Step:
+        return Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, **more)
+
+    for same in (step(multiplier=10.0), step(grid=1.0), step(grid=1.0, multiplier=0.0)):
+        assert on_grid(same, 0.5) is same
+    fine = on_grid(step(grid=1.0, multiplier=10.0), 0.5)
+    assert fine.grid == noise_scale(step(grid=1.0, multiplier=10.0), 0.5).grid < 1
+
+
 def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
     wanted = math.sqrt(1024**2 - 4)
     assert math.sqrt(wanted**2 + 4) == 1024
     votes = Step(0, "votes", {"votes": (9,)}, bound=100.0, sensitivity=1.0, multiplier=wanted, grid=1.0)
     assert noise_scale(votes, 1.0).grid == 1.0
+    wanted = math.sqrt(60)
+    assert math.sqrt(wanted**2 + 4) == 8
+    coarse = Step(0, "x", {"x": (9,)}, bound=2.0**52 + 2.0**51, sensitivity=1.0, multiplier=wanted, grid=1.0)
+    assert noise_scale(coarse, 1.0).grid == 1.0, "eight steps of noise are enough"
     wanted = math.sqrt(399)
     assert math.sqrt(wanted**2 + 1) == 20
     wide = Step(0, "x", {"x": (9,)}, bound=2.0**52 - 400, sensitivity=1.0, multiplier=wanted, grid=1.0)
@@ -337,3 +400,38 @@ def test_noise_is_for_as_many_sites_as_the_study_says():
     assert door.noise_sd(step) == 30
     door.admit("icu", "dpem", None, 3, 50)
     assert door.noise_sd(step) == 10
+
+
+def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "l.jsonl", site="n")
+    door = Door("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path / "s", wait=60.0, run="order")
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            ledger.write(Approve("order", "x", "ahead", "dpo"))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    door.admit("icu", "dpem", None, 3, 50)
+    out = door.release(Step(1, "x", {"x": (3,)}, bound=9.0), Contribution({"x": np.ones(3)}))
+    assert (out.arrays["x"] == 1).all()
+    assert looks == [0.2, 0.2]
+
+
+def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path):
+    payer = Payer(Policy(max_epsilon_total=1.0), Ledger(tmp_path / "l.jsonl"))
+    assert payer.reserve("a", "icu", Privacy(0.9), 0.0, 60.0) == []
+    (fault,) = payer.reserve("b", "icu", Privacy(0.9), 0.0, 60.0)
+    assert "would be" in fault
+    assert set(payer.ledger.tally.open) == {"a"}
+    assert payer.reserve("c", "icu", None, 0.0, 60.0) == []
+
+
+def test_a_gap_is_of_the_book_it_names_or_of_this_one(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", site="n")
+    ledger.charge(charge())
+    ledger.write(Gap(5, "ab" * 32, "dpo", "lost"))
+    ledger.write(Gap(9, "cd" * 32, "dpo", "lost", book="ef" * 32))
+    assert [g[0] for g in ledger.tally.gaps] == [ledger.entries[0].hash, "ef" * 32]
+    assert ledger.tally.owned_up(ledger.entries[0].hash, 5, "ab" * 32)
