@@ -120,6 +120,7 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "return np.random.default_rng(secrets.randbits(256))",
         "another number",
     ): "one bit more of a seed that nobody knows",
+    ("privacy/bookfile.py", "stray.unlink(missing_ok=True)", "truth turned"): "only where two sweep at once",
     ("privacy/bookfile.py", "self._holder = 0", "another number"): "no thread has the number 0 or 1",
     (
         "privacy/lines.py",

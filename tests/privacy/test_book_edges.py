@@ -8,6 +8,7 @@ import math
 import os
 import time
 
+import dp_accounting
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from polyclinic.privacy import bookfile
 from polyclinic.privacy.accountant import (
     Gaussian,
     Unbounded,
+    _foreign,
     calibrate,
     epsilon,
     epsilon_rdp,
@@ -28,8 +30,10 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, together
+from polyclinic.privacy.head import BookKey
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import START, Approve, Evaluate, Gap, Note, opened, sealed
+from polyclinic.privacy.lines import START, Approve, Began, Evaluate, Gap, Note, opened, sealed
+from polyclinic.privacy.mechanism import SimulatedNoise, add_noise
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.reading import Reading, verify_lines
@@ -95,6 +99,44 @@ def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path):
     with pytest.raises(LedgerError, match="does not hold together") as told:
         Ledger(tmp_path / "l.jsonl").charges()
     assert "2 lines are newer" in told.value.faults[0]
+
+
+def test_a_snapshot_that_was_edited_is_not_believed(snapped):
+    state = snapped.path.with_name("l.jsonl.state")
+    good = json.loads(state.read_text())
+    edited = {**json.loads(good["state"]), "count": 7}
+    state.write_text(json.dumps({**good, "state": json.dumps(edited)}))
+    assert Reading.from_snapshot(snapped.path, state) is None
+    state.write_text(json.dumps(good))
+    assert Reading.from_snapshot(snapped.path, state) is not None
+
+
+def test_what_a_crash_left_of_a_head_is_swept(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", anchor=tmp_path / "far" / "away" / "head")
+    ledger.charge(charge())
+    before = (tmp_path / "l.jsonl.head").read_text()
+    ledger.charge(charge(1))
+    assert (tmp_path / "far/away/head").read_text() == (tmp_path / "l.jsonl.head").read_text()
+    (tmp_path / "l.jsonl.head").write_text(before)
+    stray = tmp_path / ".l.jsonl.head.half"
+    stray.touch()
+    Ledger(tmp_path / "l.jsonl").charge(charge(2))
+    assert not stray.exists()
+    assert Ledger(tmp_path / "l.jsonl").verify() == ()
+
+
+def test_a_book_has_one_key(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    ledger.charge(charge())
+    read = Reading()
+    for line in ledger.path.read_bytes().splitlines(keepends=True):
+        assert read.take(line) == []
+    other = BookKey.of(tmp_path / "other.key", make=True)
+    _, line = sealed(2, Began(other.public), read.hash, "", other.sign)
+    assert read.take(line) == ["line 3: begins with another key; the book was rewritten"]
+    _, line = sealed(2, Note("theirs"), read.hash, "", other.sign)
+    assert read.take(line) == ["line 3: was not signed by the book's key"]
+    assert read.key == ledger.export()["key"]
 
 
 def test_a_book_of_two_lines_has_a_head_and_one_of_one_may_have_none(tmp_path):
@@ -308,6 +350,7 @@ def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
     wanted = math.sqrt(60)
     assert math.sqrt(wanted**2 + 4) == 8
     coarse = Step(0, "x", {"x": (9,)}, bound=2.0**52 + 2.0**51, sensitivity=1.0, multiplier=wanted, grid=1.0)
+    assert noise_scale(coarse, 1.0).sd == 8.0
     assert noise_scale(coarse, 1.0).grid == 1.0, "eight steps of noise are enough"
     wanted = math.sqrt(399)
     assert math.sqrt(wanted**2 + 1) == 20
@@ -332,6 +375,25 @@ def test_the_largest_epsilon_is_a_thousand_million():
     assert calibrate(1e9, 1e-6)[0] > 0
     with pytest.raises(ConfigError, match="not between"):
         calibrate(1e9 + 0.5, 1e-6)
+
+
+def test_what_has_no_bound_has_none_in_other_words():
+    assert isinstance(_foreign(Unbounded()), dp_accounting.NonPrivateDpEvent)
+    assert epsilon([Unbounded(), Gaussian(1.0)], 1e-6) == epsilon_rdp([Unbounded()], 1e-6) == math.inf
+
+
+def test_noise_is_added_in_whole_steps_of_the_grid():
+    class Known(SimulatedNoise):
+        def integers(self, sd, shape):
+            asked.append(sd)
+            return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+
+    asked: list[float] = []
+    mine = Contribution({"x": np.array([10.0, 10.1, -3.0])}, 1.0)
+    out = add_noise(Known(), mine, 4.0, 0.25)
+    assert out.arrays["x"].tolist() == [10.0, 10.25, -2.5]
+    assert (asked, out.weight) == ([16.0], 1.0)
+    assert add_noise(Known(), mine, 0.0, 0.25) is add_noise(Known(), mine, 4.0, None) is mine
 
 
 def test_shares_may_miss_the_whole_by_a_rounding():
@@ -417,6 +479,22 @@ def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path, monkeypatch):
     out = door.release(Step(1, "x", {"x": (3,)}, bound=9.0), Contribution({"x": np.ones(3)}))
     assert (out.arrays["x"] == 1).all()
     assert looks == [0.2, 0.2]
+
+
+@pytest.mark.parametrize("multiplier", [None, 10.0])
+def test_an_owner_is_told_of_rare_codes_where_nothing_hides_them(tmp_path, multiplier):
+    door = Door("n", policy=Policy(review="names"), ledger=Ledger(site="n"), store=tmp_path)
+    door.here = ("here: 3 of 9 codes",)
+    step = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=0.05, multiplier=multiplier)
+    with pytest.raises(PolicyRefusal, match="waits"):
+        door.release(step, Contribution({"x": np.ones(3)}))
+    (waiting,) = door.outbox.all()
+    assert ("here: 3 of 9 codes" in waiting.facts["words"]) == (multiplier is None)
+    assert waiting.facts["approves"] == "every release of this step with these facts"
+    every = Door("n", policy=Policy(review="each"), ledger=Ledger(site="n"), store=tmp_path / "each")
+    with pytest.raises(PolicyRefusal, match="waits"):
+        every.release(step, Contribution({"x": np.ones(3)}))
+    assert every.outbox.all()[0].facts["approves"] == "these values"
 
 
 def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path):

@@ -140,7 +140,6 @@ class BookFile:
         with atomic(self._file(".head")) as temporary:
             temporary.write_text(value)
         if self.anchor is not None:
-            self.anchor.parent.mkdir(parents=True, exist_ok=True)
             with atomic(self.anchor) as temporary:
                 temporary.write_text(value)
         if self.syslog:

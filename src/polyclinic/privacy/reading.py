@@ -178,7 +178,7 @@ class Reading:
             "book": self.book,
             "tally": self.tally.state(),
         }
-        words = json.dumps(value, sort_keys=True)
+        words = json.dumps(value)
         return json.dumps(
             {"signature": key.sign(b"polyclinic/state/2" + words.encode()).hex(), "state": words}
         ).encode()
