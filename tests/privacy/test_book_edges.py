@@ -15,7 +15,10 @@ import pytest
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.privacy import bookfile
 from polyclinic.privacy.accountant import (
+    ZCDP,
+    DiscreteGaussian,
     Gaussian,
+    SubsampledGaussian,
     Unbounded,
     _foreign,
     calibrate,
@@ -32,7 +35,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, together
 from polyclinic.privacy.head import BookKey
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import START, Approve, Began, Evaluate, Gap, Note, opened, sealed
+from polyclinic.privacy.lines import START, Approve, Began, Close, Evaluate, Gap, Note, Reserve, opened, sealed
 from polyclinic.privacy.mechanism import SimulatedNoise, add_noise
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
@@ -166,6 +169,14 @@ def test_a_line_is_handed_back_and_shows_everything(tmp_path):
         note = ledger.write(Note("repaired"))
         assert note.text == "repaired"
         assert ledger.export()["entries"][-1] == note.plain()
+
+
+def test_what_a_line_does_not_say():
+    assert (Close("o", "done").sums, Close("o", "done").chain) == (0, "")
+    assert (Reserve("o", "icu").until, Reserve("o", "icu").events) == (0.0, ())
+    assert {Gaussian(1.0).count, DiscreteGaussian(1.0, 1.0).count, ZCDP(1.0).count, Unbounded().count} == {1}
+    assert SubsampledGaussian(0.5, 1.0).count == 1
+    assert Step(1, "x", {}, bound=1.0).sites_per_patient == 1
 
 
 def test_a_trail_without_signatures_is_said_to_be_one(tmp_path):
