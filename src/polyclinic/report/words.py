@@ -127,7 +127,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     if run.owner and run.patients:  # an owner's view counts the own patients only
         first += f" {run.patients:,} patients here are those of {run.owner}."
     sources = run.study.get("attrition") or [{"patients": None}]
-    if run.patients and sources[0]["patients"] is not None and run.patients > sources[0]["patients"]:
+    if run.patients and sources[-1]["patients"] is not None and run.patients > sources[-1]["patients"]:
         first += " A patient of two sites counts at both."
     from polyclinic.report.findings import first_words  # whether anything came back is said before anything else
 
