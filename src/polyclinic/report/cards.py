@@ -57,7 +57,7 @@ class CardCode:
     def brief(self) -> str:
         """Its name; of a path, the end and the part before it.
 
-        >>> Code("x", "endocrine|glucose metabolism|DKA", 1.0, 1.0).brief
+        >>> CardCode("x", "endocrine|glucose metabolism|DKA", 1.0, 1.0).brief
         'glucose metabolism, DKA'
         """
         return ", ".join(part.strip() for part in self.name.split("|")[-2:] if part.strip()) or self.name
@@ -233,8 +233,8 @@ def suggest_name(modes: Sequence[tuple[str, Sequence[CardCode]]], *, avoid: Cont
     A second code is added where it weighs nearly as much, or where the first is the name of another phenotype already
     (``avoid``). A clinician will choose better words (review sheet). Empty if no code may be shown.
 
-    >>> suggest_name([("drug", (Code("7", "furosemide", 1, 0.4),)),
-    ...               ("diagnosis", (Code("428.0", "congestive heart failure", 1, 0.6), Code("401.9", "hypertension", 1, 0.1)))])
+    >>> suggest_name([("drug", (CardCode("7", "furosemide", 1, 0.4),)),
+    ...               ("diagnosis", (CardCode("428.0", "congestive heart failure", 1, 0.6), CardCode("401.9", "hypertension", 1, 0.1)))])
     'Congestive heart failure'
     """
     order = sorted(modes, key=lambda m: 0 if "diag" in m[0].lower() or "condition" in m[0].lower() else 1)

@@ -18,7 +18,7 @@ def visit_positions(patient: Int, time: FrameColumn, visit: Int | None = None) -
 
     Rows of one patient are one visit where they have the same ``visit`` (placed at its first time), else the same time.
 
-    >>> visit_positions(np.array([0, 0, 0, 1]), Column("day", np.array([5, 2, 5, 9]))).tolist()
+    >>> visit_positions(np.array([0, 0, 0, 1]), FrameColumn("day", np.array([5, 2, 5, 9]))).tolist()
     [1, 0, 1, 0]
     """
     when = _sortable(time)

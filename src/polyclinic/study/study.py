@@ -74,7 +74,7 @@ class Study(TomlFile):
     >>> Study.parse({"study": {"name": "icu", "sead": 1}})
     Traceback (most recent call last):
     polyclinic.errors.ConfigError: [PC200] study: wrong study file
-      - study.sead: unknown key; known: deadline, description, key, lost, name, nodes_per_site, quorum, replicate, seed, staleness
+      - study.sead: unknown key; did you mean 'seed'? known: deadline, description, key, lost, name, nodes_per_site, quorum, replicate, seed, staleness
       what to do: correct every line above; docs/reference/files.md lists all keys
     """
 
