@@ -39,7 +39,7 @@ def test_health_and_metrics_during_a_study(federation, tmp_path):
         [sys.executable, Path(__file__).with_name("poll.py"), tmp_path / "out", tmp_path / "stop", *pages]
     )
     try:
-        study = federation.study("watched", 'name = "trip"\nrank = 4\nrounds = 60\naggregation = "masked"')
+        study = federation.study("watched", 'name = "trip"\nrank = 4\nrounds = 60\ntol = 0.0\naggregation = "masked"')
         order = federation.order(study)
         done = federation.follow(order)
         (tmp_path / "stop").touch()

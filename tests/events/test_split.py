@@ -125,7 +125,7 @@ def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tm
     told = json.loads(capsys.readouterr().out)
     assert ended.value.code == 2
     assert [f for f in told["faults"] if "rank" in f] and [
-        f for f in told["faults"] if "'maskd'; did you mean masked? known: plain" in f
+        f for f in told["faults"] if "'maskd'; did you mean 'masked'? known: plain" in f
     ]
     assert len(told["faults"]) == 2  # each once
     assert [r for r in told["remarks"] if r.startswith("outcome label: known of none of 30 patients")]
