@@ -121,6 +121,22 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "another number",
     ): "one bit more of a seed that nobody knows",
     ("privacy/bookfile.py", "stray.unlink(missing_ok=True)", "truth turned"): "only where two sweep at once",
+    (
+        "privacy/mechanism.py",
+        "if not size or not sd:",
+        "and/or",
+    ): "OpenDP gives nothing of nothing, and zeros of no noise",
+    ("privacy/tally.py", "return False", "nothing returned"): "None is as false",
+    (
+        "privacy/door.py",
+        "self.session = token_hex(8) if session is None else session",
+        "another number",
+    ): "a random name of another length",
+    (
+        "privacy/accountant.py",
+        "if mu <= 0 or gaussian_delta(0.0, mu) <= delta:",
+        "compared otherwise",
+    ): "at that very number the root is 0, too",
     ("privacy/bookfile.py", "self._holder = 0", "another number"): "no thread has the number 0 or 1",
     (
         "privacy/lines.py",

@@ -33,7 +33,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, together
-from polyclinic.privacy.head import BookKey
+from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import START, Approve, Began, Close, Evaluate, Gap, Note, Reserve, opened, sealed
 from polyclinic.privacy.mechanism import SimulatedNoise, add_noise
@@ -349,6 +349,8 @@ def test_only_a_step_with_a_grid_and_noise_gets_a_finer_one():
 
     for same in (step(multiplier=10.0), step(grid=1.0), step(grid=1.0, multiplier=0.0)):
         assert on_grid(same, 0.5) is same
+    little = on_grid(step(grid=0.25, multiplier=0.5), 0.5)
+    assert little.grid is not None and little.grid < 0.25
     fine = on_grid(step(grid=1.0, multiplier=10.0), 0.5)
     assert fine.grid == noise_scale(step(grid=1.0, multiplier=10.0), 0.5).grid < 1
 
@@ -367,6 +369,8 @@ def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
     assert math.sqrt(wanted**2 + 1) == 20
     wide = Step(0, "x", {"x": (9,)}, bound=2.0**52 - 400, sensitivity=1.0, multiplier=wanted, grid=1.0)
     assert noise_scale(wide, 1.0).grid == 0.5
+    beyond = Step(0, "x", {"x": (9,)}, bound=2.0**52 - 158.5, sensitivity=1.0, multiplier=7.9, grid=1.0)
+    assert noise_scale(beyond, 1.0).grid == 1.0, "with half of it the last value would not be a whole number"
 
 
 @pytest.mark.parametrize("grid", [0.5, 1.0, 4.0])
@@ -508,6 +512,27 @@ def test_an_owner_is_told_of_rare_codes_where_nothing_hides_them(tmp_path, multi
     assert every.outbox.all()[0].facts["approves"] == "these values"
 
 
+def test_a_release_that_was_paid_and_not_sent_leaves_as_the_same_bytes(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "l.jsonl", site="n")
+    step, mine = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0), Contribution({"x": np.ones(3)})
+
+    def door() -> Door:
+        return Door("n", ledger=ledger, store=tmp_path / "s", run="order")
+
+    drawn = []
+    with monkeypatch.context() as m:
+        m.setattr(ReleaseStore, "keep", lambda *given: drawn.append(given[-1]) or (_ for _ in ()).throw(KeyError))
+        with pytest.raises(KeyError):
+            door().release(step, mine)
+    sent = door().release(step, mine)
+    assert sent.arrays["x"].tolist() == drawn[0].arrays["x"].tolist()
+    assert len(ledger.charges()) == 1
+
+
+def test_a_book_without_a_line_has_a_head_without_a_key(tmp_path):
+    assert Ledger(tmp_path / "l.jsonl").head == Head(0, START)
+
+
 def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path):
     payer = Payer(Policy(max_epsilon_total=1.0), Ledger(tmp_path / "l.jsonl"))
     assert payer.reserve("a", "icu", Privacy(0.9), 0.0, 60.0) == []
@@ -524,3 +549,5 @@ def test_a_gap_is_of_the_book_it_names_or_of_this_one(tmp_path):
     ledger.write(Gap(9, "cd" * 32, "dpo", "lost", book="ef" * 32))
     assert [g[0] for g in ledger.tally.gaps] == [ledger.entries[0].hash, "ef" * 32]
     assert ledger.tally.owned_up(ledger.entries[0].hash, 5, "ab" * 32)
+    ledger.write(Gap(20, "", "dpo", "lost", heads=("12" * 32,)))
+    assert [g[3] for g in ledger.tally.gaps] == [["ab" * 32], ["cd" * 32], ["12" * 32]]

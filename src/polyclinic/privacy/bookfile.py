@@ -289,7 +289,7 @@ class BookFile:
                 return (f"{self.path}: no such ledger",)
             whole = Reading(START)
             faults, torn = whole.on(self.path, self._file(".head"))
-        if torn and not any("not complete" in f for f in faults):
+        if torn and not faults:  # beside others it is told already
             faults.append(f"the last line is not complete ({torn} bytes, left by a crash before its release)")
         kept = [] if anchor is None else [(anchor, "the head that was exported")]
         if self.anchor is not None and self.anchor.exists():
