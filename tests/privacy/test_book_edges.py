@@ -226,13 +226,38 @@ def test_a_torn_end_of_a_wrong_book_is_told_too(tmp_path):
     assert sum("not complete" in f for f in Ledger(path).verify()) == 1
 
 
+def test_a_charge_that_cannot_be_added_up_is_a_fault():
+    _, line = sealed(0, Charge("icu", "dpem", 1, "x", 0, Gaussian("much")), START, "n")
+    (fault,) = Reading(trusted=9)._lines(line)[1]
+    assert fault.startswith("line 1: not an entry of a ledger")
+
+
+def test_there_is_nothing_to_repair_in_no_book(tmp_path):
+    Ledger().repair()
+    Ledger(tmp_path / "l.jsonl").repair()
+    assert not (tmp_path / "l.jsonl").exists() and not (tmp_path / "l.jsonl.head").exists()
+
+
+def test_only_lines_that_were_checked_before_are_trusted(tmp_path):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger(path)
+    for n in range(2):
+        ledger.charge(charge(n))
+    lines = path.read_bytes().splitlines(keepends=True)
+    value = json.loads(lines[1])
+    lines[1] = lines[1].replace(value["signature"].encode(), b"00" * 64)
+    path.write_bytes(b"".join(lines))
+    assert Reading(trusted=2).all(path)[1] == []
+    assert Reading(trusted=1).all(path)[1] == ["line 2: was not signed by the book's key"]
+
+
 def test_a_number_that_is_none_does_not_make_the_next_line_wrong():
     _, bad = sealed("one", Note("a"), START, "n")
     entry, good = sealed(1, Note("b"), opened(bad.rstrip())[0].hash, "n")
     read = Reading(trusted=9)
     assert read._line(bad.rstrip(), 0)[1] == ["line 1: is entry one; lines were removed or reordered"]
     entries, faults, _ = read._lines(bad + good)
-    assert len(entries) == 2 and all(f.startswith("line 1:") for f in faults)
+    assert len(entries) == 2 and len(faults) == 2 and all(f.startswith("line 1:") for f in faults)
     assert (read.count, read.hash) == (2, entry.hash)
 
 

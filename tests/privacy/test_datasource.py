@@ -14,6 +14,8 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.datasource import Claim, Register, places_of, state_folder
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.owner import door_of, ledger_of
+from polyclinic.privacy.payer import Payer
+from polyclinic.privacy.policy import Policy
 from polyclinic.study import Node
 
 LIMIT = {"max_epsilon_total": 1.0}
@@ -55,6 +57,16 @@ def test_a_second_node_file_is_no_second_budget(tmp_path, own_state):
     admit(same, "with the first one's book", 0.1)
     with pytest.raises(PolicyRefusal, match="would be"):
         admit(same, "and its budget", 0.9)
+
+
+def test_of_two_that_were_both_looked_at_one_gets_the_records(tmp_path):
+    rules = Policy.model_validate(LIMIT)
+    first, second = (Payer(rules, ledger_of(node(tmp_path / n, n, "../e.csv"))) for n in ("a", "b"))
+    for payer in (first, second):
+        assert payer.study_faults("o", "icu", "dpem", Privacy(0.5), 3, 50, resume=False, margin=0.0) == []
+    assert first.reserve("o", "icu", Privacy(0.5), 0.0, 60.0) == []
+    assert "is paid for by the book" in second.reserve("o", "icu", Privacy(0.5), 0.0, 60.0)[0]
+    assert second.ledger.count == 0
 
 
 def test_another_name_for_one_node_file_is_no_second_budget(tmp_path):

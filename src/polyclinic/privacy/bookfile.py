@@ -100,7 +100,6 @@ class BookFile:
                 self._write_head()  # a crash came between a line and its head; a second one must not leave two lines
                 for stray in self.path.parent.glob(f".{self._file('.head').name}.*"):
                     stray.unlink(missing_ok=True)
-            new = not self.path.exists()
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 done = 0
@@ -109,10 +108,8 @@ class BookFile:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-            if new:
-                _sync_folder(self.path.parent)
             read.add(entry, line)
-            self._write_head()
+            self._write_head()  # waits for the folder, too: the name of a new file is on disk before anything leaves
             if read.count % EVERY == 0:
                 self._write_state()
         except OSError as e:
@@ -330,11 +327,3 @@ class BookFile:
         """How many lines there are."""
         _ = self.tally
         return self._reading.count
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
