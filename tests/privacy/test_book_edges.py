@@ -7,13 +7,14 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import dp_accounting
 import numpy as np
 import pytest
 
-from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
+from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal, PolyclinicError
 from polyclinic.privacy import bookfile
 from polyclinic.privacy.accountant import (
     ZCDP,
@@ -37,12 +38,13 @@ from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, 
 from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import START, Approve, Began, Close, Evaluate, Gap, Note, Reserve, opened, sealed
-from polyclinic.privacy.mechanism import SimulatedNoise, add_noise
+from polyclinic.privacy.mechanism import SimulatedNoise, add_noise, discrete_gaussian
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.reading import Reading, verify_lines
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest
+from polyclinic.privacy.tally import Tally
 
 
 def charge(n: int = 0, **more) -> Charge:
@@ -416,6 +418,26 @@ def test_the_largest_epsilon_is_a_thousand_million():
     assert calibrate(1e9, 1e-6)[0] > 0
     with pytest.raises(ConfigError, match="not between"):
         calibrate(1e9 + 0.5, 1e-6)
+
+
+def test_a_fine_discrete_noise_is_a_gaussian_and_a_coarse_one_is_not():
+    assert gaussian_mu([DiscreteGaussian(2.0, 1000.0)]) == 0.5
+    assert gaussian_mu([DiscreteGaussian(2.0, 999.9)]) is None
+
+
+@pytest.mark.parametrize("sd", [-1.0, math.nan, math.inf, 2.0**58])
+def test_noise_that_cannot_be_drawn_is_refused(sd):
+    with pytest.raises(PolyclinicError):
+        discrete_gaussian((3,), sd)
+
+
+def test_what_was_set_aside_covers_itself_and_hardly_more():
+    tally = Tally()
+    tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
+    same = Charge("icu", "dpem", 1, "x", 0, Gaussian(10.0), run="o")
+    assert tally.covers(same)
+    assert tally.covers(replace(same, event=Gaussian(10.0 * (1 - 1e-13))))
+    assert not tally.covers(replace(same, event=Gaussian(10.0 * (1 - 1e-11))))
 
 
 def test_what_has_no_bound_has_none_in_other_words():

@@ -186,7 +186,9 @@ def test_of_many_that_ask_at_once_one_gets_the_records(tmp_path):
     for t in threads:
         t.join()
     assert len(won) == 1
-    books = json.loads((tmp_path / "sources.json").read_text())["books"]
+    written = json.loads((tmp_path / "sources.json").read_text())
+    books = written["books"]
+    assert written["version"] == 1
     assert sorted(b["site"] for b in books) == sorted([f"s{won[0]}", f"s{100 + won[0]}"])
 
 
