@@ -253,12 +253,13 @@ class Hospitals(Federation):
     ) -> tuple[Any, dict[str, Any]]:
         """Submit a study as the guide says, let the owner of east accept it, do something when a round is reached."""
         line = guide(f"polyclinic coordinator submit /srv/polyclinic {study.name}", **{study.name: "study.toml"})
-        before = set((self.coordinator.path / "runs").glob("*"))
+        before = set((self.coordinator.path / "runs").glob("*/order.json"))
         process = self.hub.popen(f"{line} --json")
         try:
             runs = self.coordinator.path / "runs"
-            assert wait_until(lambda: set(runs.glob("*")) - before, 60), process.poll()
-            (run,) = set(runs.glob("*")) - before
+            assert wait_until(lambda: set(runs.glob("*/order.json")) - before, 60), process.poll()
+            (made,) = set(runs.glob("*/order.json")) - before
+            run = made.parent
             self._accept(run.name, process)
             if at_round:
                 from polyclinic.engines.flare.coordinator import progress
@@ -275,7 +276,7 @@ class Hospitals(Federation):
         return self.order_named(run.name), json.loads(out) if out else {"said": err}
 
     def _accept(self, study: str, process: subprocess.Popen[str]) -> None:
-        place = self.sites["east"].study(study) / "order.json"
+        place = self.sites["east"].study(self.order_named(study).digest) / "order.json"
         end = time.monotonic() + 90
         while not place.exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.2)
