@@ -55,7 +55,9 @@ class Payer:
         """Why the owner does not take part; empty if the owner does."""
         if self.policy is None:
             return []
-        claim = self.ledger.claim
+        claim = (
+            None if privacy is None else self.ledger.claim
+        )  # an exact sum is no matter of a budget, but of the other rules
         return ([] if claim is None else Register.of_user().faults(claim())) + self.policy.study_faults(
             self.ledger.tally,
             study=study,
@@ -75,7 +77,7 @@ class Payer:
         policy = self.policy
         if policy is None:
             return []
-        claim = self.ledger.claim if policy.limited else None
+        claim = self.ledger.claim if policy.limited and privacy is not None else None
         if claim is not None and (others := Register.of_user().claim(claim())):
             return others
         events: tuple[Event, ...] = price(privacy, margin)
