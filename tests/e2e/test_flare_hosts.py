@@ -139,7 +139,7 @@ def test_cable_that_stays_out_is_a_clean_stop_that_resumes(four):
 
 def test_services_come_back_by_themselves(four):
     """What the guide's systemd units run: in the foreground, until they are stopped."""
-    guide("ExecStart=/opt/polyclinic/bin/polyclinic coordinator start /srv/polyclinic --foreground")
+    guide("ExecStart=/opt/polyclinic/bin/polyclinic coordinator start /var/lib/polyclinic/hub --foreground")
     four.hub.run("polyclinic coordinator stop /srv/polyclinic")
     assert wait_until(lambda: not four.hub.pids(), 15), four.hub.pids()
     begin = time.monotonic()
