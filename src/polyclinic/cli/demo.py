@@ -196,7 +196,7 @@ def _print_private(console: Any, rows: list[dict[str, Any]]) -> None:
     console.print(table)
     if rows[-1]["fms_to_truth"] < max(r["fms_to_truth"] for r in rows):
         console.print(
-            "The last line has no noise and ends lower; why is not settled (local optima are likely, more rounds do not help). "
+            "The last line has no noise and ends lower: EM ends in a local optimum, and which one is chance. "
             "Noise does not improve a model; without privacy use TRIP or SumALS."
         )
 
