@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.tensors.site import pooled
+from polyclinic.sites.site import pooled
 from polyclinic_papers.reach import reach
 
 SETTINGS = {

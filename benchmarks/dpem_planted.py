@@ -20,8 +20,8 @@ import polyclinic as pc
 from polyclinic.datasets.truth import Truth
 from polyclinic.evaluation.heldout import CountModel, marginal_model
 from polyclinic.evaluation.prediction import predict, split
+from polyclinic.sites.site import Sites, pooled
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.site import Sites, pooled
 
 
 def auc(model: CountModel, net: Sites, drop: int) -> float:

@@ -45,8 +45,8 @@ from polyclinic.evaluation.heldout import (
 )
 from polyclinic.evaluation.prediction import split
 from polyclinic.federation.protocol import seeds
+from polyclinic.sites.site import Site, Sites, pooled
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.site import Site, Sites, pooled
 
 RANKS = (10, 20, 40)
 COLUMNS = ("kept", "cells", "codes", "same", "fms", "ghosts", "shown", "seconds")

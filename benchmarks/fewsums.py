@@ -13,9 +13,9 @@ import numpy as np
 import polyclinic as pc
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.sums.narrow import width
+from polyclinic.sites.site import pooled
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.matching import cosines
-from polyclinic.tensors.site import pooled
 from polyclinic.tensors.weighting import weighted
 from polyclinic_papers.trip_settings import rare_network
 

@@ -20,7 +20,7 @@ from polyclinic.findings.paidrows import Records
 from polyclinic.findings.regression import profile
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 
 def some(sites: list[Site], size: int, rng: np.random.Generator) -> list[Site]:

@@ -217,8 +217,8 @@ def synpuf() -> pc.SparseTensor | None:
     folder = Path(os.environ.get("POLYCLINIC_DATA", "")) / "cms_desynpuf"
     if not folder.exists():
         return None
+    from polyclinic.sites.ingest import ingest as read
     from polyclinic.study import Node, Study
-    from polyclinic.tensors.ingest import ingest as read
 
     node = Node.parse({"site": {"name": "a"}, "source": {"kind": "synpuf", "path": str(folder)}})
     study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"]}})

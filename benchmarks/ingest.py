@@ -20,7 +20,7 @@ import duckdb
 MEASURE = """
 import json, sys, time
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import ingest
+from polyclinic.sites.ingest import ingest
 folder, count = sys.argv[1:]
 node = Node.parse({"site": {"name": "a"}, "source": {"kind": "files", "events": f"{folder}/events.parquet"}})
 study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"], "count": count}})

@@ -70,8 +70,8 @@ def same_as_one_process(study: Path, run: Path, nodes: dict[str, Path], scratch:
     from polyclinic.engines.registry import federated
     from polyclinic.federation import wire
     from polyclinic.federation.fold import Fold
+    from polyclinic.sites.ingest import ingest
     from polyclinic.study import Node, Study
-    from polyclinic.tensors.ingest import ingest
 
     what = Study.read(study)
     sites = [ingest(Node.read(node), what, scratch / name).site for name, node in nodes.items()]

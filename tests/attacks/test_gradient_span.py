@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyclinic.evaluation.attacks.gradient_span import attack
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 pytestmark = pytest.mark.attack
 

@@ -12,7 +12,7 @@ import polyclinic as pc
 from polyclinic.federation.moments import unit_rows
 from polyclinic.similarity.labels import class_texts
 from polyclinic.similarity.private import _paired, buckets, pair_gradients
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 
 @pytest.mark.parametrize("label", [1, 1.0, True, "1", 7, "a longer text"])

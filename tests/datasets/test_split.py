@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.tensors.site import Sites, pooled
+from polyclinic.sites.site import Sites, pooled
 
 
 @pytest.fixture(scope="module")

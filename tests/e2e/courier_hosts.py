@@ -137,8 +137,8 @@ class Hosts:
         from polyclinic.federation.fold import Fold
         from polyclinic.privacy.door import Door
         from polyclinic.privacy.mechanism import SimulatedNoise
+        from polyclinic.sites.ingest import ingest
         from polyclinic.study import Study
-        from polyclinic.tensors.ingest import ingest
 
         study = Study.read(path)
         sites = [ingest(s.node, study, self.root / "one" / n).site for n, s in self.sites.items()]

@@ -121,8 +121,8 @@ class Federation:
         from polyclinic.federation.fold import Fold
         from polyclinic.privacy.door import Door
         from polyclinic.privacy.mechanism import SimulatedNoise
+        from polyclinic.sites.ingest import ingest
         from polyclinic.study import Study
-        from polyclinic.tensors.ingest import ingest
 
         what = Study.read(study)
         sites = [

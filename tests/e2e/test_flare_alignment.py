@@ -27,9 +27,9 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(federation, 
     from polyclinic.engines.flare.folders import read_json
     from polyclinic.engines.registry import federated
     from polyclinic.federation.fold import Fold
+    from polyclinic.sites.ingest import ingest
+    from polyclinic.sites.site import Site
     from polyclinic.study import Study
-    from polyclinic.tensors.ingest import ingest
-    from polyclinic.tensors.site import Site
 
     path = federation.study("ring", TRIP, data=DATA)
     with pytest.raises(SystemExit) as stop:

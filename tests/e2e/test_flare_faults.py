@@ -143,8 +143,8 @@ def test_resume_goes_on_with_the_start_that_was_cut(federation):
 
     from polyclinic.engines.flare import coordinator
     from polyclinic.engines.registry import federated
+    from polyclinic.sites.ingest import ingest
     from polyclinic.study import Study
-    from polyclinic.tensors.ingest import ingest
 
     method = 'name = "trip"\nrank = 4\nrounds = 12\nn_starts = 3\nstart = "random"\nwarmup = 0\naggregation = "plain"'
     path = federation.study("cut-start", method)

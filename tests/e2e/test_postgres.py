@@ -21,8 +21,8 @@ from polyclinic.events.protocol import opt_out
 from polyclinic.events.pushdown import pushed_down
 from polyclinic.events.source import open_source
 from polyclinic.events.table import _early
+from polyclinic.sites.ingest import Ingested, ingest
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import Ingested, ingest
 
 pytestmark = pytest.mark.e2e
 

@@ -33,8 +33,8 @@ from polyclinic.federation.fold import Fold
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")

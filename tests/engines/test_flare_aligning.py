@@ -20,9 +20,9 @@ from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.messages import ALIGN, Refused, Take
+from polyclinic.sites.ingest import ingest
+from polyclinic.sites.site import Site
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
-from polyclinic.tensors.site import Site
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 DATA = '[tensor]\nmodes = ["drug", "diagnosis"]\nwindow = "visit"\nalignment = "{}"\n{}'

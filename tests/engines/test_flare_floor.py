@@ -15,9 +15,9 @@ from polyclinic.errors import PeerLost, PolyclinicError
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.floor import carriers
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.floor import carriers
-from polyclinic.tensors.ingest import ingest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the halves' world, which is no package
 

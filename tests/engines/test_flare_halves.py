@@ -27,8 +27,8 @@ from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.messages import Look, open_ask, seal_ask, tree_of
 from polyclinic.federation.order import make_order, read_order
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")

@@ -19,8 +19,8 @@ from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 METHOD = 'name = "{}"\nrank = 3\nrounds = 2\nn_starts = 3\naggregation = "{}"\n{}'
 

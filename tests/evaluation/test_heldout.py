@@ -17,7 +17,7 @@ from polyclinic.evaluation.heldout import (
     structure_kept,
 )
 from polyclinic.evaluation.prediction import split
-from polyclinic.tensors.site import pooled
+from polyclinic.sites.site import pooled
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.codes import Code, group, normal, shape_fits
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import CodeRule, Node, Study
-from polyclinic.tensors.ingest import ingest
 
 
 def mapped(

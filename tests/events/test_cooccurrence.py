@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyclinic.errors import DataError
+from polyclinic.sites.floor import floor
+from polyclinic.sites.ingest import Ingested, ingest
 from polyclinic.study import Node, Study
 from polyclinic.tensors import cooccurrence
-from polyclinic.tensors.floor import floor
-from polyclinic.tensors.ingest import Ingested, ingest
 
 Row = tuple[str, str, datetime, str, str]
 START = datetime(2020, 1, 1)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.sites.ingest import Ingested, ingest, read_site
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import Ingested, ingest, read_site
 
 HEAD = "patient_id,visit_id,time,kind,code\n"
 ROWS = (

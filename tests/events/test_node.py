@@ -16,8 +16,8 @@ from polyclinic.cli import main
 from polyclinic.cli.site_init import command, erase
 from polyclinic.errors import ConfigError
 from polyclinic.events.engine import statement
+from polyclinic.sites.ingest import ingest, read_site
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import ingest, read_site
 
 EVENTS = "patient_id,visit_id,time,kind,code\n1,v,2020-01-01,drug,a\n1,v,2020-01-02,diagnosis,4280\n2,w,,drug,a\n"
 NODE = '[site]\nname = "north"\n[source]\nkind = "files"\nevents = "events.csv"\n'

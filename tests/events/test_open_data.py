@@ -10,9 +10,9 @@ from typing import Any
 import duckdb
 import pytest
 
+from polyclinic.sites.ingest import Ingested, ingest, read_site, read_sites
 from polyclinic.sites.site import pooled
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import Ingested, ingest, read_site, read_sites
 
 Find = Callable[[str], Path]
 DRUGS = [

@@ -18,8 +18,8 @@ import pytest
 
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError, DataError, PolicyRefusal
+from polyclinic.sites.ingest import Ingested, ingest
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import Ingested, ingest
 
 Find = Callable[[str], Path]
 TABLES = {

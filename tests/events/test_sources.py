@@ -13,8 +13,8 @@ import pytest
 from polyclinic.errors import DataError
 from polyclinic.events.meds import export_meds
 from polyclinic.events.source import sql_of
+from polyclinic.sites.ingest import Ingested, ingest
 from polyclinic.study import Node, Study
-from polyclinic.tensors.ingest import Ingested, ingest
 
 
 def made(folder: Path, source: dict[str, Any], modes: list[str], window: str = "visit", **more: Any) -> Ingested:

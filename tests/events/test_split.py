@@ -10,8 +10,8 @@ import pytest
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError
 from polyclinic.simulation import gathered
+from polyclinic.sites.ingest import read_sites
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import read_sites
 
 OMOP = {
     "person.csv": "person_id,year_of_birth,care_site_id,gender_concept_id\n"

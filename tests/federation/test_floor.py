@@ -11,8 +11,8 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.battery import example_sites
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.federation.fold import Fold, run
+from polyclinic.sites.floor import carriers, floor, without_cells
 from polyclinic.study import Study
-from polyclinic.tensors.floor import carriers, floor, without_cells
 from polyclinic.tensors.sparse import SparseTensor
 
 METHODS = {

@@ -19,8 +19,8 @@ from polyclinic.findings.people import People as PeopleAct
 from polyclinic.findings.placed import Covariates, Placer, variables_of
 from polyclinic.findings.roc import pooled_area
 from polyclinic.findings.survival import Survival
-from polyclinic.tensors.people import People
-from polyclinic.tensors.site import Site, pooled
+from polyclinic.sites.people import People
+from polyclinic.sites.site import Site, pooled
 
 
 def with_people(sites: list[Site], seed: int = 0) -> list[Site]:

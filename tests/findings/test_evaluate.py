@@ -11,8 +11,8 @@ import pytest
 import polyclinic as pc
 from polyclinic.errors import ConfigError
 from polyclinic.findings.control import permuted
-from polyclinic.tensors.people import People
-from polyclinic.tensors.site import Site
+from polyclinic.sites.people import People
+from polyclinic.sites.site import Site
 
 
 @pytest.fixture(scope="module")

@@ -33,9 +33,9 @@ from polyclinic.federation.fold import Fold
 from polyclinic.federation.messages import ANSWERS, read_answer, seal_ask
 from polyclinic.federation.order import Order
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.ingest import ingest
+from polyclinic.sites.site import Site
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
-from polyclinic.tensors.site import Site
 
 MESSAGES = int(os.environ.get("POLYCLINIC_MUTATIONS", "20000"))  # of each protocol, in the slow test
 ROUNDS = "rank = 3\nrounds = {}\naggregation = "

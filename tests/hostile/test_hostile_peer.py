@@ -19,8 +19,8 @@ from polyclinic.federation.fold import Fold
 from polyclinic.federation.letterbox import EARLY
 from polyclinic.federation.protocol import Message
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 

@@ -16,8 +16,8 @@ from polyclinic.engines.registry import federated
 from polyclinic.errors import PeerLost
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
 

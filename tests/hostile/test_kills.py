@@ -14,8 +14,8 @@ from polyclinic.engines.registry import federated
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = 4\naggregation = "{}"'
 DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 3\nrounds = 3\naggregation = "{}"'

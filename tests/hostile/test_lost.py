@@ -12,8 +12,8 @@ from polyclinic.errors import PeerLost, SumBurnt
 from polyclinic.federation import driver
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.privacy.owner import ledger_of
+from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-from polyclinic.tensors.ingest import ingest
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 3\naggregation = "masked"'
 

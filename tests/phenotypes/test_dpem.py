@@ -16,9 +16,9 @@ from polyclinic.federation.protocol import Setting, Total, seeds
 from polyclinic.privacy import accountant
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.sites.site import Sites, pooled
 from polyclinic.tensors import em_kernels
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.site import Sites, pooled
 
 SHAPE = (30, 40)
 

@@ -12,8 +12,8 @@ from polyclinic.evaluation.heldout import CountModel, marginal_model, structure_
 from polyclinic.evaluation.prediction import split
 from polyclinic.phenotypes.prior import Prior
 from polyclinic.phenotypes.vote import votes
+from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, pooled
 
 LAW = {"procedures": 40, "diagnoses": 50, "phenotypes": 5, "codes": (6, 8)}
 BUDGET = pc.Privacy(1.0, 1e-6)

@@ -17,9 +17,9 @@ from polyclinic.phenotypes.coarse import coarse, replicable_rank
 from polyclinic.phenotypes.gramstart import GramStart
 from polyclinic.phenotypes.hashing import cells_of
 from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.sites.site import pooled
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.matching import cosines
-from polyclinic.tensors.site import pooled
 from polyclinic_papers.trip_settings import rare_network
 
 

@@ -9,8 +9,8 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.prediction import outcome_auc, random_factors_auc
 from polyclinic.federation.battery import example_sites
+from polyclinic.sites.site import Sites, pooled
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.site import Sites, pooled
 
 
 def same(a: object, b: object) -> bool:

@@ -11,9 +11,9 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError
 from polyclinic.phenotypes.losses import begun, likelihood_step
 from polyclinic.phenotypes.start import start
+from polyclinic.sites.site import pooled
 from polyclinic.tensors.count_kernels import log_likelihood, place
 from polyclinic.tensors.likelihood import constant_fit, deviance, placed
-from polyclinic.tensors.site import pooled
 from polyclinic.tensors.sparse import SparseTensor
 
 RANK, SHAPE = 3, (14, 17)

@@ -9,7 +9,7 @@ import polyclinic as pc
 from polyclinic.datasets import split
 from polyclinic.federation.battery import example_sites
 from polyclinic.phenotypes.distinct import distinct_step
-from polyclinic.tensors.site import pooled
+from polyclinic.sites.site import pooled
 
 
 def gradient(f, x: np.ndarray, step: float = 1e-6) -> np.ndarray:

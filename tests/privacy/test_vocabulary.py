@@ -11,8 +11,8 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.vocabulary import GRID, counts, paid_vocabulary
+from polyclinic.sites.site import Site
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 AXES = (Axis("patient"), Axis("drug", vocabulary="public"), Axis("diagnosis", vocabulary="public"))

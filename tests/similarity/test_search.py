@@ -13,7 +13,7 @@ from polyclinic.errors import ConfigError, DataError, PolicyRefusal
 from polyclinic.privacy.policy import Policy
 from polyclinic.similarity.search import search
 from polyclinic.similarity.unpsl import UnPSL
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 YES = Policy(allow_gather=True)
 PROFILE = [2.0, 0.0, 0.0, 0.0, 0.0]

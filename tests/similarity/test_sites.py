@@ -16,7 +16,7 @@ from polyclinic.similarity.consensus import ConsensusUnPSL
 from polyclinic.similarity.private import PrivateUnPSL, buckets
 from polyclinic.similarity.selection import UnPSLCV
 from polyclinic.similarity.unpsl import UnPSL
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic_papers.planted_similarity import unpsl_synthetic
 from polyclinic_papers.samples import load_parkinsons
 

@@ -186,7 +186,7 @@ def test_negative_counts_are_refused_by_dpem_and_told_by_the_others() -> None:
 
 def test_a_table_is_read_by_arrow() -> None:
     pyarrow, polars = pytest.importorskip("pyarrow"), pytest.importorskip("polars")
-    from polyclinic.tensors.table import Table
+    from polyclinic.table import Table
 
     t = Table(["code", "weight", "drift"], [["428.0", 0.9, None], ["401.9", 0.1, 0.5]])
     assert pyarrow.table(t).to_pydict() == {"code": ["428.0", "401.9"], "weight": [0.9, 0.1], "drift": [None, 0.5]}

@@ -7,8 +7,8 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import DataError
-from polyclinic.tensors.people import People
-from polyclinic.tensors.small import gather
+from polyclinic.sites.people import People
+from polyclinic.sites.small import gather
 from polyclinic.tensors.sparse import SparseTensor
 
 

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from polyclinic.learned.phenotypes import Phenotypes
-    from polyclinic.tensors.site import Site
+    from polyclinic.sites.site import Site
 
 __all__ = ["command", "phenotypes_of", "records"]
 
@@ -87,8 +87,8 @@ def records(m: Phenotypes, node: Path, study: Path | None, out: Path) -> tuple[S
 
     from polyclinic.errors import ConfigError
     from polyclinic.learned.cohort import periods_of
+    from polyclinic.sites.ingest import ingest
     from polyclinic.study import Node, Study
-    from polyclinic.tensors.ingest import ingest
 
     if study is not None:
         asked = Study.read(study)

@@ -24,8 +24,8 @@ def command(
     from polyclinic.engines.registry import read_study
     from polyclinic.errors import ConfigError
     from polyclinic.privacy.owner import policy_of
+    from polyclinic.sites.checkup import Limits, check_node
     from polyclinic.study import Node
-    from polyclinic.tensors.checkup import Limits, check_node
 
     read = Node.read(node)
     asked = read_study(study) if study else None

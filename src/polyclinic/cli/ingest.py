@@ -18,8 +18,8 @@ def command(
 ) -> None:
     """Turn a hospital's records into a tensor; every row is used or dropped for a named reason. Nothing is sent."""
     from polyclinic.cli.console import console, say_json
+    from polyclinic.sites.ingest import ingest
     from polyclinic.study import Node, Study
-    from polyclinic.tensors.ingest import ingest
     from polyclinic.tensors.skew import Skew
 
     made = ingest(Node.read(node), Study.read(study), out)

@@ -26,10 +26,10 @@ from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.policy import Policy
+from polyclinic.sites.site import Site
 from polyclinic.study import Study
 from polyclinic.study.evaluate import EvaluateRule
-from polyclinic.tensors.site import Site
-from polyclinic.tensors.table import Table
+from polyclinic.table import Table
 
 __all__ = ["folds_of", "forecast_for", "plan_of", "refused", "run_acts", "whole"]
 

@@ -12,8 +12,8 @@ from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold, Outcome, Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.privacy.door import Door
-from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
+from polyclinic.threads import one_thread
 
 __all__ = ["Checkpoints", "simulate"]
 

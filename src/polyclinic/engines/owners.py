@@ -8,8 +8,8 @@ from pathlib import Path
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.payer import Payer
+from polyclinic.sites.site import Site
 from polyclinic.study import Node, Study
-from polyclinic.tensors.site import Site
 
 __all__ = ["door_in_process", "owners_of"]
 

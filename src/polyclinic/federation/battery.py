@@ -20,10 +20,10 @@ from polyclinic.federation.protocol import Message, Method, MethodFacts, Step, s
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.threads import one_thread
 
 __all__ = ["PARTS", "Battery", "BatteryPart", "Check", "Checks", "Skip", "check_protocol", "example_sites"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from polyclinic.errors import ConfigError
 from polyclinic.federation.halves import Taken
 from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Half", "Halved", "Ladder", "Then"]
 

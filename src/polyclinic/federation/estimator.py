@@ -18,7 +18,7 @@ from polyclinic.federation.params import Params, checked
 from polyclinic.federation.protocol import Method, P, Pri, Pub
 from polyclinic.learned.file import Learned
 from polyclinic.learned.origin import Origin
-from polyclinic.tensors.doors import Data, as_sites
+from polyclinic.sites.doors import Data, as_sites
 
 __all__ = ["Configured", "Estimator"]
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
 from polyclinic.privacy.facts import KnownAttack, StepMeaning
-from polyclinic.tensors.floor import carriers, without_cells
-from polyclinic.tensors.site import Site
+from polyclinic.sites.floor import carriers, without_cells
+from polyclinic.sites.site import Site
 
 __all__ = ["SUPPORT", "Floor"]
 

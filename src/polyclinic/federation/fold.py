@@ -32,8 +32,8 @@ from polyclinic.federation.setting import setting_from, setting_of
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.lines import Entry
-from polyclinic.tensors.blas import one_thread
-from polyclinic.tensors.site import Site, one_order
+from polyclinic.sites.site import Site, one_order
+from polyclinic.threads import one_thread
 
 __all__ = [
     "Conductor",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["halves_of", "names_of"]
 

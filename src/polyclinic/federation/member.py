@@ -49,7 +49,7 @@ from polyclinic.federation.refusals import Why, why_of
 from polyclinic.federation.seat import Aligner, Seat
 from polyclinic.privacy.studybook import StudyBook
 from polyclinic.privacy.watch import Watch
-from polyclinic.tensors.blas import one_thread
+from polyclinic.threads import one_thread
 
 __all__ = ["Aligner", "Seat", "SiteStudy"]
 

@@ -27,7 +27,7 @@ from polyclinic.learned import moments as learned
 from polyclinic.learned.origin import Origin
 from polyclinic.privacy.accountant import calibrate
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = [
     "FederatedPCA",

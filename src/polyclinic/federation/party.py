@@ -10,7 +10,7 @@ from polyclinic.errors import DataError, Divergence
 from polyclinic.federation import wire
 from polyclinic.federation.protocol import Arrays, Contribution, Exchange, Method, Roster, Step, Sum, seeds
 from polyclinic.privacy.door import Door
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["SiteParty"]
 

@@ -23,8 +23,8 @@ from polyclinic.federation.params import Params
 from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.facts import MethodFacts, SumFacts
 from polyclinic.privacy.release import Arrays, Contribution, Release, Step, Total
+from polyclinic.sites.site import Site
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site
 
 if TYPE_CHECKING:
     from polyclinic.federation.sums.promise import Promises

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from polyclinic.federation.protocol import Exchange, Method, Roster, Sum
 from polyclinic.privacy.door import Door
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Aligner", "Seat"]
 

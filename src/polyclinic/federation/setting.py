@@ -8,8 +8,8 @@ from typing import Any
 from polyclinic.errors import ConfigError, DataError, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.order import Order
 from polyclinic.federation.protocol import Method, Setting, ordered
+from polyclinic.sites.site import Site, one_order
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.site import Site, one_order
 
 __all__ = ["common", "fits", "setting_from", "setting_of", "shown"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Method, Setting, Step, Total, seeds
 from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.sites.site import Site
 from polyclinic.tensors.matching import factor_match_score
-from polyclinic.tensors.site import Site
 
 __all__ = ["Starts", "started"]
 

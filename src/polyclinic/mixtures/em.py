@@ -26,7 +26,7 @@ from polyclinic.mixtures.mixturestate import MixtureParams, MixturePublic
 from polyclinic.mixtures.paidmixture import PaidMixture
 from polyclinic.mixtures.reach import bounds, scaled, unscaled
 from polyclinic.mixtures.statistics import Statistics, expect, maximise, shapes
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["GaussianMixture", "MixtureParams", "MixturePublic", "scaled", "unscaled"]
 

@@ -16,8 +16,8 @@ from polyclinic.federation.protocol import P, Pri, Pub, seeds
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.learned.origin import Origin
-from polyclinic.tensors.doors import as_sites
-from polyclinic.tensors.site import Site
+from polyclinic.sites.doors import as_sites
+from polyclinic.sites.site import Site
 
 __all__ = ["FittedMixture"]
 
@@ -62,7 +62,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         Parameters
         ----------
         sites
-            A list of :class:`~polyclinic.tensors.site.Site` with features, or one matrix; NaN where a value is missing.
+            A list of :class:`~polyclinic.sites.site.Site` with features, or one matrix; NaN where a value is missing.
         y
             Ignored; pipelines pass it.
         progress

@@ -13,9 +13,9 @@ from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.learned.classes import Classes
 from polyclinic.learned.columns import Array, Layout, encoded
 from polyclinic.learned.origin import Origin
-from polyclinic.tensors.doors import as_sites
-from polyclinic.tensors.frame import column_of, columns_of
-from polyclinic.tensors.site import Site
+from polyclinic.sites.doors import as_sites
+from polyclinic.sites.frame import column_of, columns_of
+from polyclinic.sites.site import Site
 
 __all__ = ["FittedClasses"]
 

@@ -28,7 +28,7 @@ from polyclinic.mixtures.fittedclass import FittedClasses
 from polyclinic.mixtures.paidclass import in_own_units, in_public_units
 from polyclinic.mixtures.pairs import binned, bins_of, fit_pairs, from_bins, pair_table
 from polyclinic.privacy.accountant import calibrate
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["LatentClass", "LatentClassParams"]
 

@@ -18,9 +18,9 @@ from polyclinic.phenotypes.deviance import LossParams
 from polyclinic.phenotypes.likelihood import PooledLikelihood
 from polyclinic.phenotypes.start import start
 from polyclinic.tensors import completion, cp, device, kernels
-from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.sweep import Processor, Swept, Workplace, sweep
+from polyclinic.threads import one_thread
 
 __all__ = ["CPALS", "distinct_sweep"]
 

@@ -14,9 +14,9 @@ from polyclinic.federation.fold import Progress, setting_of
 from polyclinic.federation.traffic import Traffic
 from polyclinic.phenotypes.factorization import Factorization, WeightedParams
 from polyclinic.privacy.card import central_card
-from polyclinic.tensors.doors import Data, as_sites, warn_of_odd_counts
+from polyclinic.sites.doors import Data, as_sites, warn_of_odd_counts
+from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors.matching import factor_match_score
-from polyclinic.tensors.site import Site, pooled
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import log_sizes, saturation_of, weighted
 

@@ -13,9 +13,9 @@ from polyclinic.federation.protocol import Arrays, Contribution, Step, Total
 from polyclinic.learned.placing import Likely, Placing
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams, power_of_two
 from polyclinic.phenotypes.losses import TOL, Climb, Loss, begun, climbed, likelihood_step, only_counts
+from polyclinic.sites.site import Site
 from polyclinic.tensors.count_kernels import Likelihood
 from polyclinic.tensors.likelihood import ceiling, constant_fit, explained, placed
-from polyclinic.tensors.site import Site
 
 if TYPE_CHECKING:
     from polyclinic.phenotypes.sumals import SumALSParams, SumPrivate, SumPublic

@@ -30,9 +30,9 @@ from polyclinic.phenotypes.dpem_state import Array, DPEMPrivate, DPEMPublic, pat
 from polyclinic.phenotypes.factorization import FederatedFactorization
 from polyclinic.phenotypes.plan import ReleasePlan, plan_for
 from polyclinic.phenotypes.vote import votes
+from polyclinic.sites.doors import warn_of_odd_counts
+from polyclinic.sites.site import Site
 from polyclinic.tensors import device, em_kernels
-from polyclinic.tensors.doors import warn_of_odd_counts
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["DPEM"]

@@ -30,8 +30,8 @@ from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.local_pass import WARM, Elastic, Passed
 from polyclinic.phenotypes.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF
 from polyclinic.phenotypes.rate import rate_at
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
-from polyclinic.tensors.site import Site
 
 __all__ = ["DPFact"]
 

@@ -19,12 +19,12 @@ from polyclinic.learned.origin import Origin
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.placing import LeastSquares, Placing
 from polyclinic.learned.value import Unseen
+from polyclinic.sites.doors import Data, as_sites, warn_of_odd_counts
+from polyclinic.sites.site import Site
+from polyclinic.table import Table
 from polyclinic.tensors import cp
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.doors import Data, as_sites, warn_of_odd_counts
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.table import Table
 
 __all__ = ["FactorParams", "FactorPublic", "Factorization", "FederatedFactorization", "WeightedParams", "power_of_two"]
 

@@ -31,9 +31,9 @@ from polyclinic.phenotypes.coarse import RANKS, coarse, replicable_rank
 from polyclinic.phenotypes.hashing import blocks, bucket_sizes, cells_of, maps, row_energies
 from polyclinic.phenotypes.rounded import energy, full, positive, reduced, roots, solve_rounded, within
 from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.kernels import mttkrp
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["GramStart", "searched"]

@@ -17,9 +17,9 @@ from polyclinic.phenotypes.als import CPALS
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["LocalModel"]

@@ -24,8 +24,8 @@ from polyclinic.phenotypes.local_pass import Elastic, Passed, close_patients, lo
 from polyclinic.phenotypes.rate import Conditions, Rate, conditions, rate_at
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 

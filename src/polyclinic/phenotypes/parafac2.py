@@ -25,9 +25,9 @@ from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.course_kernels import course_sweep
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["PARAFAC2"]

@@ -17,8 +17,8 @@ from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.local_pass import close_patients, local_pass, open_factors, open_patients
 from polyclinic.phenotypes.rate import Rate, rate_at
 from polyclinic.phenotypes.start import start
-from polyclinic.tensors.blas import one_thread
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.threads import one_thread
 
 __all__ = ["CPSGD"]
 

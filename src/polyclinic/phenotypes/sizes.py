@@ -8,7 +8,7 @@ import numpy as np
 
 from polyclinic.federation.protocol import Contribution, Step, Total
 from polyclinic.phenotypes.factorization import WeightedParams, power_of_two
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic.tensors.weighting import log_sizes, saturation_of
 
 __all__ = ["Sizes", "own_sizes", "setup", "sizes_of"]

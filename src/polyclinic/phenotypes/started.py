@@ -19,7 +19,7 @@ from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, We
 from polyclinic.phenotypes.gramstart import STARTS, GramStart
 from polyclinic.phenotypes.start import start as random_start
 from polyclinic.phenotypes.startpublic import StartPublic
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 
 __all__ = ["Start", "Started", "StartedParams"]
 

@@ -24,9 +24,9 @@ from polyclinic.phenotypes.packedsweeps import SWEEPS, UNSURE, PackedSweeps
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import WEAK, Started, StartedParams
 from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["SumALS"]

@@ -30,9 +30,9 @@ from polyclinic.phenotypes.packedrounds import opened_round, round_packing
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
-from polyclinic.tensors.site import Site
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["TRIP"]

@@ -19,7 +19,7 @@ from polyclinic.privacy.accountant import calibrate
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.lines import Entry
 from polyclinic.privacy.release import Array, Contribution, Step
-from polyclinic.tensors.site import Site
+from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Chosen", "choose", "count_step", "counts", "paid_vocabulary"]

@@ -29,7 +29,7 @@ from polyclinic.errors import PeerLost, PolyclinicError
 from polyclinic.federation.driver import Driver, Sending
 from polyclinic.federation.fold import Outcome
 from polyclinic.federation.order import COORDINATOR, Order
-from polyclinic.tensors.blas import one_thread
+from polyclinic.threads import one_thread
 
 __all__ = ["Office", "office_box", "run_by_courier", "states"]
 

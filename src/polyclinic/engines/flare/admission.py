@@ -27,11 +27,11 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.here import rare_here
 from polyclinic.privacy.mechanism import Noise
 from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_between, policy_of
+from polyclinic.sites.ingest import ingest
+from polyclinic.sites.site import Site
 from polyclinic.study import Study
 from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.ingest import ingest
-from polyclinic.tensors.site import Site
 
 __all__ = ["admit", "asked", "consent", "describe", "doubts", "hosted", "setting_tree"]
 

@@ -19,7 +19,7 @@ from polyclinic.engines.flare.folders import FULL, CoordinatorFolder, alone, app
 from polyclinic.engines.flare.result import write_outcome
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.order import read_order
-from polyclinic.tensors.blas import one_thread
+from polyclinic.threads import one_thread
 
 __all__ = ["COORDINATOR_FOLDER", "StudyController"]
 

@@ -20,8 +20,8 @@ from polyclinic.engines.flare.processes import Recorded, alive
 from polyclinic.engines.flare.proxy import proxy_for
 from polyclinic.errors import ConfigError, PolyclinicError
 from polyclinic.privacy.owner import LedgerRule, ledger_of, policy_of
+from polyclinic.sites.checkup import Limits, check_node
 from polyclinic.study import Node
-from polyclinic.tensors.checkup import Limits, check_node
 
 __all__ = ["acceptance", "coordinator_probes", "disk", "site_probes"]
 

@@ -22,7 +22,7 @@ from polyclinic.federation.order import Order
 from polyclinic.federation.record import Record
 from polyclinic.privacy.owner import ledger_of, witness_of
 from polyclinic.privacy.watch import Watch
-from polyclinic.tensors.blas import one_thread
+from polyclinic.threads import one_thread
 
 __all__ = ["Worker"]
 
