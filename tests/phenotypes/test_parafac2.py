@@ -11,11 +11,11 @@ from scipy.optimize import linear_sum_assignment
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.sites.site import pooled
+from polyclinic.sites.site import Sites, pooled
 from polyclinic.tensors.course_kernels import visits_of
 
 
-def course_correlation(sites: pc.sites.site.Sites, m: pc.PARAFAC2) -> float:
+def course_correlation(sites: Sites, m: pc.PARAFAC2) -> float:
     """Mean correlation of found and planted courses, where a patient has at least five visits and the phenotype."""
     _, match = linear_sum_assignment(-sites.truth.factors[0].T @ m.factors_[1])
     found = []
