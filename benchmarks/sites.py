@@ -24,7 +24,7 @@ import polyclinic as pc
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Contribution, Roster, Step, least_threshold
 from polyclinic.federation.sums.masked import Masked
-from polyclinic.federation.sums.tag import Tag
+from polyclinic.federation.sums.tag import Check, Tag
 
 GOALS = {3: 0.3, 10: 0.6, 30: 1.5, 100: 2.0, 1000: 5.0}  # ms of a site
 
@@ -110,13 +110,14 @@ def tag() -> None:
             adder = Masked()
             roster = adder.enrol(Roster(names, threshold=least_threshold(n)))
             whole = min(one_sum(adder, roster, replace(step, round=k + 1), parts)[0] / n for k in range(6))
-            t, words = Tag(bytes(32)), rng.integers(-(2**50), 2**50, size + 1).view(np.uint64)
+            t, words = Tag(bytes(32), names), rng.integers(-(2**50), 2**50, size + 1).view(np.uint64)
             word = t.word(words, "s0")
             costs = []
             for _ in range(5):
                 begin = time.process_time()
-                t.word(words, "s0")
-                t.accepts(words, word, names)
+                made = Tag(bytes(32), names)
+                made.word(words, "s0")
+                Check.read(made.over(names).raw, n).accepts(words, word)
                 costs.append(time.process_time() - begin)
             cost = min(costs)
             print(

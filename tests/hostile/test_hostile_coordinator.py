@@ -93,7 +93,7 @@ def attack(world: World, name: str, count: int, seed: int) -> Counter[str]:
         world.root / "studies",
         title,
         method,
-        head=f"deadline = {6 if data is RING else 60}\n{head}",
+        head=f"deadline = {6 + count // 500 if data is RING else 60 + count // 5}\n{head}",
         tail=tail,
         data=data,
     )

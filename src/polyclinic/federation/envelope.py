@@ -234,7 +234,7 @@ class Envelope:
         self.me, self.roster, self.step, self.identity = me, roster, step, identity
         self.context = digest(
             [
-                "polyclinic sum 2",
+                "polyclinic sum 3",
                 roster.chain,
                 parties_digest(roster),
                 roster.attempt,

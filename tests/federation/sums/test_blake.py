@@ -66,7 +66,11 @@ def test_votes_are_counted_one_by_one_or_together_alike(others: int, long: bool)
 
 
 def test_the_pads_of_many_are_the_sum_of_each() -> None:
-    tag, names = Tag(bytes(range(32))), [f"site {k}" for k in range(5 * MANY)]
-    assert tag._pads(names) == sum(tag.pad(s) for s in names) % P
+    names = tuple(f"site {k}" for k in range(5 * MANY))
+    tag, nothing = Tag(bytes(range(32)), names), np.zeros(1, np.uint64)
+    pads = {s: tag.word(nothing, s) for s in names}
+    assert len(set(pads.values())) == len(names)
+    for some in (names, names[::3], names[:1]):
+        assert tag.over(some).pads == sum(pads[s] for s in some) % P
     top = np.full((3, 4), 2**64 - 1, np.uint64)
     assert int(added(top)) == 3 * (2**256 - 1) % P

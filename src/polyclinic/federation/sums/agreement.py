@@ -30,7 +30,7 @@ from polyclinic.federation.sums.ballot import Ballot
 from polyclinic.federation.sums.neighbours import Circle
 from polyclinic.federation.sums.shamir import ELEMENTS, Elements
 from polyclinic.federation.sums.stream import stream
-from polyclinic.federation.sums.tag import Tag
+from polyclinic.federation.sums.tag import Tag, group_key
 
 __all__ = ["Board", "Session", "keyed", "slots_of"]
 
@@ -159,7 +159,7 @@ class Session:
         if self.batch == 0:
             if not parts:
                 raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
-            self._group = Tag.of(parts, self.id).key
+            self._group = group_key(parts, self.id)
         self._kept, self.members, self.slot = kept, tuple(members), 0
 
     # ---- one slot
@@ -169,9 +169,9 @@ class Session:
         self.slot += 1
         return self.slot - 1
 
-    def tag(self, context: bytes) -> Tag:
-        """With which the total of one sum is checked."""
-        return Tag(keyed(self._group, b"tag", context))
+    def tag(self, context: bytes, sites: tuple[str, ...]) -> Tag:
+        """With which the total of one sum is checked; the context covers the sites of the roster."""
+        return Tag(keyed(self._group, b"tag", context), sites)
 
     def masks(self, slot: int, context: bytes) -> list[tuple[bytes, int]]:
         """Keys of the masks of my vector in this slot, and whether each is added or subtracted."""

@@ -67,12 +67,27 @@ def _reduce(a: Any) -> Any:
     return a - _P if a >= _P else a
 
 
-@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def _horner(a: Any, at: Any, w: Any) -> Any:
-    """``a at + w``, below 2^61 + 8: reduced as far as the next product needs, and no further."""
-    low, high = _wide(a, at)
-    s = low + high + _residue(w)  # below 2^63
-    return (s & _P) + (s >> _BITS)
+@intrinsic  # type: ignore[untyped-decorator]
+def _block(typing: Any, words: Any, begin: Any, powers: Any) -> Any:
+    """``sum_{k=0..7} words[begin + k] powers_k`` modulo p, below 2^63: eight products of 124 bits, reduced once."""
+    signature = types.uint64(words, begin, powers)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        from llvmlite import ir
+
+        wide, word = ir.IntType(128), ir.IntType(64)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        total = ir.Constant(wide, 0)
+        for k in range(8):  # signed words: the sum is above -2^127 and below 2^127
+            x = builder.load(builder.gep(data, [builder.add(args[1], ir.Constant(word, k))]))
+            power = builder.zext(builder.extract_value(args[2], k), wide)
+            total = builder.add(total, builder.mul(builder.sext(x, wide), power))
+        low, middle, high = [builder.trunc(builder.ashr(total, ir.Constant(wide, n)), word) for n in (0, 61, 122)]
+        low, middle = [builder.and_(x, ir.Constant(word, P)) for x in (low, middle)]
+        high = builder.add(high, ir.Constant(word, P))  # the shift keeps the sign: high was in -32 .. 31
+        return builder.add(builder.add(low, middle), high)
+
+    return signature, code
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -86,35 +101,19 @@ def residues(words: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def evaluate(words: NDArray[np.int64], at: np.uint64) -> Any:
-    """``sum_{i=1..d} words_i at^i mod p``, by eight interleaved Horner schemes so that products overlap in the processor."""
-    d = words.size
-    step = multiply(at, at)
-    step = multiply(step, step)
-    step = multiply(step, step)  # at^8
-    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = np.uint64(0)
-    for k in range(d // 8 - 1, -1, -1):
-        i = 8 * k
-        a0 = _horner(a0, step, words[i])
-        a1 = _horner(a1, step, words[i + 1])
-        a2 = _horner(a2, step, words[i + 2])
-        a3 = _horner(a3, step, words[i + 3])
-        a4 = _horner(a4, step, words[i + 4])
-        a5 = _horner(a5, step, words[i + 5])
-        a6 = _horner(a6, step, words[i + 6])
-        a7 = _horner(a7, step, words[i + 7])
-    total, power = np.uint64(0), np.uint64(1)
-    for a in (a0, a1, a2, a3, a4, a5, a6, a7):
-        power = multiply(power, at)
-        total = _reduce(total + multiply(_reduce(a), power))
-    rest = np.uint64(0)
-    for i in range(d - 1, d // 8 * 8 - 1, -1):
-        rest = multiply(_reduce(rest + _reduce(_residue(words[i]))), at)
-    blocks = d // 8  # the last few words stand behind whole blocks
-    while blocks:
-        if blocks & 1:
-            rest = multiply(rest, step)
-        step, blocks = multiply(step, step), blocks >> 1
-    return _reduce(total + rest)
+    """``sum_{i=1..d} words_i at^i mod p``: Horner in ``at^8``, blocks of eight from the end."""
+    r2 = multiply(at, at)
+    r3, r4 = multiply(r2, at), multiply(r2, r2)
+    r5, r6, r7, r8 = multiply(r4, at), multiply(r4, r2), multiply(r4, r3), multiply(r4, r4)
+    powers = (at, r2, r3, r4, r5, r6, r7, r8)
+    total, whole = np.uint64(0), words.size // 8 * 8
+    for i in range(words.size - 1, whole - 1, -1):
+        total = multiply(_reduce(total + _reduce(_residue(words[i]))), at)
+    for i in range(whole - 8, -1, -8):
+        low, high = _wide(total, r8)
+        s = low + high + _block(words, i, powers)
+        total = (s & _P) + (s >> _BITS)  # below 2^61 + 8: as far as the next product needs
+    return _reduce(total)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgpack
@@ -24,7 +24,7 @@ from polyclinic.federation.sums.narrow import narrow, width
 from polyclinic.federation.sums.neighbours import circle
 from polyclinic.federation.sums.promise import Promise, Promises
 from polyclinic.federation.sums.stream import stream
-from polyclinic.federation.sums.tag import Tag
+from polyclinic.federation.sums.tag import Check, Tag
 from polyclinic.federation.sums.vector import unflatten
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def read(step: Step, share: float, opened: Words, promise: Promise, *, checked: 
     """
     if not isinstance(opened, np.ndarray) or opened.dtype != np.uint64 or opened.shape != (step.size + 2,):
         raise MessageRefused(f"a total of other words than the {step.size + 2} that are expected")
-    data = Tag(promise.key).check(opened, promise.members) if checked else opened[:-1]
+    data = Check.read(promise.key, len(promise.members)).opened(opened) if checked else opened[:-1]
     return unflatten(step, FixedPoint.of(step, promise.sites).decode(data), len(promise.members), share)
 
 
-def _text(listed: list[str]) -> bytes:
+def _text(listed: Sequence[str]) -> bytes:
     """What a vote is for."""
     return hashlib.sha256(msgpack.packb(listed)).digest()
 
@@ -70,7 +70,7 @@ class MaskedSite(Party):
         self._key: X25519PrivateKey | None = None
         self._slot = -1  # of the vector that I sent
         self._tag: Tag | None = None  # with which I check the total
-        self._list: list[str] = []  # the one list of survivors that I voted for
+        self._made: Promise | None = None  # the one list of survivors that I voted for
         self._quiet = 0
 
     def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
@@ -117,7 +117,7 @@ class MaskedSite(Party):
 
     def _on_again(self, sender: str, body: dict[str, Any]) -> list[Message]:
         """Somebody has no keys any more. The vector that I sent, if I did, stays closed: its slot is used up."""
-        if self._session is None or self._list:
+        if self._session is None or self._made:
             raise MessageRefused(f"{self.me!r} agrees anew only if it had keys, and before it voted for a list")
         self._drop()
         return self._advertise()
@@ -180,7 +180,7 @@ class MaskedSite(Party):
     def _masked(self) -> list[Message]:
         session, context = self._session, self.envelope.context
         assert session is not None
-        tag, slot = session.tag(context), session.use()
+        tag, slot = session.tag(context, self.roster.sites), session.use()
         vector = np.append(self._words, np.uint64(tag.word(self._words, self.me)))
         for key, sign in session.masks(slot, context):
             accumulate(vector, stream(key, vector.size + 1), sign)
@@ -191,38 +191,38 @@ class MaskedSite(Party):
 
     def _on_survivors(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context
-        if session is None or self._tag is None or self._list:
+        if session is None or self._tag is None or self._made:
             raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
         listed = self._members(from_bits(bytes(body["sites"]), session.members), session.members)
         if not session.circle.safe(set(listed), self.roster.colluders):
             raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
-        made = Promise(self.roster.attempt, tuple(listed), self._tag.key, len(self.roster.sites))
+        made = Promise(self.roster.attempt, tuple(listed), self._tag.over(listed).raw, len(self.roster.sites))
         self._promises.sign(made)  # on disk before the vote leaves
-        self._list = listed
+        self._made = made
         return self._send("signed", {"votes": session.votes(context, _text(listed), listed)})
 
     def _on_signatures(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context
-        if session is None or not self._list:
+        if session is None or self._made is None:
             raise MessageRefused(f"{self.me!r} has signed no list of survivors yet")
-        voters, votes = from_bits(bytes(body["voters"]), self._list), bytes(body["votes"])
+        listed = self._made.members
+        voters, votes = from_bits(bytes(body["voters"]), listed), bytes(body["votes"])
         if len(votes) != VOTE * len(voters):
             raise MessageRefused(f"{self.me!r} was sent more or fewer signatures than voters")
-        right = session.count(context, _text(self._list), voters, votes, self.roster.threshold)
+        right = session.count(context, _text(listed), voters, votes, self.roster.threshold)
         if right < self.roster.threshold:
             raise MessageRefused(
                 f"{right} right signatures under the list of survivors; the threshold is {self.roster.threshold}"
             )
-        shares = session.shares(self._slot, self._list)
+        shares = session.shares(self._slot, listed)
         self._forget("done")
         return self._send("unmask", shares)
 
     def check(self, opened: Words, members: tuple[str, ...]) -> Total:
         """The total from the words that were opened, if they are the sum over the list that I signed; refused otherwise."""
-        if self._tag is None or tuple(members) != tuple(self._list):
+        if self._made is None or tuple(members) != self._made.members:
             raise MessageRefused(f"{self.me!r} has not signed the list of {len(members)} sites of this total")
-        made = Promise(self.roster.attempt, members, self._tag.key, len(self.roster.sites))
-        return read(self.step, self._adder.share(self.roster), opened, made)
+        return read(self.step, self._adder.share(self.roster), opened, self._made)
 
     def _on_abort(self, sender: str, body: dict[str, Any]) -> list[Message]:
         self._forget("burnt")
@@ -231,7 +231,8 @@ class MaskedSite(Party):
     def _forget(self, outcome: Literal["done", "burnt"]) -> None:
         """The sum is over. Keys stay for the next one if everybody who has them was in this one; otherwise they go."""
         session, self._session, self._result = self._session, None, outcome
-        if session is not None and outcome == "done" and tuple(self._list) == session.members and self._adder.once:
+        everybody = session is not None and self._made is not None and self._made.members == session.members
+        if session is not None and outcome == "done" and everybody and self._adder.once:
             self._adder.sessions[self._place] = session
         else:
             self._adder.sessions.pop(self._place, None)

@@ -28,7 +28,7 @@ class Promise:
 
     attempt: int
     members: tuple[str, ...]
-    key: bytes = b""  # of the tag
+    key: bytes = b""  # rho and the sum of the members' pads: ``tag.Check``
     sites: int = 0  # on the roster of the attempt: the scale of the numbers follows from it
 
 

@@ -8,8 +8,10 @@ It is masked and added mod p, all others mod 2^64. Whoever knows ``rho`` and the
 
     sum_i words_i rho^i + sum_{k in S} beta_k = tag   mod p      and   |words_i| <= 2^59   (and its rounding)
 
-rho and beta come from ``K = HKDF(s_1 .. s_m)`` where every site sends its fresh 32 bytes ``s_k`` sealed to the others, so the
-coordinator, who sees total AND tag before it hands them out, knows neither: for every rho there are pads that fit what it sees.
+rho and all beta come from ``K = HKDF(s_1 .. s_m)`` where every site sends its fresh 32 bytes ``s_k`` sealed to the others, so
+the coordinator, who sees total AND tag before it hands them out, knows neither: for every rho there are pads that fit what it sees.
+They are ONE stream, ``SHAKE256("polyclinic tag 2" K)``, 128 bits each (reduced mod p: uniform up to 2^-67): rho first, then the
+pad of every site in the order of the roster, which K covers. So no two sites of a sum, and no two sums, share a pad.
 It passes another total with probability at most ``m (d + 1) / p`` over the m sites asked. A coordinator WITH a site knows rho
 and can name any total; that site could shift the total anyway, within its summand.
 
@@ -20,82 +22,93 @@ words instead of one show single entries to whoever knows rho (which h_k carried
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.sums.blake import LONGEST, MANY, Digests, named
 from polyclinic.federation.sums.field import P, added, evaluate, within
 from polyclinic.federation.sums.fixedpoint import BITS, Words
 
-__all__ = ["Tag"]
+__all__ = ["Check", "Tag", "group_key"]
+
+_WIDE: Final = 16  # bytes of the stream for a number mod p
+
+
+def group_key(parts: Mapping[str, bytes], context: bytes) -> bytes:
+    """K from everybody's 32 bytes; all who have the same letters have the same key."""
+    material = b"".join(len(n.encode()).to_bytes(4, "little") + n.encode() + parts[n] for n in sorted(parts))
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=b"polyclinic tag 1").derive(material)
 
 
 @dataclass(frozen=True)
+class Check:
+    """With what one list of members is checked: rho, and the sum of their pads. 16 bytes on a site's disk."""
+
+    rho: int
+    pads: int
+    members: int
+
+    @classmethod
+    def read(cls, raw: bytes, members: int) -> Check:
+        """From the 16 bytes."""
+        return cls(int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little"), members)
+
+    @property
+    def raw(self) -> bytes:
+        """The 16 bytes."""
+        return self.rho.to_bytes(8, "little") + self.pads.to_bytes(8, "little")
+
+    def accepts(self, words: Words, tag: int) -> bool:
+        """Whether these words can be the sum over the members."""
+        whole = words.view(np.int64)
+        if not within(whole, np.int64(2**BITS + self.members)):  # each was rounded once
+            return False
+        return (int(evaluate(whole, np.uint64(self.rho))) + self.pads - tag) % P == 0
+
+    def opened(self, words: Words) -> Words:
+        """The data words of an opened vector (tag last), or :class:`MessageRefused`."""
+        if not self.accepts(words[:-1], int(words[-1])):
+            raise MessageRefused(
+                f"the total over {self.members} sites is not the sum of what they sent: its tag is wrong",
+                hint="the coordinator, or a site, has changed it: nothing is built on this total",
+            )
+        return words[:-1]
+
+
 class Tag:
-    """The secret of one attempt's contributors.
+    """The secret of one sum: rho, and a pad for every site of the roster.
 
     Examples
     --------
-    >>> tag = Tag.of({"a": b"1" * 32, "b": b"2" * 32}, b"context")
+    >>> tag = Tag(b"k" * 32, ("a", "b"))
     >>> x, y = np.array([3, 4], np.int64), np.array([-1, 5], np.int64)
     >>> total = (x + y).view(np.uint64)
     >>> word = (tag.word(x.view(np.uint64), "a") + tag.word(y.view(np.uint64), "b")) % P
-    >>> tag.accepts(total, word, ("a", "b")), tag.accepts(total[::-1].copy(), word, ("a", "b"))
+    >>> check = tag.over(("a", "b"))
+    >>> check.accepts(total, word), check.accepts(total[::-1].copy(), word)
     (True, False)
     """
 
-    key: bytes
-
-    @classmethod
-    def of(cls, parts: Mapping[str, bytes], context: bytes) -> Tag:
-        """From everybody's 32 bytes; all who have the same letters have the same key."""
-        names = sorted(parts)
-        material = b"".join(len(n.encode()).to_bytes(4, "little") + n.encode() + parts[n] for n in names)
-        return cls(HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=b"polyclinic tag 1").derive(material))
-
-    def _number(self, purpose: bytes) -> int:
-        # Keyed BLAKE2b; 256 bits reduced to 61 are uniform up to 2^-195.
-        return int.from_bytes(hashlib.blake2b(purpose, key=self.key, digest_size=32).digest(), "little")
-
-    @property
-    def rho(self) -> int:
-        """Where the polynomial is evaluated; never 0."""
-        return 1 + self._number(b"rho") % (P - 1)
-
-    def pad(self, site: str) -> int:
-        """The one-time pad of a contributor."""
-        return self._number(b"pad" + site.encode()) % P
-
-    def _pads(self, sites: Sequence[str]) -> int:
-        """The sum of their pads mod p."""
-        if len(sites) < MANY or max(map(len, sites)) > LONGEST:
-            return sum([self.pad(s) for s in sites]) % P
-        pads = Digests([self.key], 32).of(*named(tuple(sites), b"pad"))
-        return int(added(pads.view(np.uint64)))
+    def __init__(self, key: bytes, sites: Sequence[str]) -> None:
+        raw = hashlib.shake_256(b"polyclinic tag 2" + key).digest(_WIDE * (len(sites) + 1))
+        self.rho = 1 + int.from_bytes(raw[:_WIDE], "little") % (P - 1)  # never 0
+        self._sites, self._pads = tuple(sites), np.frombuffer(raw, "<u8", offset=_WIDE).reshape(-1, 2)
 
     def word(self, words: Words, site: str) -> int:
         """``h_k`` of a contributor's whole numbers."""
-        return (int(evaluate(words.view(np.int64), np.uint64(self.rho))) + self.pad(site)) % P
+        low, high = self._pads[self._sites.index(site)]
+        pad = int(low) + (int(high) << 64)
+        return (int(evaluate(words.view(np.int64), np.uint64(self.rho))) + pad) % P
 
-    def accepts(self, words: Words, tag: int, members: Iterable[str]) -> bool:
-        """Whether these words can be the sum over these members."""
-        whole, names = words.view(np.int64), tuple(members)
-        if not within(whole, np.int64(2**BITS + len(names))):  # each was rounded once
-            return False
-        pads = self._pads(names)
-        return (int(evaluate(whole, np.uint64(self.rho))) + pads - tag) % P == 0
-
-    def check(self, opened: Words, members: Iterable[str]) -> Words:
-        """The data words of an opened vector (tag last), or :class:`MessageRefused`."""
-        members = tuple(members)
-        if not self.accepts(opened[:-1], int(opened[-1]), members):
-            raise MessageRefused(
-                f"the total over {len(members)} sites is not the sum of what they sent: its tag is wrong",
-                hint="the coordinator, or a site, has changed it: nothing is built on this total",
-            )
-        return opened[:-1]
+    def over(self, members: Sequence[str]) -> Check:
+        """What checks the sum over these members."""
+        pads, members = self._pads, tuple(members)
+        if members != self._sites:
+            places = {s: i for i, s in enumerate(self._sites)}
+            pads = pads[[places[m] for m in members]]
+        return Check(self.rho, int(added(pads)), len(members))
