@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
@@ -45,8 +44,7 @@ def group_key(parts: Mapping[str, bytes], context: bytes) -> bytes:
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=b"polyclinic tag 1").derive(material)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """With what one list of members is checked: rho, and the sum of their pads. 16 bytes on a site's disk."""
 
     rho: int
@@ -97,17 +95,17 @@ class Tag:
     def __init__(self, key: bytes, sites: Sequence[str]) -> None:
         raw = hashlib.shake_256(b"polyclinic tag 2" + key).digest(_WIDE * (len(sites) + 1))
         self.rho = 1 + int.from_bytes(raw[:_WIDE], "little") % (P - 1)  # never 0
-        self._sites, self._pads = tuple(sites), np.frombuffer(raw, "<u8", offset=_WIDE).reshape(-1, 2)
+        self._sites, self._raw = tuple(sites), raw[_WIDE:]
 
     def word(self, words: Words, site: str) -> int:
         """``h_k`` of a contributor's whole numbers."""
-        low, high = self._pads[self._sites.index(site)]
-        pad = int(low) + (int(high) << 64)
+        begin = _WIDE * self._sites.index(site)
+        pad = int.from_bytes(self._raw[begin : begin + _WIDE], "little")
         return (int(evaluate(words.view(np.int64), np.uint64(self.rho))) + pad) % P
 
     def over(self, members: Sequence[str]) -> Check:
         """What checks the sum over these members."""
-        pads, members = self._pads, tuple(members)
+        pads, members = np.frombuffer(self._raw, "<u8").reshape(-1, 2), tuple(members)
         if members != self._sites:
             places = {s: i for i, s in enumerate(self._sites)}
             pads = pads[[places[m] for m in members]]
