@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest -q
 OUT ?= runs/demo
 export PYTHONWARNINGS ?= default
+# Bytecode is written once and read by every process after, also where the caller's environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 

@@ -61,11 +61,19 @@ BOOK: Final = tuple(
 """The door, the book and the accountant, with the noise inside the charged event."""
 
 MASKED: Final = tuple(f"federation/sums/{name}.py" for name in ("masked", "masked_site", "masked_office"))
-FOLD: Final = tuple(
-    sorted(str(f.relative_to(SOURCE / "polyclinic")) for f in (SOURCE / "polyclinic/federation").glob("fold*.py"))
-)
+FOLD: Final = tuple(f"federation/{name}.py" for name in ("fold", "folding", "party", "setting", "outcome"))
 GUARDS: Final = (*BOOK, *MASKED, *FOLD)
 """The files that guard patients."""
+
+BETWEEN_HOSTS: Final = (
+    "tests/engines/test_flare_halves.py",
+    "tests/hostile/test_hostile_coordinator.py",
+    "tests/hostile/test_hostile_peer.py",
+    "tests/hostile/test_lost.py",
+    "tests/hostile/test_sequence.py",
+    "tests/attacks/test_lying_coordinator.py",
+)
+"""Studies between hosts without FLARE, honest ones and others."""
 
 TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     BOOK: (
@@ -84,8 +92,27 @@ TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "tests/attacks/test_evasion.py",
         "tests/attacks/test_book.py",
     ),
-    MASKED: ("tests/federation/sums/test_masked.py", "tests/federation/sums/test_masked_details.py"),
-    FOLD: ("tests/federation/test_fold.py", "tests/federation/test_fold_details.py"),
+    MASKED: (
+        "tests/federation/sums/test_masked.py",
+        "tests/federation/sums/test_masked_details.py",
+        "tests/federation/sums/test_agreement.py",
+        "tests/federation/sums/test_malicious.py",
+        "tests/federation/sums/test_promise.py",
+        "tests/federation/sums/test_refusals.py",
+        "tests/federation/sums/test_tag.py",
+        "tests/federation/sums/test_thresholds.py",
+        *BETWEEN_HOSTS,
+    ),
+    FOLD: (
+        "tests/federation/test_fold.py",
+        "tests/federation/test_fold_details.py",
+        "tests/federation/test_floor.py",
+        "tests/federation/test_left.py",
+        "tests/federation/test_wire.py",
+        "tests/federation/sums/test_refusals.py",
+        "tests/engines/test_inprocess.py",
+        *BETWEEN_HOSTS,
+    ),
 }
 
 # Faults that change nothing that can be seen, each with the reason.
