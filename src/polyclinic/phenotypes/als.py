@@ -127,14 +127,14 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
     ) -> AlsRun:
         p = self.params
         features = start(tensor.shape[1:], p.rank, seed) if given is None else _checked(given, tensor, p.rank)
-        factors: list[Any] = [np.zeros((tensor.patients, p.rank)), *features]
+        factors: list[Matrix] = [np.zeros((tensor.patients, p.rank)), *features]
         work = self._workplace(tensor)
         factors = [work.put(f) for f in factors]
         clock = Clock(self.name, p.rounds, p.tol, progress)
         unit: list[float] = []
         norm = tensor.norm_squared()
         gradient = False
-        swept: Swept | None = None
+        swept: Swept[Matrix] | None = None
         for _ in range(p.rounds):
             if p.zeros == "missing":
                 objective = self._missing(tensor, factors, first=not clock.history)
@@ -151,7 +151,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
                 break
         return AlsRun(seed, [work.get(f) for f in factors], clock.history[-1]["objective"], clock.end())
 
-    def _workplace(self, tensor: SparseTensor) -> Workplace:
+    def _workplace(self, tensor: SparseTensor) -> Workplace[Matrix]:
         """The card where this process uses one and the card can do it, else the processor."""
         p = self.params
         able = p.nonnegative and p.zeros == "observed" and not p.distinct and p.rank <= LARGEST
@@ -167,12 +167,18 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         return GraphicsCard(device.card_of(tensor), p.rank, p.precision)
 
     def _observed(
-        self, work: Workplace, factors: list[Any], unit: list[float], gradient: bool, norm: float, before: Swept | None
-    ) -> tuple[float, Swept]:
+        self,
+        work: Workplace[Matrix],
+        factors: list[Matrix],
+        unit: list[float],
+        gradient: bool,
+        norm: float,
+        before: Swept[Matrix] | None,
+    ) -> tuple[float, Swept[Matrix]]:
         """One sweep over all modes, all cells counted; changes ``factors``; returns the objective and what the sweep leaves."""
         p = self.params
 
-        def update(n: int, factor: Any, g: Matrix, m: Any, scale: Matrix) -> Any:
+        def update(n: int, factor: Matrix, g: Matrix, m: Matrix, scale: Matrix) -> Matrix:
             ridge = p.ridge * float(np.trace(g)) / p.rank
             if n and p.distinct and len(unit) < n:  # the unit of lambda is fixed at the start, as TRIP's is
                 unit.append(float(np.trace(g)) / p.rank)

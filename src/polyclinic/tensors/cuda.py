@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from polyclinic.tensors import layout
 from polyclinic.tensors.em_kernels import LANES, padded, stacked_rows
 from polyclinic.tensors.hals import ridged
 from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from cupy import RawKernel, RawModule
+    from cupy import ndarray as Card  # an array on the card
 
 __all__ = ["DeviceTensor", "GraphicsCard", "instances", "memberships", "products", "source", "unit_statistics"]
 
@@ -62,7 +66,7 @@ def instances(rank: int, precision: Precision) -> dict[str, str]:
 
 
 @cache
-def _module(names: tuple[str, ...]) -> Any:
+def _module(names: tuple[str, ...]) -> RawModule:
     import cupy
 
     module = cupy.RawModule(code=source(), options=("-std=c++17",), name_expressions=names)
@@ -71,7 +75,7 @@ def _module(names: tuple[str, ...]) -> Any:
 
 
 @cache
-def _kernel(name: str) -> Any:
+def _kernel(name: str) -> RawKernel:
     return _module((name,)).get_function(name)
 
 
@@ -82,7 +86,7 @@ class DeviceTensor:
         self.tensor = tensor
         self.shape, self.ndim = tensor.shape, tensor.ndim
         self._copies: dict[int, layout.Copy] = {}
-        self._em: tuple[Any, ...] | None = None
+        self._em: tuple[Card, Card, Card, layout.Turns] | None = None
 
     def copy(self, mode: int) -> layout.Copy:
         """Entries sorted for one mode."""
@@ -92,7 +96,7 @@ class DeviceTensor:
             self._copies[mode] = layout.arrange(self.tensor, mode, cupy)
         return self._copies[mode]
 
-    def em(self) -> tuple[Any, Any, Any, layout.Turns]:
+    def em(self) -> tuple[Card, Card, Card, layout.Turns]:
         """Row pointers, stacked rows, counts and turns for the E-step."""
         import cupy
 
@@ -136,11 +140,11 @@ class GraphicsCard:
         self.width = -(-rank // slab) * slab
         self._slabs = self.width // slab
         self._names = instances(rank, precision)
-        self._out: dict[int, Any] = {}
-        self._room: dict[int, tuple[Any, Any]] = {}
+        self._out: dict[int, Card] = {}
+        self._room: dict[int, tuple[Card, Card]] = {}
         self._aside, self._ready = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
 
-    def put(self, factor: Matrix) -> Any:
+    def put(self, factor: Matrix) -> Card:
         """A factor on the card, padded with zero columns."""
         import cupy
 
@@ -148,12 +152,12 @@ class GraphicsCard:
         out[:, : self.rank] = cupy.asarray(np.ascontiguousarray(factor, self.precision))
         return out
 
-    def get(self, factor: Any) -> Matrix:
+    def get(self, factor: Card) -> Matrix:
         """A factor back in the processor's memory, float64."""
         found: Matrix = factor[:, : self.rank].astype("float64").get()
         return found
 
-    def mttkrp(self, factors: Sequence[Any], mode: int) -> Any:
+    def mttkrp(self, factors: Sequence[Card], mode: int) -> Card:
         """As :func:`.kernels.mttkrp`; the result is overwritten by the next call for the same mode."""
         import cupy
 
@@ -173,7 +177,7 @@ class GraphicsCard:
         for s in range(self._slabs):
             at = s * self._g * self._each
 
-            def there(a: Any, at: int = at) -> Any:
+            def there(a: Card, at: int = at) -> Card:
                 return a.reshape(-1)[at:]
 
             if copy.entries is not None:
@@ -205,16 +209,16 @@ class GraphicsCard:
         _add(self._names, copy.sums, partial, out, more, self.width)
         return out
 
-    def gram(self, a: Any) -> Matrix:
+    def gram(self, a: Card) -> Matrix:
         """A'A, in slabs of 1,024 rows."""
         found: Matrix = self._products(a, a).get().reshape(self.rank, self.rank)
         return found
 
-    def _products(self, a: Any, b: Any) -> Any:
+    def _products(self, a: Card, b: Card) -> Card:
         """A'B, (1, R x R), on the card."""
         return products(a, b, self.rank)
 
-    def close(self, factors: list[Any], n: int, new: Any, m: Any, scale: Matrix) -> tuple[Matrix, float, Any]:
+    def close(self, factors: list[Card], n: int, new: Card, m: Card, scale: Matrix) -> tuple[Matrix, float, Card]:
         """As :class:`.sweep.Workplace` says; nothing waits for the processor before the next MTTKRP is on its way."""
         r, last = self.rank, n == len(factors) - 1
         gram, cross = self._products(new, new), self._products(new, m) if last else None
@@ -231,22 +235,22 @@ class GraphicsCard:
         inner = 0.0 if cross is None else float((np.diagonal(self._home(cross)) * scale).sum())
         return self._home(gram), inner, following
 
-    def _home(self, products: Any) -> Matrix:
+    def _home(self, products: Card) -> Matrix:
         """R x R from the card, on a stream of its own: it must not wait for the MTTKRP behind it."""
         self._aside.wait_event(self._ready)
         found: Matrix = products.get(stream=self._aside).reshape(self.rank, self.rank)
         return found
 
-    def hals(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, *, sweeps: int, ridge: float) -> Any:
+    def hals(self, factor: Card, gram: Matrix, m: Card, scale: Matrix, *, sweeps: int, ridge: float) -> Card:
         """As :func:`.hals.hals`, non-negative, with ``m * scale`` for M; changes ``factor`` and returns it."""
         g, inverse = ridged(gram, ridge)
         return self._rows(factor, g, inverse, m, scale, sweeps, 0.0)
 
-    def descend(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, steepest: float) -> Any:
+    def descend(self, factor: Card, gram: Matrix, m: Card, scale: Matrix, steepest: float) -> Card:
         """One projected gradient step, max(0, A - (A G - M) / steepest); changes ``factor`` and returns it."""
         return self._rows(factor, gram, np.ones(self.rank), m, scale, 0, 1.0 / steepest)
 
-    def _rows(self, factor: Any, g: Matrix, inverse: Matrix, m: Any, scale: Matrix, sweeps: int, step: float) -> Any:
+    def _rows(self, factor: Card, g: Matrix, inverse: Matrix, m: Card, scale: Matrix, sweeps: int, step: float) -> Card:
         import cupy
 
         four, size = -(-self.rank // 4) * 4, np.dtype(self.precision).itemsize
@@ -276,7 +280,7 @@ class GraphicsCard:
         )
         return factor
 
-    def scaled(self, factor: Any, by: Matrix) -> Any:
+    def scaled(self, factor: Card, by: Matrix) -> Card:
         """Columns times ``by``, in place."""
         import cupy
 
@@ -286,7 +290,7 @@ class GraphicsCard:
         return factor
 
 
-def products(a: Any, b: Any, rank: int) -> Any:
+def products(a: Card, b: Card, rank: int) -> Card:
     """A'B of the first ``rank`` columns, (1, rank x rank), on the card: slabs of 1,024 rows, added in order."""
     import cupy
 
@@ -315,7 +319,7 @@ def _one_sum(rows: int) -> layout.Sums:
     return layout.in_blocks(cupy.asarray([rows]), cupy.asarray([0]), cupy)
 
 
-def _add(names: dict[str, str], sums: layout.Sums, partial: Any, out: Any, more: Any, width: int) -> None:
+def _add(names: dict[str, str], sums: layout.Sums, partial: Card, out: Card, more: Card, width: int) -> None:
     """Partial rows to rows, at most two goes."""
     for name, spans, rows in (("addrows", sums.spans, partial), ("addmore", sums.then, more)):
         if spans is not None and len(spans):
@@ -323,7 +327,7 @@ def _add(names: dict[str, str], sums: layout.Sums, partial: Any, out: Any, more:
             _kernel(names[name])(grid, (THREADS,), (rows, spans, np.int32(len(spans)), np.int32(width), out, more))
 
 
-def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: bool) -> tuple[Any, Any, Any]:
+def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: bool) -> tuple[Card, Card, Card]:
     import cupy
 
     rank, modes = w.shape[1], tensor.ndim - 1
@@ -364,7 +368,9 @@ def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: boo
     return out, likelihood, placed
 
 
-def unit_statistics(tensor: DeviceTensor, w: Matrix, prior: Matrix, *, steps: int = 8) -> tuple[Any, float]:
+def unit_statistics(
+    tensor: DeviceTensor, w: Matrix, prior: Matrix, *, steps: int = 8
+) -> tuple[NDArray[np.int64], float]:
     """As :func:`.em_kernels.unit_statistics`, the same whole numbers."""
     out, likelihood, _ = _estep(tensor, w, prior, steps, True)
     return out.get().view(np.int64), float(likelihood.get().sum())

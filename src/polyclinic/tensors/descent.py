@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.types.containers import BaseTuple
 
-from polyclinic.tensors.simd import (
+from polyclinic.tensors.emit import (
     DOUBLE,
     I32,
     I64,
     WIDTH,
+    Context,
+    Emitted,
     add_up,
     block_at,
     code_at,
@@ -20,17 +23,17 @@ from polyclinic.tensors.simd import (
     splat,
     wide,
     word,
-)
+)  # fmt: skip
 
 __all__ = ["descend", "prefetch"]
 
 
 @word
-def prefetch(typingctx: Any, shape: Any, array: Any, i: Any) -> Any:
+def prefetch(typingctx: object, shape: BaseTuple, array: types.Array, i: types.Integer) -> Emitted:
     """Ask for every cache line of row ``array[i]`` before it is needed. Never faults."""
     lines = -(-len(shape) * WIDTH * 8 // 64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
         p = padded_row(context, builder, array, args[1], wide(context, builder, args[2], i), len(shape))
         f = cgutils.get_or_insert_function(
             builder.module,
@@ -46,23 +49,23 @@ def prefetch(typingctx: Any, shape: Any, array: Any, i: Any) -> Any:
     return types.void(shape, array, i), codegen
 
 
-def _others(builder: Any, rows: list[Any]) -> list[Any]:
+def _others(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """For every mode the product of all the other modes' vectors, by prefix and suffix products."""
     n = len(rows)
-    before: list[Any] = [None] * n
-    after: list[Any] = [None] * n
+    before, after = [*rows], [*rows]  # the ends are never read: mode 0 has nothing before it, the last nothing after
     for k in range(1, n):
-        before[k] = rows[k - 1] if before[k - 1] is None else builder.fmul(before[k - 1], rows[k - 1])
+        before[k] = rows[0] if k == 1 else builder.fmul(before[k - 1], rows[k - 1])
         m = n - 1 - k
-        after[m] = rows[m + 1] if after[m + 1] is None else builder.fmul(after[m + 1], rows[m + 1])
-    return [b if a is None else a if b is None else builder.fmul(b, a) for b, a in zip(before, after)]
+        after[m] = rows[-1] if k == 1 else builder.fmul(after[m + 1], rows[m + 1])
+    middle = [builder.fmul(before[k], after[k]) for k in range(1, n - 1)]
+    return [after[0], *middle, before[-1]] if n > 1 else rows
 
 
 @word
 def descend(
-    typingctx: Any, shape: Any, index: Any, factors: Any, e: Any, value: Any, rate: Any, floor: Any, clip: Any,
-    anchors: Any, pulls: Any,
-) -> Any:  # fmt: skip
+    typingctx: object, shape: BaseTuple, index: BaseTuple, factors: BaseTuple, e: types.Integer, value: types.Float, rate: types.Float, floor: types.Float, clip: BaseTuple,
+    anchors: BaseTuple, pulls: BaseTuple,
+) -> Emitted:  # fmt: skip
     """One step of stochastic gradient descent at entry e: rows index[n][e] of every factor move, in place.
 
     All gradients are taken at the old rows (DPFact eq. 13 and 17). ``clip`` is () or (L,): the data part of each row's
@@ -72,7 +75,7 @@ def descend(
     """
     count, modes = len(shape), len(factors)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
         at = wide(context, builder, args[3], e)
         where = [code_at(context, builder, index[n], builder.extract_value(args[1], n), at) for n in range(modes)]
         rows = [
@@ -80,7 +83,7 @@ def descend(
             for n in range(modes)
         ]
         cut = len(clip) > 0
-        chains: list[list[Any]] = [[] for _ in range(modes + 1)]
+        chains: list[list[ir.Value]] = [[] for _ in range(modes + 1)]
         for k in range(count):
             xs = [builder.load(block_at(builder, p, k), align=8) for p in rows]
             if cut:
@@ -109,7 +112,7 @@ def descend(
                 steps[n] = builder.select(short, step, builder.fmul(step, builder.fdiv(bound, length)))
         spread = [splat(builder, s) for s in steps]
         low = splat(builder, args[6])
-        pulled: list[Any] = []
+        pulled: list[tuple[ir.Value, ir.Value]] = []
         for n in range(1, modes if len(anchors) else 0):
             home = padded_row(context, builder, anchors[n - 1], builder.extract_value(args[8], n - 1), where[n], count)
             weight = context.make_array(pulls[n - 1])(context, builder, builder.extract_value(args[9], n - 1))

@@ -7,6 +7,7 @@ the data and from the three constants here and in ``kernels.cu``; never from the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -59,14 +60,14 @@ class Turns:
     turns: Array  # (modes, nonzeros) uint32: entry within the patient, bit 31 = last of its row
 
 
-def _starts(key: Array, xp: Any) -> Array:
+def _starts(key: Array, xp: ModuleType) -> Array:
     """Where runs of equal keys begin."""
     first = xp.ones(len(key), bool)
     first[1:] = key[1:] != key[:-1]
     return xp.flatnonzero(first)
 
 
-def _cut(lengths: Array, most: int, xp: Any) -> tuple[Array, Array, Array]:
+def _cut(lengths: Array, most: int, xp: ModuleType) -> tuple[Array, Array, Array]:
     """Cut runs into pieces of at most ``most``: (run of each piece, its offset in the run, its length)."""
     pieces = (lengths + (most - 1)) // most
     ends = xp.cumsum(pieces)
@@ -76,7 +77,7 @@ def _cut(lengths: Array, most: int, xp: Any) -> tuple[Array, Array, Array]:
     return run, offset, xp.minimum(lengths[run] - offset, most)
 
 
-def _table(*columns: Array, xp: Any) -> Array:
+def _table(*columns: Array, xp: ModuleType) -> Array:
     """Four columns of 32 bits (the first may use all of them without a sign)."""
     out = xp.zeros((len(columns[0]), 4), xp.int64)
     for n, column in enumerate(columns):
@@ -84,7 +85,7 @@ def _table(*columns: Array, xp: Any) -> Array:
     return xp.ascontiguousarray(out.astype(xp.uint32).view(xp.int32))
 
 
-def in_blocks(counts: Array, targets: Array, xp: Any) -> Sums:
+def in_blocks(counts: Array, targets: Array, xp: ModuleType) -> Sums:
     """Add ``counts[k]`` partial rows, which lie together, into row ``targets[k]``: at most ``FAN`` in one go, then the rest."""
     begins = xp.cumsum(counts) - counts
     run, offset, length = _cut(counts, FAN, xp)
@@ -102,7 +103,7 @@ def in_blocks(counts: Array, targets: Array, xp: Any) -> Sums:
     return Sums(_table(first, first + length, to, xp=xp), then, int(counts.sum()) if len(counts) else 0, more)
 
 
-def arrange(tensor: SparseTensor, mode: int, xp: Any = np) -> Copy:
+def arrange(tensor: SparseTensor, mode: int, xp: ModuleType = np) -> Copy:
     """The copy for one mode: sorted by (tile, key), then as stored; cut into chunks of one key.
 
     >>> t = SparseTensor([[0, 1, 0], [0, 1, 2], [3, 0, 2]], [1.0, 2.0, 5.0], (4, 2, 3))
@@ -149,7 +150,7 @@ def arrange(tensor: SparseTensor, mode: int, xp: Any = np) -> Copy:
 EDGES: Final = (8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096)
 
 
-def turns(tensor: SparseTensor, rows: Array, xp: Any = np) -> Turns:
+def turns(tensor: SparseTensor, rows: Array, xp: ModuleType = np) -> Turns:
     """The E-step's tables from the (nonzeros, modes) rows of :func:`~polyclinic.tensors.em_kernels.stacked_rows`."""
     indptr = xp.asarray(tensor.indptr, np.int64)
     lengths = xp.diff(indptr)

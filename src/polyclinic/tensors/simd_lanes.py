@@ -6,20 +6,27 @@ of :mod:`.simd` work on what ``load_at`` returns: they never fuse a product with
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from polyclinic.tensors.simd import (
+from llvmlite import ir
+from numba.core import types
+from numba.core.types.containers import BaseTuple
+
+from polyclinic.tensors.emit import (
+    Context,
+    Emitted,
     RowType,
     add_up,
     block_at,
-    lanes,
     make_row,
     parts_of,
     pointer,
     vectors_at,
     wide,
     word,
-)
+)  # fmt: skip
+from polyclinic.tensors.simd import lanes
 
 __all__ = ["EIGHT", "lane_sum", "load_at", "store_at"]
 
@@ -27,11 +34,13 @@ EIGHT: Final = lanes(2)  # the shape of eight doubles: two vectors
 
 
 @word
-def load_at(typingctx: Any, shape: Any, array: Any, i: Any, column: Any) -> Any:
+def load_at(
+    typingctx: object, shape: BaseTuple, array: types.Array, i: types.Integer, column: types.Integer
+) -> Emitted:
     """``array[i, column : column + 8]``."""
     count = len(shape)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
         at, c = wide(context, builder, args[2], i), wide(context, builder, args[3], column)
         return make_row(builder, vectors_at(builder, pointer(context, builder, array, args[1], at, c), count))
 
@@ -39,11 +48,10 @@ def load_at(typingctx: Any, shape: Any, array: Any, i: Any, column: Any) -> Any:
 
 
 @word
-def store_at(typingctx: Any, row: Any, array: Any, i: Any, column: Any) -> Any:
+def store_at(typingctx: object, row: RowType, array: types.Array, i: types.Integer, column: types.Integer) -> Emitted:
     """``array[i, column : column + 8] = row``."""
-    from numba.core import types
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
         at, c = wide(context, builder, args[2], i), wide(context, builder, args[3], column)
         p = pointer(context, builder, array, args[1], at, c)
         for k, v in enumerate(parts_of(builder, args[0], row.count)):
@@ -54,11 +62,10 @@ def store_at(typingctx: Any, row: Any, array: Any, i: Any, column: Any) -> Any:
 
 
 @word
-def lane_sum(typingctx: Any, row: Any) -> Any:
+def lane_sum(typingctx: object, row: RowType) -> Emitted:
     """The sum over the lanes: those 4 apart, then 2, then 1."""
-    from numba.core import types
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
         return add_up(builder, parts_of(builder, args[0], row.count))
 
     return types.float64(row), codegen

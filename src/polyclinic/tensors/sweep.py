@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,19 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["Processor", "Swept", "Workplace", "sweep"]
 
 Matrix = NDArray[np.float64]
+F = TypeVar("F")  # a factor where it is worked on: an array of numpy or of the card
 
 
 @dataclass(frozen=True)
-class Swept:
+class Swept(Generic[F]):
     """What a sweep leaves: ||O - X||^2 over all cells, the feature modes' Grams, and the patients' MTTKRP if it is on its way."""
 
     sse: float
     grams: list[Matrix]
-    ahead: Any | None
+    ahead: F | None
 
 
-class Workplace(Protocol):
+class Workplace(Protocol[F]):
     """Where factors lie and what is done with them there; R x R matrices and vectors of R are numpy's everywhere.
 
     ``ahead``: a sweep goes on from the Grams of the one before instead of taking them anew.
@@ -34,13 +35,13 @@ class Workplace(Protocol):
 
     ahead: bool
 
-    def put(self, factor: Matrix) -> Any: ...
-    def get(self, factor: Any) -> Matrix: ...
-    def mttkrp(self, factors: Sequence[Any], mode: int) -> Any: ...
-    def gram(self, a: Any) -> Matrix: ...
-    def hals(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, *, sweeps: int, ridge: float) -> Any: ...
-    def descend(self, factor: Any, gram: Matrix, m: Any, scale: Matrix, steepest: float) -> Any: ...
-    def close(self, factors: list[Any], n: int, new: Any, m: Any, scale: Matrix) -> tuple[Matrix, float, Any]:
+    def put(self, factor: Matrix) -> F: ...
+    def get(self, factor: F) -> Matrix: ...
+    def mttkrp(self, factors: Sequence[F], mode: int) -> F: ...
+    def gram(self, a: F) -> Matrix: ...
+    def hals(self, factor: F, gram: Matrix, m: F, scale: Matrix, *, sweeps: int, ridge: float) -> F: ...
+    def descend(self, factor: F, gram: Matrix, m: F, scale: Matrix, steepest: float) -> F: ...
+    def close(self, factors: list[F], n: int, new: F, m: F, scale: Matrix) -> tuple[Matrix, float, F | None]:
         """Put ``new`` in place of factor ``n``, a feature's columns brought to length 1.
 
         Returns the Gram of ``new`` as given, <new, M diag(scale)> if it is the last mode (else 0), and the next mode's MTTKRP:
@@ -48,7 +49,7 @@ class Workplace(Protocol):
         """
         ...
 
-    def scaled(self, factor: Any, by: Matrix) -> Any: ...
+    def scaled(self, factor: F, by: Matrix) -> F: ...
 
 
 class Processor:
@@ -106,14 +107,14 @@ def _times(m: Matrix, scale: Matrix) -> Matrix:
 
 
 def sweep(
-    work: Workplace,
-    factors: list[Any],
+    work: Workplace[F],
+    factors: list[F],
     norm: float,
-    update: Callable[[int, Any, Matrix, Any, Matrix], Any],
+    update: Callable[[int, F, Matrix, F, Matrix], F],
     *,
     carry: bool = True,
-    before: Swept | None = None,
-) -> Swept:
+    before: Swept[F] | None = None,
+) -> Swept[F]:
     """Improve every mode once; changes ``factors``; returns what it leaves.
 
     Feature columns get length 1 and their scale goes to the patients (ERRATA E2.7): it is kept aside until the end, so that
@@ -138,6 +139,7 @@ def sweep(
         g = np.prod([x for k, x in enumerate(grams) if k != n], axis=0)
         if n:
             g = g * np.outer(scale, scale)
+        assert m is not None  # a workplace leaves the next mode's, but after the last mode
         new = update(n, factors[n], g, m, scale)
         grams[n], inner, m = work.close(factors, n, new, m, scale)
         if n == len(factors) - 1:

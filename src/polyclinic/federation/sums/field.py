@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
+from numba.core.base import BaseContext
+from numba.core.types.containers import BaseTuple
+from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -30,54 +35,53 @@ _BITS = np.uint64(61)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _wide(typing: Any, a: Any, b: Any) -> Any:
+def _wide(typing: object, a: types.Integer, b: types.Integer) -> tuple[object, Callable[..., ir.Value]]:
     """``(low, high)`` with ``a b = low + 2^61 high``, both below 2^61 for factors below 2^61."""
     signature = types.UniTuple(types.uint64, 2)(types.uint64, types.uint64)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from llvmlite import ir  # type: ignore[import-untyped]
-
+    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         wide, word = ir.IntType(128), ir.IntType(64)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
         low = builder.and_(builder.trunc(product, word), ir.Constant(word, P))
         high = builder.trunc(builder.lshr(product, ir.Constant(wide, 61)), word)
-        return context.make_tuple(builder, signature.return_type, [low, high])
+        made: ir.Value = context.make_tuple(builder, signature.return_type, [low, high])
+        return made
 
     return signature, code
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def multiply(a: Any, b: Any) -> Any:
+def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
     """``a b mod p`` for residues below p."""
     low, high = _wide(a, b)
-    s = low + high
+    s: np.uint64 = low + high
     return s - _P if s >= _P else s
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def _residue(w: Any) -> Any:
+def _residue(w: np.int64) -> np.uint64:
     """A signed word as a number below 2^62 that is congruent to it: ``w = low + 2^61 high``, and ``2^61 = 1``."""
     low, high = np.uint64(w) & _P, w >> np.int64(61)  # the shift keeps the sign: high is in -4 .. 3
     return low + _P + np.uint64(high)
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def _reduce(a: Any) -> Any:
+def _reduce(a: np.uint64) -> np.uint64:
     a = (a & _P) + (a >> _BITS)
     return a - _P if a >= _P else a
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _block(typing: Any, words: Any, begin: Any, powers: Any) -> Any:
+def _block(
+    typing: object, words: types.Array, begin: types.Integer, powers: BaseTuple
+) -> tuple[object, Callable[..., ir.Value]]:
     """``sum_{k=0..7} words[begin + k] powers_k`` modulo p, below 2^63: eight products of 124 bits, reduced once."""
     signature = types.uint64(words, begin, powers)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from llvmlite import ir
-
+    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         wide, word = ir.IntType(128), ir.IntType(64)
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        total = ir.Constant(wide, 0)
+        total: ir.Value = ir.Constant(wide, 0)
         for k in range(8):  # signed words: the sum is above -2^127 and below 2^127
             x = builder.load(builder.gep(data, [builder.add(args[1], ir.Constant(word, k))]))
             power = builder.zext(builder.extract_value(args[2], k), wide)
@@ -100,7 +104,7 @@ def residues(words: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def evaluate(words: NDArray[np.int64], at: np.uint64) -> Any:
+def evaluate(words: NDArray[np.int64], at: np.uint64) -> np.uint64:
     """``sum_{i=1..d} words_i at^i mod p``: Horner in ``at^8``, blocks of eight from the end."""
     r2 = multiply(at, at)
     r3, r4 = multiply(r2, at), multiply(r2, r2)
@@ -111,7 +115,7 @@ def evaluate(words: NDArray[np.int64], at: np.uint64) -> Any:
         total = multiply(_reduce(total + _reduce(_residue(words[i]))), at)
     for i in range(whole - 8, -1, -8):
         low, high = _wide(total, r8)
-        s = low + high + _block(words, i, powers)
+        s: np.uint64 = low + high + _block(words, i, powers)
         total = (s & _P) + (s >> _BITS)  # below 2^61 + 8: as far as the next product needs
     return _reduce(total)
 
@@ -135,7 +139,7 @@ def accumulate(vector: NDArray[np.uint64], random: NDArray[np.uint64], sign: int
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def added(numbers: NDArray[np.uint64]) -> Any:
+def added(numbers: NDArray[np.uint64]) -> np.uint64:
     """The sum mod p of long numbers, one a row, lowest word first (``2^64 = 8``)."""
     total = np.uint64(0)
     for k in range(numbers.shape[0]):

@@ -1,0 +1,1 @@
+from llvmlite import ir as ir
