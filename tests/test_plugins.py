@@ -68,6 +68,12 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
         find("tripp")
     with pytest.raises(ConfigError, match=r"study\.sead: unknown key; did you mean 'seed'"):
         Study.parse({"study": {"name": "x", "sead": 0}, "method": {"name": "trip"}})
+    with pytest.raises(ConfigError, match="did you mean 'icu_network'") as e:  # together with what else is wrong
+        Study.parse({"study": {"name": "x", "sead": 0}, "method": {"name": "trip"}, "data": {"dataset": "icu_netwrk"}})
+    assert len(e.value.faults) == 3  # the key, the data set, the missing aggregation
+    with pytest.raises(ConfigError, match=r"did you mean 'l[12]' or 'l[12]'") as e:
+        pc.UnPSL(l3=1.0, penaltyy=2.0)  # type: ignore[call-arg]
+    assert len(e.value.faults) == 2
     with pytest.raises(AttributeError, match="did you mean 'DPEM'"):
         pc.DPME  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="did you mean 'icu_network'"):

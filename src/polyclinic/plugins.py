@@ -89,5 +89,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "did you mean 'trip'?"
     """
     lower = {k.lower(): k for k in known}
-    near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
+    cutoff = 0.6 if len(name) > 2 else 0.5  # of two letters one may be wrong: l3 for l1
+    near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=cutoff)]
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

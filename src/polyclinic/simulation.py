@@ -28,7 +28,7 @@ from polyclinic.findings.value import Findings
 from polyclinic.findings.whole import Whole
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.similarity import Similarity
-from polyclinic.plugins import did_you_mean, next_door, plugged
+from polyclinic.plugins import next_door, plugged
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.owner import payers_of, policy_of
 from polyclinic.privacy.payer import Payer
@@ -36,13 +36,13 @@ from polyclinic.run import Run, RunFolder
 from polyclinic.sites.site import Site, Sites
 from polyclinic.sites.small import Gathered, gather
 from polyclinic.study import Study
+from polyclinic.study.study import GENERATORS
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.weighting import heaviest_share, weighted
 
 __all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
 
 SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
-GENERATORS = ("icu_network", "planted_counts", "planted_four_mode")
 
 
 def sites_of(study: Study) -> Sites:
@@ -74,13 +74,9 @@ def gathered(study: Study) -> Gathered:
 
 def _generated(study: Study) -> Sites:
     assert study.data is not None
-    name, known = study.data.dataset, [*GENERATORS, *plugged("polyclinic.datasets")]
-    if name not in known:
-        raise ConfigError(
-            f"data.dataset {name!r} is unknown",
-            faults=[f"known: {', '.join(known)}"],
-            hint=next_door(name) or did_you_mean(name, known),
-        )
+    name = study.data.dataset
+    if name not in GENERATORS and name not in plugged("polyclinic.datasets"):  # next door, and not installed
+        raise ConfigError(f"data.dataset {name!r} is not here", hint=next_door(name))
     values = {"seed": study.seed, **study.data.parameters}
     try:
         made = getattr(datasets, name)(**values)

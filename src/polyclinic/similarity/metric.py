@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from polyclinic.errors import DataError
+from polyclinic.errors import ConfigError, DataError
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.similarity import Similarity
+from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.card import central_card
 from polyclinic.similarity.redundancy import row_norms
 
@@ -87,6 +88,15 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     scale_: Array
     bias_: float
     n_features_in_: int
+
+    def __new__(cls, *args: object, **params: object) -> Self:
+        """Refuse a parameter that the estimator does not have, with the nearest one it has."""
+        known = cls._get_param_names()
+        wrong = [f"{p}: {did_you_mean(p, known) or 'known: ' + ', '.join(known)}" for p in params if p not in known]
+        if wrong:
+            raise ConfigError(f"{cls.__name__} has no such parameter", faults=wrong)
+        made: Self = super().__new__(cls)
+        return made
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean, next_door, plugged
 from polyclinic.study.cohort import CohortRule, TimeRule, VisitRule
 from polyclinic.study.evaluate import EvaluateRule, PeopleRule
 from polyclinic.study.node import Node
@@ -15,9 +16,10 @@ from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, MethodRule,
 from polyclinic.study.source import Source
 from polyclinic.study.toml import NAME, Section, TomlFile
 
-__all__ = ["Generated", "SiteEntry", "Split", "Study"]
+__all__ = ["GENERATORS", "Generated", "SiteEntry", "Split", "Study"]
 
 CENTRAL: Final = frozenset({"cpals", "cpsgd"})  # methods that see the union: nothing is aggregated
+GENERATORS: Final = ("icu_network", "planted_counts", "planted_four_mode")  # of polyclinic.datasets, for [data]
 
 
 class SiteEntry(Section):
@@ -51,6 +53,18 @@ class Generated(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     dataset: str = Field(min_length=1, description="Name of a generator, e.g. icu_network.")
+
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        known = [*GENERATORS, *plugged("polyclinic.datasets")]
+        if value in known or next_door(
+            value
+        ):  # what lives next door can be read here, and is asked for when it is made
+            return value
+        raise ValueError(
+            f"no such data set; {did_you_mean(value, known)} known: {', '.join(known)}".replace(";  ", "; ")
+        )
 
     def words(self) -> str:
         """The outcome that these patients were given, for people."""

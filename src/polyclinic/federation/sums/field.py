@@ -117,7 +117,8 @@ def evaluate(words: NDArray[np.int64], at: np.uint64) -> np.uint64:
         low, high = _wide(total, r8)
         s: np.uint64 = low + high + _block(words, i, powers)
         total = (s & _P) + (s >> _BITS)  # below 2^61 + 8: as far as the next product needs
-    return _reduce(total)
+    reduced: np.uint64 = _reduce(total)
+    return reduced
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
