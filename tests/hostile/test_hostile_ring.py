@@ -10,12 +10,14 @@ from hostile_world import World, hospitals
 from plain_world import Halves
 from test_hostile_coordinator import RING, agreed_places
 
-from polyclinic.engines.flare import coordination
+from polyclinic.alignment.ring import RingCoordinator
+from polyclinic.engines.flare import aligning, coordination
 from polyclinic.engines.flare.folders import read_json
 from polyclinic.engines.registry import federated
-from polyclinic.errors import PeerLost
-from polyclinic.federation import wire
+from polyclinic.errors import PeerLost, ProtocolMismatch
+from polyclinic.federation import certificate, driver, wire
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.setting import common
 from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
@@ -97,3 +99,41 @@ def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world, se
     codes = {c.encode() for s in raw for a in s.counts().axes[1:] for c in a.labels or ()}
     assert codes
     assert not [c for c in codes for data in halves.post.carried if c in data]
+
+
+class Twofold(RingCoordinator):
+    """Gives one hospital a union of its own: by itself it is right, and it fits nobody else's."""
+
+    def _tags(self, sender, body):
+        mine = {m.to: m for m in super()._tags(sender, body)}
+        again = {m.to: m for m in super()._tags(sender, body)} if mine else {}
+        return [again["south"] if to == "south" else m for to, m in mine.items()]
+
+
+@pytest.mark.parametrize(
+    ("adder", "chained"),
+    [("plain", True), ("masked", True), ("masked", False), pytest.param("plain", False, marks=pytest.mark.slow)],
+)
+def test_a_hospital_that_was_given_places_of_its_own_shares_no_sum(world, monkeypatch, adder, chained):
+    """A coordinator that lies on the ring, and goes on as if all had agreed; without the mark of the union in the chain it succeeds."""
+    monkeypatch.setattr(aligning, "RingCoordinator", Twofold)
+    told: dict[str, str] = {}
+
+    def believed(order, known):  # the coordinator compares nothing
+        told.update({s: v["alignment"] for s, v in known.items()})
+        return common(order, {s: {**v, "alignment": told["east"]} for s, v in known.items()})
+
+    monkeypatch.setattr(driver, "common", believed)
+    monkeypatch.setattr(driver, "fits", lambda ours, theirs: True)
+    if not chained:
+        root = certificate.root
+        monkeypatch.setattr(certificate, "root", lambda *args: root(*args[:3], None, args[4]))
+    name, head = f"twofold-{adder}-{chained}", "deadline = 2\nquorum = 3\n"
+    path = hospitals.study(world.root / "studies", name, TRIP.replace("plain", adder), head=head, data=RING)
+    halves = Halves(world, coordination.sign_study(world.coordinator, Study.read(path)))
+    if chained:
+        with pytest.raises((PeerLost, ProtocolMismatch)):
+            halves.run()
+    else:
+        assert len(halves.run().releases) >= 2
+    assert len(set(told.values())) == 2

@@ -6,12 +6,12 @@ equal tags, and no tag can be made, or checked against a dictionary, without all
     owner o      P = shuffle(b H(c) for its codes, random points up to the padded length), b a one-time scalar    -> next site
     others j     P = k_j P, in the order of the ring                                           -> next site, the last one -> o
     owner o      T = k_o (b^-1 P) at the places of its codes: the own secret LAST, at home      -> coordinator, shuffled anew
-    coordinator  the union of all T in a RANDOM order; to each site the places of its tags, and the union's size
+    coordinator  the union of all T in a RANDOM order that the sites can check: sorted by their marks (``alignment.marks``)
 
     hello        site -> both neighbours     a fresh X25519 key, signed
     list:OWNER   site -> next site           sealed
     tags         site -> coordinator
-    places       coordinator -> site         with a commitment to (size, all tags), the same for everybody
+    places       coordinator -> site         all marks, the same for everybody, and the places of the site's own, with their proof
 
 | party | sees | learns |
 |---|---|---|
@@ -22,7 +22,8 @@ equal tags, and no tag can be made, or checked against a dictionary, without all
 
 Why so. If the owner's secret came first, the site before it on the ring would hold the owner's finished tags and compare them with
 its own: with a dictionary as its list it read 60 of 60 codes. If places were ranks, one site that sends thousands of evenly spread
-points as its tags would read the others' tags from the gaps. Both are tests.
+points as its tags would read the others' tags from the gaps. If a site had to believe its places, a coordinator could give it
+places of its own and see its part of every sum. All three are tests; ``agreement``, the digest of the marks, goes into the chain.
 
 Secrets live in memory of one attempt and are deleted when the own list is home and the last one of the others has passed.
 """
@@ -33,12 +34,12 @@ import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from numpy.typing import NDArray
 
+from polyclinic.alignment.marks import BYTES, IDENTITY, Marker, Points, proven, raised
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
 from polyclinic.federation.fold import COORDINATOR, deliver
@@ -49,10 +50,7 @@ from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["RingCoordinator", "RingSite", "align_by_ring", "padded", "place", "ring", "step_of"]
 
-BYTES: Final = 32
 LEAST, MOST = 64, 2**16  # padded lengths of a list; an owner may allow fewer: a long list is a dictionary in disguise
-IDENTITY: Final = bytes(BYTES)  # a valid encoding, and the same whatever it is multiplied by
-Points = NDArray[np.uint8]
 Handlers = Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]
 
 
@@ -64,15 +62,6 @@ def _hash(mode: str, code: str) -> bytes:
     return bytes(rbcl.crypto_core_ristretto255_from_hash(hashlib.sha512(text).digest()))
 
 
-def _raise(points: Points, secret: bytes) -> Points:
-    """Every point times the secret."""
-    import rbcl
-
-    multiply = rbcl.crypto_scalarmult_ristretto255
-    out = b"".join(multiply(secret, p.tobytes()) for p in points)
-    return np.frombuffer(out, np.uint8).reshape(-1, BYTES)
-
-
 def padded(codes: int) -> int:
     """Length under which a list travels: the next power of two, at least 64.
 
@@ -82,16 +71,20 @@ def padded(codes: int) -> int:
     return max(LEAST, 1 << (codes - 1).bit_length()) if codes else LEAST
 
 
-def _points(body: Mapping[str, Any], who: str, most: int = MOST) -> Points:
+def _valid(point: bytes) -> bool:
     import rbcl
 
+    return len(point) == BYTES and point != IDENTITY and bool(rbcl.crypto_core_ristretto255_is_valid_point(point))
+
+
+def _points(body: Mapping[str, Any], who: str, most: int = MOST) -> Points:
     points = body["points"]
     if not isinstance(points, np.ndarray) or points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
         raise MessageRefused(f"list of {who!r} is not a list of points")
     if len(points) > most:
         raise MessageRefused(f"list of {who!r} has {len(points):,} codes, more than {most:,}")
     raw = [p.tobytes() for p in points]
-    if not all(rbcl.crypto_core_ristretto255_is_valid_point(p) for p in raw) or IDENTITY in raw:
+    if not all(_valid(p) for p in raw):
         raise MessageRefused(f"list of {who!r} holds something that is not a point of the group, or its identity")
     if len(set(raw)) != len(raw):
         raise MessageRefused(f"list of {who!r} holds a point twice")
@@ -144,9 +137,10 @@ class RingSite(Party):
         self._early: dict[str, Message] = {}
         self._left = len(ring_order) - 1  # lists of others that have still to pass
         self._sent: list[str] = []
+        self._tags = np.empty((0, BYTES), np.uint8)  # finished, in the order of ``_sent``
         self.places: dict[str, int] = {}
         self.size = 0
-        self.agreement = b""  # the coordinator's commitment to the union: the same at every site
+        self.agreement = b""  # digest of all marks: two sites that have the same one have equal codes at equal places
 
     def start(self) -> list[Message]:
         body = {"key": self._key.public_key().public_bytes_raw()}
@@ -174,7 +168,7 @@ class RingSite(Party):
         if len(self._lines) < len(self._neighbours):
             return []
         assert self._blind is not None
-        mine, self._list = _raise(self._list, self._blind), np.empty((0, BYTES), np.uint8)
+        mine, self._list = raised(self._list, self._blind), np.empty((0, BYTES), np.uint8)
         out = [self._sealed(self.me, mine)]
         early, self._early = self._early, {}
         for m in early.values():
@@ -202,9 +196,8 @@ class RingSite(Party):
 
     def _helped(self, owner: str, points: Points) -> list[Message]:
         assert self._secret is not None
-        raised = _raise(points, self._secret)
         self._left -= 1
-        return [self._sealed(owner, raised)]
+        return [self._sealed(owner, raised(points, self._secret))]
 
     def _home(self, points: Points) -> list[Message]:
         """The own list is back with every other secret on it: off the blind, on the own secret; the real codes' tags go out."""
@@ -219,21 +212,23 @@ class RingSite(Party):
         )
         order = [i for i, c in enumerate(self._slots) if c is not None]
         secrets.SystemRandom().shuffle(order)
-        tags = _raise(points[order], bytes(last))
+        self._tags = raised(points[order], bytes(last))
         self._sent, self._blind = [str(self._slots[i]) for i in order], None
-        return [self.envelope.seal(self.roster.coordinator or COORDINATOR, "tags", {"points": tags})]
+        return [self.envelope.seal(self.roster.coordinator or COORDINATOR, "tags", {"points": self._tags})]
 
     def _places(self, sender: str, body: dict[str, Any]) -> list[Message]:
-        places, size = body["places"], body["size"]
-        if not isinstance(places, np.ndarray) or len(places) != len(self._sent) or not isinstance(size, int):
+        marks, public = _points({"points": body["marks"]}, sender, MOST * len(self.roster.sites)), bytes(body["public"])
+        raw, places = [m.tobytes() for m in marks], body["places"]
+        if raw != sorted(raw) or not _valid(public):
+            raise MessageRefused(f"marks from {sender!r} are not in their order, or without a key")
+        if not isinstance(places, np.ndarray) or places.shape != (len(self._sent),) or places.dtype != np.int64:
             raise MessageRefused(f"places from {sender!r} do not match the {len(self._sent)} tags that were sent")
-        if len(places) and (places.min() < 0 or places.max() >= size or len(set(places.tolist())) != len(places)):
-            raise MessageRefused(f"places from {sender!r} are not {len(places)} different numbers below {size}")
-        agreement = bytes(body["agreement"])
-        if len(agreement) != 32:
-            raise MessageRefused(f"places from {sender!r} come without a commitment to the union")
+        if len(places) and (places.min() < 0 or places.max() >= len(raw)):
+            raise MessageRefused(f"places from {sender!r} are not below {len(raw)}")
+        if not proven(public, self._tags, marks[places], bytes(body["proof"]), self.envelope.context):
+            raise MessageRefused(f"places from {sender!r} are not those of the tags that were sent")
         self.places = dict(zip(self._sent, (int(x) for x in places)))
-        self.size, self.agreement = size, agreement
+        self.size, self.agreement = len(raw), digest([public, marks])
         self._result = "done"
         return []
 
@@ -260,24 +255,16 @@ class RingCoordinator(Party):
         self.tags[sender] = _points(body, sender)
         if len(self.tags) < len(self.roster.sites):
             return []
-        tags = sorted({p.tobytes() for list_ in self.tags.values() for p in list_})
-        places = list(range(len(tags)))
-        secrets.SystemRandom().shuffle(places)  # a rank would tell where between one's own tags the others' lie
-        union = dict(zip(tags, places))
-        agreement = digest([secrets.token_bytes(32), len(tags), tags])
+        marker, bodies = Marker(), dict[str, dict[str, Any]]()
+        own = {s: marker.marks(self.tags[s]) for s in self.roster.sites}  # equal tags, equal marks
+        raw = sorted({m.tobytes() for marks in own.values() for m in marks})
+        union, place = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, BYTES), {m: i for i, m in enumerate(raw)}
+        for s, marks in own.items():
+            places = np.array([place[m.tobytes()] for m in marks], np.int64)
+            proof = marker.proof(self.tags[s], marks, self.envelope.context)
+            bodies[s] = {"marks": union, "public": marker.public, "places": places, "proof": proof}
         self._result = "done"
-        return [
-            self.envelope.seal(
-                site,
-                "places",
-                {
-                    "places": np.array([union[p.tobytes()] for p in self.tags[site]], np.int64),
-                    "size": len(union),
-                    "agreement": agreement,
-                },
-            )
-            for site in self.roster.sites
-        ]
+        return [self.envelope.seal(s, "places", body) for s, body in bodies.items()]
 
     def deadline(self) -> list[Message]:
         self._result = "burnt" if self._result == "pending" else self._result

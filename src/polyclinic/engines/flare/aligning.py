@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from polyclinic.alignment.ring import MOST, RingCoordinator, RingSite, place, step_of
 from polyclinic.alignment.union import to_axes, union
 from polyclinic.engines.flare.admission import hosted, setting_tree
-from polyclinic.federation.envelope import Envelope, Identity, Party
+from polyclinic.federation.envelope import Envelope, Identity, Party, digest
 from polyclinic.federation.member import Seat
 from polyclinic.federation.order import COORDINATOR, Order
 from polyclinic.federation.protocol import Exchange, Message, Roster, Total
@@ -105,15 +105,22 @@ class SiteAligner:
     def agreed(self, side: Exchange, attempt: int) -> dict[str, Any]:
         """Which code stands where: the owner's; or the common lists."""
         found: dict[str, Any] = {}
+        marks: dict[str, bytes] = {}
         for mode, part in cast(Modes, side).parts.items():
             if isinstance(part, RingSite):
                 found[mode] = {"size": part.size, "places": part.places}
+                marks[mode] = part.agreement
             elif isinstance(part, _Union) and part.axis is not None:
                 found[mode] = part.axis.to_json()
-        return {"how": self.order.alignment, "attempt": attempt, "agreed": found}
+        which = digest([self.order.alignment, attempt, marks]).hex()
+        return {"how": self.order.alignment, "attempt": attempt, "agreed": found, "which": which}
 
     def apply(self, agreed: Mapping[str, Any], seat: Seat) -> Seat:
-        """The site on the common codes; two agreements of the same size look alike, so the setting says which one this is."""
+        """The site on the common codes.
+
+        Two agreements of the same size look alike, so the setting says which one this is, and with it the chain of the study: sites
+        that were told different places share no sum.
+        """
         site, found = next(iter(seat.sites.values())), agreed["agreed"]
         tensor = site.counts()
         if agreed["how"] == "union":
@@ -126,5 +133,5 @@ class SiteAligner:
             site = replace(site, tensor=tensor)
         hidden = agreed["how"] == "ring"  # the names are the site's own codes: others see places
         axes = [replace(a, names=None) if hidden and a.vocabulary == "data" else a for a in site.counts().axes[1:]]
-        setting = {**setting_tree(site, axes), "alignment": int(agreed["attempt"])}
+        setting = {**setting_tree(site, axes), "alignment": agreed.get("which", agreed["attempt"])}
         return replace(seat, sites=hosted(site, tuple(seat.sites)), setting=setting)
