@@ -34,6 +34,7 @@ from polyclinic.federation.protocol import Message, Roster, Step, Total
 __all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce", "parties_digest"]
 
 _LOG = logging.getLogger("polyclinic.federation")
+_Put = Callable[[bytes], None]
 _DEPTH = 8  # no honest body nests deeper; stops a hostile one from exhausting the stack
 
 
@@ -91,45 +92,77 @@ def digest(value: Any) -> bytes:
     >>> digest({"a": 1, "b": (2, 3)}) == digest({"b": [2, 3], "a": 1})
     True
     """
-    h = hashlib.sha256()
-    _feed(h.update, value, 0)
-    return h.digest()
+    parts: list[bytes] = []
+    _feed(parts.append, value, 0)
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
-def _feed(put: Callable[[bytes], None], v: Any, depth: int) -> None:
+def _feed(put: _Put, v: Any, depth: int) -> None:
     if depth > _DEPTH:
         raise ValueError("nested too deep")
-    if isinstance(v, np.generic):
-        v = v.item()
-    if v is None or isinstance(v, bool):
-        put(b"n" if v is None else b"t" if v else b"f")
-    elif isinstance(v, int | str):
-        raw = str(v).encode("utf-8", "surrogatepass")
-        put((b"i" if isinstance(v, int) else b"s") + struct.pack("<Q", len(raw)) + raw)
-    elif isinstance(v, float):
-        put(b"d" + struct.pack("<d", v))
-    elif isinstance(v, bytes | bytearray | memoryview):
-        raw = bytes(v)
-        put(b"b" + struct.pack("<Q", len(raw)) + raw)
-    elif isinstance(v, np.ndarray):
-        if v.dtype.kind not in "biuf":
-            raise TypeError(f"array of type {v.dtype}")
-        a = np.ascontiguousarray(v, v.dtype.newbyteorder("<"))
-        _feed(put, [a.dtype.str, list(v.shape)], depth + 1)
-        put(b"a" + a.tobytes())
-    elif isinstance(v, Mapping):
-        if not all(isinstance(k, str) for k in v):
-            raise TypeError("a map's keys are texts")
-        put(b"m" + struct.pack("<Q", len(v)))
-        for k in sorted(v):
-            _feed(put, k, depth + 1)
-            _feed(put, v[k], depth + 1)
-    elif isinstance(v, list | tuple):
-        put(b"l" + struct.pack("<Q", len(v)))
-        for item in v:
-            _feed(put, item, depth + 1)
-    else:
-        raise TypeError(f"a body cannot hold {type(v).__name__}")
+    write = _WRITE.get(type(v))
+    if write is None:  # rarer types, and what inherits from a common one
+        v = v.item() if isinstance(v, np.generic) else bytes(v) if isinstance(v, bytearray | memoryview) else v
+        write = next((w for kind, w in _WRITE.items() if isinstance(v, kind)), None)
+        if write is None:
+            raise TypeError(f"a body cannot hold {type(v).__name__}")
+    write(put, v, depth)
+
+
+def _number(put: _Put, v: int, depth: int) -> None:
+    raw = str(v).encode()
+    put(b"i" + _LENGTH(len(raw)) + raw)
+
+
+def _text(put: _Put, v: str, depth: int) -> None:
+    raw = v.encode("utf-8", "surrogatepass")
+    put(b"s" + _LENGTH(len(raw)) + raw)
+
+
+def _bytes(put: _Put, v: bytes, depth: int) -> None:
+    put(b"b" + _LENGTH(len(v)))
+    put(v)
+
+
+def _list(put: _Put, v: list[Any] | tuple[Any, ...], depth: int) -> None:
+    put(b"l" + _LENGTH(len(v)))
+    for item in v:
+        _feed(put, item, depth + 1)
+
+
+def _map(put: _Put, v: Mapping[str, Any], depth: int) -> None:
+    if not all(isinstance(k, str) for k in v):
+        raise TypeError("a map's keys are texts")
+    put(b"m" + _LENGTH(len(v)))
+    for k in sorted(v):
+        _feed(put, k, depth + 1)
+        _feed(put, v[k], depth + 1)
+
+
+def _array(put: _Put, v: np.ndarray[Any, Any], depth: int) -> None:
+    if v.dtype.kind not in "biuf":
+        raise TypeError(f"array of type {v.dtype}")
+    a = np.ascontiguousarray(v, v.dtype.newbyteorder("<"))
+    _feed(put, [a.dtype.str, list(v.shape)], depth + 1)
+    put(b"a")
+    put(a.tobytes())
+
+
+_LENGTH = struct.Struct("<Q").pack
+_DOUBLE = struct.Struct("<d").pack
+_WRITE: dict[type, Callable[[_Put, Any, int], None]] = {
+    bool: lambda put, v, depth: put(b"t" if v else b"f"),  # before int, which it inherits from
+    type(None): lambda put, v, depth: put(b"n"),
+    int: _number,
+    str: _text,
+    bytes: _bytes,
+    float: lambda put, v, depth: put(b"d" + _DOUBLE(v)),
+    list: _list,
+    tuple: _list,
+    dict: _map,
+    np.ndarray: _array,
+    Mapping: _map,
+}
 
 
 def agree(private: X25519PrivateKey, public: bytes, context: bytes, purpose: str, a: str, b: str) -> bytes:
