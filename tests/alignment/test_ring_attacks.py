@@ -29,7 +29,7 @@ class Nosy(RingSite):
 
     def _helped(self, owner: str, points: Any) -> Any:
         out = super()._helped(owner, points)
-        self.passed |= {p.tobytes() for p in points} | {p.tobytes() for p in module.raised(points, self._secret or b"")}
+        self.passed |= {p.tobytes() for p in points} | {p.tobytes() for p in marks.raised(points, self._secret or b"")}
         return out
 
     def _home(self, points: Any) -> Any:
@@ -83,7 +83,7 @@ class Doubler(Nosy):
 
         out = super()._places(sender, body)
         half = rbcl.crypto_core_ristretto255_scalar_invert((2).to_bytes(32, "little"))
-        own = module.raised(body["marks"][body["places"]], half)
+        own = marks.raised(body["marks"][body["places"]], half)
         there = {m.tobytes() for m in body["marks"]}
         self.found = {c for c, m in zip(self.finished.values(), own) if m.tobytes() in there}
         return out
@@ -105,7 +105,7 @@ class Twofold(RingCoordinator):
         elif self.how == "places":
             rest["places"] = np.roll(rest["places"], 1)
         elif self.how == "more":  # marks of nobody, among which the places are others
-            rest["marks"] = np.concatenate([rest["marks"], module.raised(rest["marks"], bytes([3]) + bytes(31))])
+            rest["marks"] = np.concatenate([rest["marks"], marks.raised(rest["marks"], bytes([3]) + bytes(31))])
             order = sorted(range(len(rest["marks"])), key=lambda i: rest["marks"][i].tobytes())
             rest["marks"], rest["places"] = rest["marks"][order], np.argsort(order)[rest["places"]]
         elif self.how == "order":

@@ -127,7 +127,9 @@ def test_a_hospital_that_was_given_places_of_its_own_shares_no_sum(world, monkey
     monkeypatch.setattr(driver, "fits", lambda ours, theirs: True)
     if not chained:
         root = certificate.root
-        monkeypatch.setattr(certificate, "root", lambda *args: root(*args[:3], None, args[4]))
+        monkeypatch.setattr(
+            certificate, "root", lambda order, shape, axes, names, sites: root(order, shape, axes, None, sites)
+        )
     name, head = f"twofold-{adder}-{chained}", "deadline = 2\nquorum = 3\n"
     path = hospitals.study(world.root / "studies", name, TRIP.replace("plain", adder), head=head, data=RING)
     halves = Halves(world, coordination.sign_study(world.coordinator, Study.read(path)))
