@@ -9,7 +9,7 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 

@@ -21,7 +21,7 @@ from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
 from polyclinic.events.accounting import Attrition, shared
-from polyclinic.federation.fold import Progress
+from polyclinic.federation.outcome import Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.federation.sums import kind_of
 from polyclinic.findings.value import Findings

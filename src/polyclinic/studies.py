@@ -10,8 +10,8 @@ from typing import Any, Final
 from polyclinic.engines.registry import PROTOCOLS, federated, make, read_study
 from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
 from polyclinic.evaluation.summary import privacy_figures
-from polyclinic.federation.fold import Progress
 from polyclinic.federation.order import LOSSES, Order
+from polyclinic.federation.outcome import Progress
 from polyclinic.run import Run, RunFolder
 from polyclinic.simulation import run_study as simulated
 from polyclinic.simulation import write_findings
@@ -96,7 +96,7 @@ def _between(study: Study, place: Path, progress: Callable[[Progress], None] | N
     from polyclinic.engines.flare.coordination import sign_study
     from polyclinic.engines.flare.coordinator import need_running
     from polyclinic.engines.flare.folders import CoordinatorFolder
-    from polyclinic.engines.flare.legs import follow
+    from polyclinic.engines.flare.jobs import follow
     from polyclinic.engines.flare.result import read_model
 
     home = CoordinatorFolder(place)

@@ -112,16 +112,16 @@ def _call(port: int, context: ssl.SSLContext) -> tuple[bytes, float]:
 
 @pytest.mark.parametrize("how", ["silent", "half a handshake", "half a request"])
 def test_slow_callers_of_the_joining_port_cost_only_themselves(world, how):
-    from polyclinic.engines.flare import reception
+    from polyclinic.engines.flare import joining
 
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with reception.Reception(world.coordinator, "127.0.0.1", 0) as port_:
+    with joining.JoiningPort(world.coordinator, "127.0.0.1", 0) as port_:
         threading.Thread(target=port_.serve_forever, daemon=True).start()
         port = port_.server_address[1]
         _call(port, context)
         idle = []
-        for _ in range(2 * reception.AT_ONCE):
+        for _ in range(2 * joining.AT_ONCE):
             line = socket.create_connection(("127.0.0.1", port))
             if how == "half a handshake":
                 line.sendall(b"\x16\x03\x01\x02\x00\x01")

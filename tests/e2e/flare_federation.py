@@ -103,7 +103,7 @@ class Federation:
 
     def follow(self, order: Any, tell: Callable[[dict[str, Any]], None] = lambda e: None) -> dict[str, Any]:
         """Run or resume."""
-        from polyclinic.engines.flare.legs import follow
+        from polyclinic.engines.flare.jobs import follow
 
         return follow(self.coordinator, order, tell)
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from flare_federation import hospitals
 
 from polyclinic.cli import main
-from polyclinic.engines.flare import coordination, coordinator, invitation, membership, reception
+from polyclinic.engines.flare import coordination, coordinator, invitation, joining, membership
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json, write_json
 from polyclinic.engines.flare.processes import alive, end, free_port, port_open, recorded, wait_for
 from polyclinic.errors import PeerLost, PolicyRefusal
@@ -276,7 +276,7 @@ def test_roster_is_for_sites_that_have_joined(home):
         membership.send(site, wait=0.0)
     assert "north" in membership.fetch_roster(site)["sites"]
     with pytest.raises(PolicyRefusal, match="only a site that has joined"):
-        reception.call(site.read_invite(), "/roster", {})
+        joining.call(site.read_invite(), "/roster", {})
 
 
 class _Proxy(threading.Thread):
@@ -314,7 +314,7 @@ def test_proxy_that_passes_tls_through_is_used(home, monkeypatch):
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
     invite = read_json(invite_of(home, "west"))
     with pytest.raises(PolicyRefusal, match="no such invite"):
-        reception.call(invite, "/join", {"site": "west", "secret": "x"})
+        joining.call(invite, "/join", {"site": "west", "secret": "x"})
     assert proxy.seen == [f"CONNECT localhost:{invite['enrol_port']} HTTP/1.{proxy.seen[0][-1]}"]
 
 
@@ -369,8 +369,8 @@ def test_host_that_no_site_could_reach_is_refused_at_founding(tmp_path, host):
 @pytest.fixture
 def desk(home, monkeypatch):
     """The same port in this process, with a short patience, to press on its limits."""
-    monkeypatch.setattr(reception, "SECONDS", 1.5)
-    with reception.Reception(home, "127.0.0.1", 0) as made:
+    monkeypatch.setattr(joining, "SECONDS", 1.5)
+    with joining.JoiningPort(home, "127.0.0.1", 0) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made
         made.shutdown()
@@ -380,16 +380,16 @@ def test_port_for_joining_is_bounded(home, desk):
     port = desk.server_address[1]
     invite = {**read_json(invite_of(home, "west")), "enrol_port": port}
     with pytest.raises(PolicyRefusal, match="at most 65,536 bytes"):
-        reception.call(invite, "/join", {"site": "west", "secret": "x" * reception.BODY})
+        joining.call(invite, "/join", {"site": "west", "secret": "x" * joining.BODY})
     with pytest.raises(PolicyRefusal, match="nothing here"):
-        reception.call(invite, "/../coordinator.json", {})
+        joining.call(invite, "/../coordinator.json", {})
     with pytest.raises(PolicyRefusal, match="not a request"):
-        reception.call(invite, "/join", {"site": ["west"], "secret": 7})
+        joining.call(invite, "/join", {"site": ["west"], "secret": 7})
     # connections that say nothing, or drip, end by themselves; as many at a time as there are slots, and no more threads
     before = threading.active_count()
-    lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(reception.AT_ONCE + 8)]
+    lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(joining.AT_ONCE + 8)]
     time.sleep(0.5)
-    assert threading.active_count() - before <= 2 * reception.AT_ONCE
+    assert threading.active_count() - before <= 2 * joining.AT_ONCE
     tls = ssl.create_default_context(cadata=invite["authority"])
     begin = time.monotonic()
     for line in lines:
@@ -405,14 +405,14 @@ def test_port_for_joining_is_bounded(home, desk):
                 time.sleep(0.1)
         assert time.monotonic() - begin < 5
     # garbage, then too many calls a minute from one address: cut, and the process lives
-    for n in range(reception.A_MINUTE):
+    for n in range(joining.A_MINUTE):
         with socket.create_connection(("127.0.0.1", port)) as line:
             line.sendall(bytes([n % 256]) * 64)
     with pytest.raises(PeerLost):
-        reception.call(invite, "/join", {"site": "west", "secret": "x"})
+        joining.call(invite, "/join", {"site": "west", "secret": "x"})
     desk._calls.clear()
     with pytest.raises(PolicyRefusal, match="no such invite"):
-        reception.call(invite, "/join", {"site": "west", "secret": "x"})
+        joining.call(invite, "/join", {"site": "west", "secret": "x"})
     assert set(invitation.entries(home)) == set(SITES)
 
 
@@ -513,7 +513,7 @@ def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path):
         second = burst(5000)
         assert alive(desk)
         assert second < 1.2 * first < 1e9
-        assert len(read_events(folder.events)) < 2 * reception.NOTED
+        assert len(read_events(folder.events)) < 2 * joining.NOTED
         site = SiteFolder.of(hospitals.hospital(tmp_path / "north", "north", patients=5))
         _, marks = membership.request(site, invite)
         assert membership.send(site, wait=75.0, every=5.0) == "waiting"  # the address has to rest for a minute at most
@@ -547,5 +547,5 @@ def test_a_certificate_is_renewed_for_the_same_keys_and_nobody_elses(home, capsy
     thief = SiteFolder.of(node_of(home, "isle"))  # it has joined, and asks for another's
     body = {"kind": "polyclinic renewal", "site": "north", "ends": 0}
     with pytest.raises(PolicyRefusal, match="only a site that has joined"):
-        reception.call(thief.read_invite(), "/renew", {**body, "signature": thief.identity().sign(digest(body)).hex()})
+        joining.call(thief.read_invite(), "/renew", {**body, "signature": thief.identity().sign(digest(body)).hex()})
     assert command(capsys, "coordinator", "renew", home.path, "nobody")[0] == 2

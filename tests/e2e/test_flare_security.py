@@ -32,7 +32,7 @@ def _submit(federation, folder: Path) -> str:
 
 
 def _job(federation, order, name: str) -> Path:
-    from polyclinic.engines.flare.kit import job_folder
+    from polyclinic.engines.flare.startup_files import job_folder
 
     return job_folder(federation.root / name, order=order.encode(), sites=list(federation.names), quorum=1)
 

@@ -24,8 +24,8 @@ from polyclinic.engines.flare import coordination, handshake
 from polyclinic.engines.flare.enrolment import Authority, issue, new_key
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, append_event, private, write_json, write_key
 from polyclinic.engines.flare.handshake import Papers
+from polyclinic.engines.flare.joining import JoiningPort
 from polyclinic.engines.flare.processes import free_port, record
-from polyclinic.engines.flare.reception import Reception
 from polyclinic.engines.flare.site import status
 from polyclinic.federation.envelope import Identity
 
@@ -74,7 +74,7 @@ class Hub:
     def open(self) -> Iterator[None]:
         """Both ports, served in threads."""
         door = socket.create_server(("127.0.0.1", self.port))
-        desk = Reception(self.folder, "127.0.0.1", self.desk)
+        desk = JoiningPort(self.folder, "127.0.0.1", self.desk)
         for target in (lambda: self._serve(door), desk.serve_forever):
             threading.Thread(target=target, daemon=True).start()
         try:

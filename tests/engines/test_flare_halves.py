@@ -196,7 +196,7 @@ def test_site_that_missed_sums_folds_them_when_it_is_back(world):
 
 def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_the_site(world, monkeypatch):
     """One site's arithmetic differs: in the last bits it takes over the coordinator's, beyond them it refuses."""
-    from polyclinic.federation.fold import Folding
+    from polyclinic.federation.folding import Folding
 
     for size, name in ((2.0**-40, "bits"), (2.0**-20, "lies")):
         path = world.study(name, TRIP.format(3, "plain"), head="deadline = 5\nquorum = 2\n")

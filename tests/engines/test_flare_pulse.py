@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from polyclinic.engines.registry import federated
-from polyclinic.federation.attendance import SILENT, SLOWEST
-from polyclinic.federation.driver import Driver, Sending
+from polyclinic.federation.attendance import SILENT, SLOWEST, Sending
+from polyclinic.federation.driver import Driver
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.messages import Here, Mail, encode_answer
 from polyclinic.federation.order import Order

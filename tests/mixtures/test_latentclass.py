@@ -196,7 +196,7 @@ def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
         privacy=pc.Privacy(epsilon=2, delta=1e-6), profiles_init=tuple(map(tuple, np.abs(np.random.default_rng(0).normal(1, 0.2, (3, 3 * ANSWERS + 5))))),
         weights_init=(0.4, 0.3, 0.3),
     )  # fmt: skip
-    from polyclinic.federation.fold import setting_of
+    from polyclinic.federation.setting import setting_of
     from polyclinic.mixtures.latentclass import GRID, ClassPrivate
 
     site = pc.Site("a", features=X, columns=NAMES)

@@ -9,9 +9,10 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, PolicyRefusal
-from polyclinic.federation.fold import Fold, setting_of
+from polyclinic.federation.fold import Fold
 from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Total
+from polyclinic.federation.setting import setting_of
 from polyclinic.phenotypes.audition import candidates
 from polyclinic.phenotypes.coarse import coarse, replicable_rank
 from polyclinic.phenotypes.gramstart import GramStart

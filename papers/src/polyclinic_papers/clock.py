@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.federation.fold import Fold, SiteParty
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.party import SiteParty
 from polyclinic.federation.protocol import Method
 from polyclinic.sites.site import Site
 

@@ -42,7 +42,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from polyclinic.alignment.marks import BYTES, IDENTITY, Marker, Points, proven, raised
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
-from polyclinic.federation.fold import COORDINATOR, deliver
+from polyclinic.federation.fold import deliver
+from polyclinic.federation.order import COORDINATOR
 from polyclinic.federation.protocol import Message, Roster, Step
 from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from polyclinic.federation.fold import Progress as Event
+from polyclinic.federation.outcome import Progress as Event
 
 __all__ = ["busy", "console", "figure_of", "follow", "say_json"]
 

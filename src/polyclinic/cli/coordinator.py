@@ -166,8 +166,8 @@ def _run(home: Any, order: Any, json_: bool, wait: float | None = None) -> None:
     """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
     from polyclinic.cli.console import follow as bar
     from polyclinic.engines.flare.coordinator import state_of
-    from polyclinic.engines.flare.legs import follow
-    from polyclinic.federation.fold import Progress
+    from polyclinic.engines.flare.jobs import follow
+    from polyclinic.federation.outcome import Progress
 
     value = state_of(home, order)
     if value["state"] != "finished":

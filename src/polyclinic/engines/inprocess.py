@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation import wire
-from polyclinic.federation.fold import Fold, Outcome, Progress
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.privacy.door import Door
 from polyclinic.sites.site import Site

@@ -15,7 +15,8 @@ import numpy as np
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Fold, Outcome
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Message, Method, MethodFacts, Step, seeds
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door

@@ -40,7 +40,7 @@ from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.plain import Plain
 from polyclinic.federation.totals import Totals
 
-__all__ = ["Driver", "Sending"]
+__all__ = ["Driver"]
 
 ATTEMPTS: Final = 50  # of one secure sum, before the run stops (it can be resumed)
 ALIGNING: Final = 5  # attempts to agree on codes

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.fold import Fold, Outcome, Progress
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.params import Params, checked
 from polyclinic.federation.protocol import Method, P, Pri, Pub
 from polyclinic.learned.file import Learned

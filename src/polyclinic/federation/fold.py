@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
-from polyclinic.federation.folding import Conductor, Folding
+from polyclinic.federation.folding import Conductor
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.party import SiteParty
 from polyclinic.federation.protocol import (
@@ -28,26 +28,14 @@ from polyclinic.federation.protocol import (
     least_threshold,
     ordered,
 )
-from polyclinic.federation.setting import setting_from, setting_of
+from polyclinic.federation.setting import setting_of
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.lines import Entry
 from polyclinic.sites.site import Site, one_order
 from polyclinic.threads import one_thread
 
-__all__ = [
-    "Conductor",
-    "Fold",
-    "Folding",
-    "Outcome",
-    "Progress",
-    "SiteParty",
-    "deliver",
-    "roster_for",
-    "run",
-    "setting_from",
-    "setting_of",
-]
+__all__ = ["Fold", "deliver", "roster_for", "run"]
 
 COORDINATOR = "coordinator"
 

@@ -51,7 +51,7 @@ from polyclinic.privacy.studybook import StudyBook
 from polyclinic.privacy.watch import Watch
 from polyclinic.threads import one_thread
 
-__all__ = ["Aligner", "Seat", "SiteStudy"]
+__all__ = ["SiteStudy"]
 
 ANSWERS: Final = 16  # remembered, should the same be asked again
 

@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Outcome
 from polyclinic.federation.keywords import FederatedPCATyped, StandardizerTyped
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.learned import moments as learned

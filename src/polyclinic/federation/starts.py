@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Method, Setting, Step, Total, seeds
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site

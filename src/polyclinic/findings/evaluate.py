@@ -10,8 +10,8 @@ import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
-from polyclinic.federation.fold import Outcome as RunOutcome
 from polyclinic.federation.fold import run
+from polyclinic.federation.outcome import Outcome as RunOutcome
 from polyclinic.findings.act import Act
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
-from polyclinic.federation.fold import Outcome, run
+from polyclinic.federation.fold import run
+from polyclinic.federation.outcome import Outcome
 from polyclinic.findings.consensus import BACK, PARTLY, Matched, matched
 from polyclinic.findings.control import permuted
 from polyclinic.findings.elsewhere import elsewhere

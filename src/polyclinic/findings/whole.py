@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder, Then
-from polyclinic.federation.fold import Outcome as RunOutcome
+from polyclinic.federation.outcome import Outcome as RunOutcome
 from polyclinic.federation.protocol import Arrays, Method, Setting
 from polyclinic.findings.act import Act, NoMemory
 from polyclinic.findings.carriers import Carriers

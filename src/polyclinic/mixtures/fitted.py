@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Outcome, Progress
 from polyclinic.federation.moments import complete
+from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.protocol import P, Pri, Pub, seeds
 from polyclinic.learned.groups import Groups
 from polyclinic.learned.mixture import Array, Mixture

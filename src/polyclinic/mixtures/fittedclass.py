@@ -9,7 +9,7 @@ import numpy as np
 
 from polyclinic.errors import DataError
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Outcome, Progress
+from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.learned.classes import Classes
 from polyclinic.learned.columns import Array, Layout, encoded
 from polyclinic.learned.origin import Origin

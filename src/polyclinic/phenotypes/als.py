@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.fold import Progress
 from polyclinic.federation.keywords import CPALSTyped
+from polyclinic.federation.outcome import Progress
 from polyclinic.phenotypes.central import Central, Clock, Data
 from polyclinic.phenotypes.deviance import LossParams
 from polyclinic.phenotypes.likelihood import PooledLikelihood

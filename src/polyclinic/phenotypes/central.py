@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, Divergence
-from polyclinic.federation.fold import Progress, setting_of
+from polyclinic.federation.outcome import Progress
+from polyclinic.federation.setting import setting_of
 from polyclinic.federation.traffic import Traffic
 from polyclinic.phenotypes.factorization import Factorization, WeightedParams
 from polyclinic.privacy.card import central_card

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Step, Total
 from polyclinic.learned.placing import Likely, Placing
 from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams, power_of_two

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.federation.fold import Outcome
 from polyclinic.federation.keywords import DPEMTyped
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.federation.sums import facts_of
 from polyclinic.learned.placing import Events

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Configured, Estimator
-from polyclinic.federation.fold import Outcome, Progress
+from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Pri
 from polyclinic.learned.coverage import Coverage

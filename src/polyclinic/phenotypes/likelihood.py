@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.fold import Progress
+from polyclinic.federation.outcome import Progress
 from polyclinic.learned.placing import Likely, Placing
 from polyclinic.phenotypes.central import Central, Clock
 from polyclinic.phenotypes.deviance import REST

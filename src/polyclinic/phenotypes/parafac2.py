@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.fold import Outcome
 from polyclinic.federation.keywords import PARAFAC2Typed
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.learned.courses import Courses, by_visit
 from polyclinic.learned.placing import Placing

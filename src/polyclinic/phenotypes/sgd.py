@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.federation.fold import Progress
 from polyclinic.federation.keywords import CPSGDTyped
+from polyclinic.federation.outcome import Progress
 from polyclinic.phenotypes.central import Central, Clock, Data
 from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.local_pass import close_patients, local_pass, open_factors, open_patients

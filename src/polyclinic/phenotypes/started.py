@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Pri, Setting
 from polyclinic.federation.sums import facts_of, kind_of
 from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams

@@ -21,8 +21,8 @@ from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Outcome
 from polyclinic.federation.moments import GRID, complete, in_ball, unit_rows
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.learned.origin import Origin

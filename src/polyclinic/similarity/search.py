@@ -32,8 +32,9 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError, DataError, PolicyRefusal
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Fold, Outcome
+from polyclinic.federation.fold import Fold
 from polyclinic.federation.moments import complete
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.privacy.door import Door

@@ -26,9 +26,10 @@ from polyclinic.engines.flare.folders import (
 )
 from polyclinic.engines.flare.result import write_outcome
 from polyclinic.errors import PeerLost, PolyclinicError
-from polyclinic.federation.driver import Driver, Sending
-from polyclinic.federation.fold import Outcome
+from polyclinic.federation.attendance import Sending
+from polyclinic.federation.driver import Driver
 from polyclinic.federation.order import COORDINATOR, Order
+from polyclinic.federation.outcome import Outcome
 from polyclinic.threads import one_thread
 
 __all__ = ["Office", "office_box", "run_by_courier", "states"]

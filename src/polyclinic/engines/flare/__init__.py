@@ -2,13 +2,13 @@
 
 Nothing here imports ``nvflare`` before it is needed, so the package works without the extra.
 
-    enrolment   who takes part: the authority, keys born at the site, fingerprints; with invitation, reception, provisioning
+    enrolment   who takes part: the authority, keys born at the site, fingerprints; with invitation, joining, provisioning
     worker      a hospital's half of a study (``federation.member``) in one thread
     carry       the coordinator's half (``federation.driver``): its asks out, the answers back
-    kit         FLARE's own files, written so that a site refuses code
+    startup_files                       FLARE's own files, written so that a site refuses code
     controller, executor, launcher      the only classes that FLARE sees
     aligning    codes without a public list are agreed on before the first sum
-    coordinator, legs, starts, site     the services: start, stop, run, watch; processes, session below them
+    coordinator, jobs, site             the services: start, stop, run, watch; processes, session below them
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.floor import Floor
 from polyclinic.federation.halves import names_of
-from polyclinic.federation.member import Seat
 from polyclinic.federation.order import COORDINATOR, LOSSES, Order, read_order
 from polyclinic.federation.protocol import Method
+from polyclinic.federation.seat import Seat
 from polyclinic.federation.sums import by_name, kind_of
 from polyclinic.findings.whole import Whole
 from polyclinic.privacy.budget import Privacy

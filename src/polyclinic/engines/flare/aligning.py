@@ -17,9 +17,9 @@ from polyclinic.alignment.ring import MOST, RingCoordinator, RingSite, place, st
 from polyclinic.alignment.union import to_axes, union
 from polyclinic.engines.flare.admission import hosted, setting_tree
 from polyclinic.federation.envelope import Envelope, Identity, Party, digest
-from polyclinic.federation.member import Seat
 from polyclinic.federation.order import COORDINATOR, Order
 from polyclinic.federation.protocol import Exchange, Message, Roster, Total
+from polyclinic.federation.seat import Seat
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Modes", "SiteAligner", "office"]

@@ -13,10 +13,11 @@ from polyclinic.engines import registry
 from polyclinic.engines.flare.aligning import office
 from polyclinic.engines.flare.folders import append_event, private
 from polyclinic.errors import PeerLost
-from polyclinic.federation.driver import Driver, Sending
+from polyclinic.federation.attendance import Sending
+from polyclinic.federation.driver import Driver
 from polyclinic.federation.envelope import Identity
-from polyclinic.federation.fold import Outcome
 from polyclinic.federation.order import Order
+from polyclinic.federation.outcome import Outcome
 
 __all__ = ["carry", "driver_of"]
 

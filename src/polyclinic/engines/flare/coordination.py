@@ -21,8 +21,8 @@ from polyclinic.engines.flare.enrolment import (
 )
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, private, read_json, write_json, write_key
 from polyclinic.engines.flare.invitation import DAYS, Invited, entries, invite, put
-from polyclinic.engines.flare.kit import ADMIN, PROJECT, admin_kit, server_kit
 from polyclinic.engines.flare.provisioning import approve_zip, describe_authority
+from polyclinic.engines.flare.startup_files import ADMIN, PROJECT, admin_kit, server_kit
 from polyclinic.errors import ConfigError
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.order import Order, make_order

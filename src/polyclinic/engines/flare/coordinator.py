@@ -18,7 +18,6 @@ from polyclinic.engines.flare.folders import (
     write_json,
 )
 from polyclinic.engines.flare.invitation import entries
-from polyclinic.engines.flare.kit import inside
 from polyclinic.engines.flare.processes import (
     Recorded,
     alive,
@@ -31,6 +30,7 @@ from polyclinic.engines.flare.processes import (
     wait_for,
 )
 from polyclinic.engines.flare.session import connected, quiet, session
+from polyclinic.engines.flare.startup_files import inside
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
 from polyclinic.federation.order import Order, read_order
 
@@ -102,7 +102,7 @@ def receive(folder: CoordinatorFolder) -> Recorded | None:
     """Open the port where sites ask to join, in a process of its own; None where requests are carried as files."""
     if folder.read_settings().get("enrol_port") is None:
         return None
-    argv = ["-m", "polyclinic.engines.flare.reception", str(folder.path.resolve())]
+    argv = ["-m", "polyclinic.engines.flare.joining", str(folder.path.resolve())]
     return launch(argv, env=dict(os.environ), log=folder.path / "reception.log", note=folder.pids / "reception.json")
 
 

@@ -1,7 +1,7 @@
 """Who takes part: an authority, keys born at the site, requests that prove them, fingerprints that two people compare.
 
     coordinator init     authority and one invite per site (``invitation``)
-    site join            makes the site's TLS key and signing key AT THE SITE and sends a request (``reception``)
+    site join            makes the site's TLS key and signing key AT THE SITE and sends a request (``joining``)
     coordinator approve  after comparing fingerprints: signs the site's certificate (``provisioning``)
     site join            receives the approval, checks it and writes FLARE's kit
 

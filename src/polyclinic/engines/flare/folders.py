@@ -158,46 +158,29 @@ def at_work(path: Path) -> bool:
         os.close(handle)
 
 
+class _Under:
+    """A path below a folder's own."""
+
+    def __init__(self, *parts: str) -> None:
+        self.parts = parts
+
+    def __get__(self, folder: CoordinatorFolder | SiteFolder, owner: type) -> Path:
+        return folder.path.joinpath(*self.parts)
+
+
 @dataclass(frozen=True)
 class CoordinatorFolder:
     """The coordinator's folder. It never holds a private key of a site."""
 
     path: Path
 
-    @property
-    def settings(self) -> Path:
-        """Project, address, ports."""
-        return self.path / "coordinator.json"
-
-    @property
-    def authority(self) -> Path:
-        """Certificate and key of the certificate authority."""
-        return self.path / "authority"
-
-    @property
-    def sites(self) -> Path:
-        """Approved sites with their public keys."""
-        return self.path / "sites.json"
-
-    @property
-    def server(self) -> Path:
-        """Workspace of the FLARE server."""
-        return self.path / "flare" / "server"
-
-    @property
-    def admin(self) -> Path:
-        """Kit of the one administrator: the coordinator itself."""
-        return self.path / "flare" / "admin"
-
-    @property
-    def events(self) -> Path:
-        """What happened, one JSON a line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def pids(self) -> Path:
-        """Processes that belong to this coordinator."""
-        return self.path / "pids"
+    settings = _Under("coordinator.json")  # project, address, ports
+    authority = _Under("authority")  # certificate and key of the certificate authority
+    sites = _Under("sites.json")  # approved sites with their public keys
+    server = _Under("flare", "server")  # workspace of the FLARE server
+    admin = _Under("flare", "admin")  # kit of the one administrator: the coordinator itself
+    events = _Under("events.jsonl")  # what happened, one JSON a line
+    pids = _Under("pids")  # processes that belong to this coordinator
 
     def run(self, id: str) -> Path:
         """Run folder of a study."""
@@ -234,35 +217,12 @@ class SiteFolder:
         """Everything about the federation."""
         return self.node.home / "federation"
 
-    @property
-    def invite(self) -> Path:
-        """The invite that was accepted."""
-        return self.path / "invite.json"
-
-    @property
-    def pins(self) -> Path:
-        """Sites whose keys the owner has compared."""
-        return self.path / "pins.json"
-
-    @property
-    def workspace(self) -> Path:
-        """Workspace of the FLARE client."""
-        return self.path / "flare"
-
-    @property
-    def events(self) -> Path:
-        """What happened here, one JSON a line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def pids(self) -> Path:
-        """Processes that belong to this site."""
-        return self.path / "pids"
-
-    @property
-    def studies(self) -> Path:
-        """One folder for each study: the order, checkpoints, releases."""
-        return self.path / "studies"
+    invite = _Under("invite.json")  # the invite that was accepted
+    pins = _Under("pins.json")  # sites whose keys the owner has compared
+    workspace = _Under("flare")  # workspace of the FLARE client
+    events = _Under("events.jsonl")  # what happened here, one JSON a line
+    pids = _Under("pids")  # processes that belong to this site
+    studies = _Under("studies")  # one folder for each study: the order, checkpoints, releases
 
     def study(self, digest: str) -> Path:
         """Folder of one study: data, checkpoint (patients' loadings), releases.

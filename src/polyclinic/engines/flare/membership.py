@@ -25,11 +25,11 @@ from polyclinic.engines.flare.folders import (
     write_key,
 )
 from polyclinic.engines.flare.invitation import read_invite
-from polyclinic.engines.flare.kit import site_kit
+from polyclinic.engines.flare.joining import awaited, call
 from polyclinic.engines.flare.processes import alive, recorded
 from polyclinic.engines.flare.provisioning import package, request_zip
-from polyclinic.engines.flare.reception import call
-from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolyclinicError
+from polyclinic.engines.flare.startup_files import site_kit
+from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.order import read_order
 from polyclinic.privacy.lines import Accept, Refuse, Withdraw
@@ -93,20 +93,11 @@ def send(folder: SiteFolder, *, wait: float, every: float = 2.0) -> str:
         "secret": invite["secret"],
         "request": read_json(folder.path / f"{folder.node.name}.request.json"),
     }
-    end = time.monotonic() + wait
-    while True:
-        try:
-            answer = call(invite, "/join", value)
-        except PeerLost:  # a coordinator that is being restarted while somebody waits
-            if time.monotonic() + every > end:
-                raise
-            answer = {"state": "waiting"}
-        if answer["state"] == "approved":
-            install(folder, answer.get("approval"))
-            return "joined"
-        if time.monotonic() + every > end:
-            return "waiting"
-        time.sleep(every)
+    answer = awaited(invite, "/join", value, wait, every)
+    if answer is None:
+        return "waiting"
+    install(folder, answer.get("approval"))
+    return "joined"
 
 
 def complete(folder: SiteFolder, approval_file: Path) -> None:

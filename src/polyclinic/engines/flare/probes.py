@@ -14,10 +14,10 @@ from typing import Final
 from polyclinic.engines.flare import VERSION
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
 from polyclinic.engines.flare.handshake import Papers, ask, certificate, clock, handshake, membership
-from polyclinic.engines.flare.kit import inside
 from polyclinic.engines.flare.probe import Probe
 from polyclinic.engines.flare.processes import Recorded, alive
 from polyclinic.engines.flare.proxy import proxy_for
+from polyclinic.engines.flare.startup_files import inside
 from polyclinic.errors import ConfigError, PolyclinicError
 from polyclinic.privacy.owner import LedgerRule, ledger_of, policy_of
 from polyclinic.sites.checkup import Limits, check_node

@@ -31,10 +31,10 @@ from polyclinic.engines.flare.coordination import approve_site
 from polyclinic.engines.flare.enrolment import Authority, issue, read_request
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, append_event, read_json
 from polyclinic.engines.flare.invitation import entries, put
-from polyclinic.engines.flare.kit import ADMIN
+from polyclinic.engines.flare.joining import awaited
 from polyclinic.engines.flare.membership import install, joined
-from polyclinic.engines.flare.reception import call
-from polyclinic.errors import ConfigError, MessageRefused, PeerLost
+from polyclinic.engines.flare.startup_files import ADMIN
+from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation.envelope import digest
 from polyclinic.tensors.files import atomic
 
@@ -122,7 +122,7 @@ def renew(
                 hint="polyclinic coordinator renew FOLDER SITE writes a new one",
             )
         return _put(folder, value, until)
-    invite, end = folder.read_invite(), time.monotonic() + wait
+    invite = folder.read_invite()
     if invite.get("enrol_port") is None:
         raise ConfigError(
             "this coordinator hands out no certificates over the network",
@@ -130,18 +130,8 @@ def renew(
         )
     body = {"kind": KIND, "site": folder.node.name, "ends": int(before)}
     value = {**body, "signature": folder.identity().sign(digest(body)).hex()}
-    while True:
-        try:
-            answer = call(invite, "/renew", value)
-        except PeerLost:
-            if time.monotonic() + every > end:
-                raise
-            answer = {"state": "waiting"}
-        if answer["state"] == "approved":
-            return _put(folder, answer["approval"], _end(answer["approval"], folder.node.name))
-        if time.monotonic() + every > end:
-            return None
-        time.sleep(every)
+    answer = awaited(invite, "/renew", value, wait, every)
+    return None if answer is None else _put(folder, answer["approval"], _end(answer["approval"], folder.node.name))
 
 
 def _put(folder: SiteFolder, value: Any, until: datetime) -> datetime:

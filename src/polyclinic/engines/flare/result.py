@@ -11,9 +11,10 @@ from polyclinic.engines import registry
 from polyclinic.engines.flare.folders import private, read_json
 from polyclinic.federation import wire
 from polyclinic.federation.certificate import count_votes
-from polyclinic.federation.fold import Outcome, setting_from
 from polyclinic.federation.order import Order
+from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Method, Release
+from polyclinic.federation.setting import setting_from
 from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.happened import Certified
 from polyclinic.privacy.head import heads_of

@@ -30,7 +30,7 @@ def _limit_frames() -> None:
     connections to a loopback port). Ours are never longer than one message. Must come before FLARE's drivers are imported."""
     from nvflare.fuel.f3.drivers import net_utils
 
-    from polyclinic.engines.flare.kit import FRAME
+    from polyclinic.engines.flare.startup_files import FRAME
 
     net_utils.MAX_FRAME_SIZE = FRAME
     net_utils.MAX_PAYLOAD_SIZE = net_utils.MAX_FRAME_SIZE - 16 - net_utils.MAX_HEADER_SIZE

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import CoordinatorFolder
-from polyclinic.engines.flare.kit import ADMIN, job_folder
+from polyclinic.engines.flare.startup_files import ADMIN, job_folder
 from polyclinic.errors import PeerLost
 from polyclinic.federation.order import Order
 

@@ -29,7 +29,7 @@ from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, re
 from polyclinic.engines.flare.proxy import proxy_for
 from polyclinic.errors import MessageRefused, PeerLost, PolicyRefusal
 
-__all__ = ["Reception", "call", "main"]
+__all__ = ["JoiningPort", "awaited", "call", "main"]
 
 BODY: Final = 64 * 1024  # bytes of a request; an honest one has 4 kB
 AT_ONCE: Final = (
@@ -41,7 +41,7 @@ ADDRESSES: Final = 1024  # addresses remembered for it
 NOTED: Final = 500  # refusals in the log of one life of this process
 
 
-class Reception(HTTPServer):
+class JoiningPort(HTTPServer):
     """The coordinator's port for joining.
 
     Parameters
@@ -136,7 +136,7 @@ def _cut(line: socket.socket) -> None:
 class _Counter(BaseHTTPRequestHandler):
     """Reads one call and answers it."""
 
-    server: Reception
+    server: JoiningPort
     server_version, sys_version = "polyclinic", ""
     timeout = SECONDS / 3
 
@@ -232,6 +232,26 @@ def call(
     return answer
 
 
+def awaited(
+    invite: dict[str, Any], path: str, value: dict[str, Any], wait: float, every: float
+) -> dict[str, Any] | None:
+    """Call until the coordinator has approved, also while it is being restarted: its answer, or None when the time is over."""
+    end = time.monotonic() + wait
+    while True:
+        last = time.monotonic() + every > end
+        try:
+            answer = call(invite, path, value)
+        except PeerLost:
+            if last:
+                raise
+        else:
+            if answer["state"] == "approved":
+                return answer
+            if last:
+                return None
+        time.sleep(every)
+
+
 def _why(e: Exception) -> str:
     """What a person at a firewall can use: a name that is unknown, a port that is closed, packets that vanish."""
     if isinstance(e, socket.gaierror):
@@ -254,13 +274,13 @@ def listening(settings: dict[str, Any]) -> str:
 
 
 def main(path: str) -> None:
-    """``python -m polyclinic.engines.flare.reception FOLDER``."""
+    """``python -m polyclinic.engines.flare.joining FOLDER``."""
     import os
 
     os.umask(0o077)
     folder = CoordinatorFolder(Path(path))
     settings = folder.read_settings()
-    with Reception(folder, listening(settings), int(settings["enrol_port"])) as desk:
+    with JoiningPort(folder, listening(settings), int(settings["enrol_port"])) as desk:
         desk.serve_forever()
 
 
