@@ -109,19 +109,9 @@ def _feed(put: _Put, v: Any, depth: int) -> None:
     write(put, v, depth)
 
 
-def _number(put: _Put, v: int, depth: int) -> None:
-    raw = str(v).encode()
-    put(b"i" + _LENGTH(len(raw)) + raw)
-
-
-def _text(put: _Put, v: str, depth: int) -> None:
-    raw = v.encode("utf-8", "surrogatepass")
-    put(b"s" + _LENGTH(len(raw)) + raw)
-
-
-def _bytes(put: _Put, v: bytes, depth: int) -> None:
-    put(b"b" + _LENGTH(len(v)))
-    put(v)
+def _raw(put: _Put, kind: bytes, raw: bytes) -> None:
+    put(kind + _LENGTH(len(raw)))
+    put(raw)
 
 
 def _list(put: _Put, v: list[Any] | tuple[Any, ...], depth: int) -> None:
@@ -153,9 +143,9 @@ _DOUBLE = struct.Struct("<d").pack
 _WRITE: dict[type, Callable[[_Put, Any, int], None]] = {
     bool: lambda put, v, depth: put(b"t" if v else b"f"),  # before int, which it inherits from
     type(None): lambda put, v, depth: put(b"n"),
-    int: _number,
-    str: _text,
-    bytes: _bytes,
+    int: lambda put, v, depth: _raw(put, b"i", str(int(v)).encode()),
+    str: lambda put, v, depth: _raw(put, b"s", v.encode("utf-8", "surrogatepass")),
+    bytes: lambda put, v, depth: _raw(put, b"b", v),
     float: lambda put, v, depth: put(b"d" + _DOUBLE(v)),
     list: _list,
     tuple: _list,
