@@ -90,7 +90,7 @@ def study(full: bool) -> Iterator[Row]:
 
     method = {"name": "trip", "rank": 14, "aggregation": "masked"}
     generated = {"dataset": "icu_network", "patients": 3000}
-    asked = Study.parse({"study": {"name": "demo", "seed": 0}, "data": generated, "method": method})
+    asked = Study.parse({"study": {"name": "demo", "seed": 0, "replicate": 0}, "data": generated, "method": method})
     sites = sites_of(asked)
 
     def whole() -> None:

@@ -100,8 +100,10 @@ label = "status"
 
 
 def study(folder: Path, name: str, method: str, *, data: str = TENSOR, head: str = "", tail: str = "") -> Path:
-    """Write a study file beside the public lists."""
+    """Write a study file beside the public lists; fitted once, unless it is evaluated or says otherwise."""
     path = folder / f"{name}.toml"
+    if "[evaluate]" not in tail and "replicate" not in head:
+        head = f"replicate = 0\n{head}"
     path.write_text(
         f'[study]\nname = "{name}"\nseed = 3\n{head}\n{data}\n[method]\n{method}\n{tail}\n', encoding="utf-8"
     )

@@ -12,6 +12,7 @@ import numpy as np
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
 from polyclinic.engines.acts import refused, run_acts
+from polyclinic.engines.halvings import halvings
 from polyclinic.engines.inprocess import simulate
 from polyclinic.engines.owners import door_in_process, owners_of
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
@@ -117,6 +118,7 @@ def run_study(
             "study": study.to_json(),
             "sites": sorted(s.name for s in found),
             **({"small": who.to_json()} if who.joined or who.skipped else {}),
+            "replication": halvings(study).words,
             **({"attrition": shared(_flow(who), _least(study))} if found.attrition and study.privacy is None else {}),
             **_versions(),
         },

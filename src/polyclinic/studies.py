@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from polyclinic.engines.halvings import halvings
 from polyclinic.engines.registry import PROTOCOLS, federated, make, read_study
 from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
 from polyclinic.evaluation.summary import privacy_figures
@@ -129,6 +130,8 @@ def publish(run: Path, order: Order, model: Any, without: Sequence[str] = (), en
 
     ``without``: sites that were asked and took no part.
     """
+    from polyclinic.engines.flare.folders import private
+
     if order.lost != "wait":
         model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, LOSSES[order.lost]))
     if order.staleness is not None:
@@ -141,6 +144,7 @@ def publish(run: Path, order: Order, model: Any, without: Sequence[str] = (), en
         {
             "study": dict(order.study),
             "sites": took_part,
+            "replication": halvings(order.parsed(private(run / "files"))).words,
             **({"without": list(without)} if without else {}),
             "versions": folder.manifest(),
         },

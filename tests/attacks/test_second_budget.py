@@ -23,7 +23,7 @@ pytestmark = pytest.mark.attack
 
 NODE = '[site]\nname = "{}"\n[source]\nkind = "files"\nevents = "{}.csv"\n[policy]\nmax_epsilon_total = 1.0\n{}'
 DPEM = (
-    '[study]\nname = "{}"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nnodes = {}\n{}'
+    '[study]\nname = "{}"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nnodes = {}\n{}'
     '[method]\nname = "dpem"\nrank = 2\nrounds = 2\naggregation = "plain"\n[privacy]\nepsilon = {}\n'
 )
 

@@ -61,7 +61,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sites = pc.align(pc.datasets.icu_network(patients=400, seed=0))
     study = Study.parse(
         {
-            "study": {"name": "fifty phenotypes", "description": "How does a large report open?"},
+            "study": {"name": "fifty phenotypes", "replicate": 0, "description": "How does a large report open?"},
             "data": {"dataset": "icu_network"},
             "method": {"name": "localtf", "rank": 50, "aggregation": "plain"},
         }
@@ -368,7 +368,7 @@ def test_a_real_run_is_followed_to_its_report(page: tuple[Any, Path]) -> None:
     _until(lambda: browser.execute_script("return document.getElementById('name').textContent") == "No run yet", 20)
     study = Study.parse(
         {
-            "study": {"name": "followed"},
+            "study": {"name": "followed", "replicate": 0},
             "data": {"dataset": "icu_network", "patients": 300},
             "method": {"name": "localtf", "rank": 4, "rounds": 6, "aggregation": "plain"},
         }

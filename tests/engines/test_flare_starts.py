@@ -74,3 +74,20 @@ def test_a_private_study_has_one_start_and_is_refused_before_it_is_signed(world)
     with pytest.raises(ConfigError, match="n_starts"):
         sign_study(world.coordinator, Study.read(world.study("dp", method, tail="[privacy]\nepsilon = 1.0\n")))
     assert len(list((world.coordinator.path / "runs").iterdir())) == before
+
+
+def test_a_study_that_does_not_say_is_signed_with_its_halving_and_flags_are_those_of_one_process(world):
+    path = world.study("halved", 'name = "sumals"\nrank = 2\nrounds = 2\naggregation = "masked"')
+    path.write_text(path.read_text().replace("replicate = 0\n", ""))
+    order = world.order(path)
+    assert order.study["study"]["replicate"] == 1, "who reads the order sees it, and an older site runs the same"
+    world.open(order)
+    write_outcome(world.coordinator.run(order.id), world.lead(order).run())
+    there = read_model(world.coordinator.run(order.id), order)
+    study = Study.read(path)
+    alone = federated(study)
+    alone.publish(Fold(alone, _sites(world, study)).run())
+    found, here = (m.findings_ for m in (there.model_, alone.model_))
+    assert len(here.replicability) == 2
+    assert [r["replicable"] for r in found.replicability] == [r["replicable"] for r in here.replicability]
+    assert found.replicability["halves"] == pytest.approx(here.replicability["halves"], abs=1e-9)

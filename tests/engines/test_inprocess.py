@@ -24,6 +24,7 @@ STUDY = """
 [study]
 name = "icu"
 seed = 0
+replicate = 0
 [data]
 dataset = "icu_network"
 patients = 300
@@ -156,7 +157,7 @@ def test_help_and_unknown_verbs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_study_is_run_to_its_folder_by_one_call(tmp_path: Path) -> None:
     text = (
-        '[study]\nname = "icu"\n[data]\ndataset = "icu_network"\npatients = 300\n'
+        '[study]\nname = "icu"\nreplicate = 0\n[data]\ndataset = "icu_network"\npatients = 300\n'
         '[method]\nname = "sumals"\nrank = 3\nrounds = 3\naggregation = "plain"\n'
     )
     (tmp_path / "study.toml").write_text(text)

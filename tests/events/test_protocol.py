@@ -258,7 +258,7 @@ def test_nothing_of_who_opted_out_is_in_any_file_that_is_left(tmp_path: Path, op
     nodes = [hospital(tmp_path / n, n, excluded=f"zebra-{n}" if opted else "") for n in names]
     study = tmp_path / "study.toml"
     study.write_text(
-        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\nminimum_patients = 1\n'
+        '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\nminimum_patients = 1\n'
         '[method]\nname = "trip"\nrank = 2\nrounds = 2\naggregation = "plain"\n'
         f"[sites]\nnodes = {json.dumps([str(n) for n in nodes])}\n"
     )

@@ -28,7 +28,7 @@ def events(folder: Path, sizes: dict[str, int]) -> None:
 
 
 STUDY = (
-    '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nsplit = true\n[sites.source]\nkind = "files"\n'
+    '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nsplit = true\n[sites.source]\nkind = "files"\n'
     'events = "events.csv"\n[method]\nname = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"\n'
 )
 
@@ -78,7 +78,7 @@ def test_all_owners_who_refuse_are_named_at_once(tmp_path: Path, capsys: Any) ->
             f'[site]\nname = "{name}"\n[source]\nkind = "files"\nevents = "events.csv"\n[policy]\nmin_patients = 20\n'
         )
     (tmp_path / "study.toml").write_text(
-        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nnodes = ["a/node.toml", "b/node.toml", '
+        '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nnodes = ["a/node.toml", "b/node.toml", '
         '"c/node.toml"]\n[method]\nname = "trip"\nrank = 2\nrounds = 2\naggregation = "plain"\n'
     )
     assert call("simulate", tmp_path / "study.toml", "--out", tmp_path / "run") == 4

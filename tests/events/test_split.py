@@ -88,7 +88,7 @@ def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) ->
         assert ended.value.code == 0
     path = tmp_path / "study.toml"
     path.write_text(
-        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n'
+        '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n'
         '[method]\nname = "trip"\nrank = 2\nrounds = 2\naggregation = "plain"\n'
         f"[sites]\nnodes = {json.dumps(nodes)}\n"
     )
@@ -117,7 +117,7 @@ def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tm
         '[site]\nname = "n"\n[source]\nkind = "files"\nevents = "events.csv"\nlabels = "labels.csv"\n'
     )
     (tmp_path / "study.toml").write_text(
-        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[labels]\noutcome = "label"\n'
+        '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n[labels]\noutcome = "label"\n'
         '[method]\nname = "trip"\nrank = -3\naggregation = "maskd"\n'
     )
     with pytest.raises(SystemExit) as ended:
@@ -139,7 +139,7 @@ def test_a_cohort_of_joined_units_starts_at_the_index_date_of_the_study(tmp_path
             rows += [f"p{p},p{p}{visit},{day},{k},{k[:2]}{visit},u{p % 6}" for k in ("drug", "diagnosis")]
     (tmp_path / "events.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "study.toml").write_text(
-        '[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n[cohort]\nfirst = {drug = ["drb"]}\n'
+        '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n[cohort]\nfirst = {drug = ["drb"]}\n'
         '[sites]\nsplit = true\n[sites.source]\nkind = "files"\nevents = "events.csv"\n'
         '[method]\nname = "trip"\nrank = 1\nrounds = 2\naggregation = "plain"\n'
     )

@@ -103,7 +103,7 @@ def test_no_code_left_is_an_error_that_names_the_modes(sites: list[pc.Site]) -> 
 
 def study(**tensor: object) -> Study:
     values = {
-        "study": {"name": "x"},
+        "study": {"name": "x", "replicate": 0},
         "tensor": {"modes": ["drug", "diagnosis"], **tensor},
         "method": {"name": "trip", "rank": 2, "aggregation": "masked"},
     }

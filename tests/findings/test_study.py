@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.engines.acts import folds_of, plan_of
+from polyclinic.engines.acts import plan_of
+from polyclinic.engines.halvings import halvings, resolved
 from polyclinic.engines.registry import make
 from polyclinic.errors import ConfigError
 from polyclinic.federation.battery import example_sites
@@ -67,10 +68,54 @@ def test_what_a_study_cannot_evaluate_is_said_before_anything_is_read() -> None:
     assert len(e.value.faults) == 3
 
 
-def test_halves_are_off_unless_asked_for() -> None:
-    assert folds_of(Study.parse({k: v for k, v in BASE.items() if k != "evaluate"})) == 0
-    assert folds_of(Study.parse(BASE)) == 1
-    assert folds_of(Study.parse({**BASE, "study": {"name": "icu", "replicate": 0}})) == 0
+PLAIN = {k: v for k, v in BASE.items() if k != "evaluate"}
+ONE = {"name": "icu"}
+LOCAL = {"name": "localtf", "rank": 2, "aggregation": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "told"),
+    [
+        ({}, 1, "about 2 times the work"),
+        ({"evaluate": {}}, 1, "two halves"),
+        ({"evaluate": {"what": ["carriers"]}}, 0, "what does not name it"),
+        ({"study": {**ONE, "replicate": 0}}, 0, "replicate = 0"),
+        ({"study": {**ONE, "replicate": 3}}, 3, "6 halves"),
+        ({"privacy": {"epsilon": 1.0}, "method": {**LOCAL, "name": "dpem"}}, 0, "half of the patients"),
+        ({"privacy": {"epsilon": 1.0}, "study": {**ONE, "replicate": 1}}, 1, "epsilon of one fit"),
+        ({"method": {**LOCAL, "aggregation": "median"}}, 0, "gives no sums"),
+        ({"method": LOCAL, "study": {**ONE, "staleness": 2, "quorum": 2}}, 0, "staleness"),
+        ({"method": {**LOCAL, "variant": "paper"}}, 0, "paper"),
+        ({"method": {**LOCAL, "name": "sumals", "rank": "auto"}}, 0, "auto"),
+        ({"method": {**LOCAL, "name": "localmodel"}}, 0, "its own factors"),
+        ({"method": {**LOCAL, "name": "parafac2"}}, 0, "one kind of codes"),
+        ({"method": {"name": "cpals", "rank": 2}}, 0, "no phenotypes by sums"),
+        ({"method": {"name": "gaussianmixture", "aggregation": "masked"}}, 0, "no phenotypes by sums"),
+        ({"data": None, "tensor": {"modes": ["drug"]}, "method": LOCAL}, 0, "one kind of codes"),
+    ],
+)
+def test_a_study_that_does_not_say_has_one_halving_where_it_can_be_had(
+    change: dict[str, Any], number: int, told: str
+) -> None:
+    study = Study.parse({k: v for k, v in {**PLAIN, **change}.items() if v is not None})
+    found = halvings(study)
+    assert found.number == number and told in found.words
+    assert isinstance(make(study), Whole) == (number > 0 or study.evaluate is not None)
+    signed = resolved(study)  # what hospitals read says it, and is run the same
+    assert signed.study.replicate == (number or study.study.replicate) and halvings(signed).number == number
+
+
+def test_a_study_without_evaluate_says_what_comes_back_and_counts_nobody(tmp_path: Path) -> None:
+    study = Study.parse(PLAIN)
+    method = make(study)
+    assert not method.exact_findings, "no exact table of patients: the owner's max_evaluations is not used up"
+    figures = run_study(study, method, RunFolder.create(tmp_path / "run"), threads=1)
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert figures["phenotypes_replicable"] == found["replicable"] and len(found["replicability"]["rows"]) == 4
+    assert found["prevalence"] is None and found["outcome"] is None
+    assert set(found["missing"]) == {"carriers", "people", "outcome", "survival", "completion"}
+    told = json.loads((tmp_path / "run" / "study.json").read_text())
+    assert "replicate = 0 fits once" in told["replication"] and told["study"]["study"].get("replicate") is None
 
 
 def test_people_are_read_beside_the_labels(tmp_path: Path) -> None:

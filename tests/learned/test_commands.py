@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for run, rank in (("one", 2), ("two", 3)):
         study = home / f"{run}.toml"
         study.write_text(
-            f'[study]\nname = "pilot"\nseed = 0\n[tensor]\nmodes = ["diagnosis", "drug"]\n[codes.diagnosis]\nto = "as-is"\n'
+            f'[study]\nname = "pilot"\nseed = 0\nreplicate = 0\n[tensor]\nmodes = ["diagnosis", "drug"]\n[codes.diagnosis]\nto = "as-is"\n'
             f'[method]\nname = "trip"\nrank = {rank}\nrounds = 40\naggregation = "plain"\n'
             '[[site]]\nnode = "north/node.toml"\n[[site]]\nnode = "south/node.toml"\n'
         )

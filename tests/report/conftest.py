@@ -17,7 +17,7 @@ from polyclinic.study import Study
 def _run(path: Path, patients: int, method: dict[str, object], **more: object) -> RunFolder:
     study = Study.parse(
         {
-            "study": {"name": "icu", "seed": 1, "description": "What do units have in common?"},
+            "study": {"name": "icu", "seed": 1, "replicate": 0, "description": "What do units have in common?"},
             "data": {"dataset": "icu_network", "patients": patients},
             "method": {"aggregation": "plain", **method},
             **more,

@@ -22,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, method in (("first", "localtf"), ("second", "sumals")):
         study = Study.parse(
             {
-                "study": {"name": f"icu {name}", "seed": 1},
+                "study": {"name": f"icu {name}", "seed": 1, "replicate": 0},
                 "data": {"dataset": "icu_network", "patients": 240},
                 "method": {"name": method, "rank": 4, "rounds": 4, "aggregation": "plain"},
             }

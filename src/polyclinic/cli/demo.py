@@ -78,7 +78,7 @@ def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bo
     begun = time.perf_counter()
     with follow("TRIP over masked sums", method.params.rounds, quiet=quiet) as progress:
         run_study(study, method, folder, sites=sites, progress=progress)
-    row("TRIP", "masked sums", method, time.perf_counter() - begun)
+    row("TRIP", "masked sums", method.model_, time.perf_counter() - begun)
     others: list[tuple[str, str, Any]] = [
         ("SumALS", "masked sums", pc.SumALS(rank=rank, seed=seed, aggregation="masked")),
         ("LocalTF", "each site's factors", pc.LocalTF(rank=rank, seed=seed)),
@@ -100,7 +100,7 @@ def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bo
     names = ", ".join(s.name for s in sites)
     return (
         rows,
-        f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}",
+        f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}; TRIP was fitted on two halves of the patients, too",
     )
 
 

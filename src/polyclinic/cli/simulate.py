@@ -21,10 +21,14 @@ def command(
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
     from polyclinic.cli.console import console, follow, say_json
+    from polyclinic.engines.halvings import halvings
     from polyclinic.engines.registry import read_study
     from polyclinic.studies import simulate_to
 
     what = read_study(study)
+    halved = halvings(what)
+    if not as_json and (halved.number or halved.can):
+        console.print(f"{'what comes back':<24} {halved.words if halved.number else f'not tested: {halved.words}'}")
     rounds = int(what.chosen().parameters.get("rounds", 100))
     try:
         with follow(f"{what.name}: {what.chosen().name}", rounds, quiet=as_json) as progress:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from polyclinic.engines.halvings import halvings
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
@@ -31,17 +32,7 @@ from polyclinic.study import Study
 from polyclinic.study.evaluate import EvaluateRule
 from polyclinic.table import Table
 
-__all__ = ["folds_of", "forecast_for", "plan_of", "refused", "run_acts", "whole"]
-
-
-def folds_of(study: Study) -> int:
-    """Halvings of a study: what it says; else one where it is evaluated without a formal guarantee."""
-    if study.study.replicate is not None:
-        return study.study.replicate
-    rule = study.evaluate
-    if rule is None or study.privacy is not None or study.method is None:
-        return 0
-    return int(rule.what is None or "replicate" in rule.what)
+__all__ = ["forecast_for", "plan_of", "refused", "run_acts", "whole"]
 
 
 def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> ActPlan:
@@ -74,7 +65,8 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     follow = people.survival if people is not None and people.survival is not None else None
     told = study.labels or study.data
     words = outcome or ("outcome" if told is None else told.words())
-    missing = {a: LINES[a] for a in ACTS if a not in what and not (a == "replicate" and folds_of(study))}
+    halved = halvings(study)
+    missing = {a: LINES[a] for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))}
     return ActPlan(
         what,
         variables,
@@ -122,7 +114,9 @@ def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
 def whole(study: Study, method: Any) -> Whole:
     """A study's method with everything that follows it, as one method."""
     plan = plan_of(study, aggregation=method.params.aggregation)
-    return Whole(method, plan, folds_of(study))
+    if study.evaluate is None:  # what comes back, and nothing else: no patient is counted
+        plan = replace(plan, what=(), missing={a: LINES[a] for a in ACTS if a != "replicate"})
+    return Whole(method, plan, halvings(study).number)
 
 
 def forecast_for(study: Study, model: Any = None) -> Table:

@@ -135,10 +135,11 @@ def _made(study: Study, cls: type[Any]) -> Any:
 
         values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))
     made = _checked(cls, values)
-    from polyclinic.engines.acts import folds_of, whole
+    from polyclinic.engines.acts import whole
+    from polyclinic.engines.halvings import halvings
     from polyclinic.federation.protocol import Method
 
-    follows = study.evaluate is not None or folds_of(study) > 0
+    follows = study.evaluate is not None or halvings(study).number > 0
     return whole(study, made) if follows and isinstance(made, Method) else made
 
 

@@ -102,8 +102,12 @@ class Whole(Then):
 
     @property
     def exact_findings(self) -> bool:
-        """Whether patients are counted without noise: then the owner's ``max_evaluations`` holds."""
-        return self.asked is None and bool(self.plan.what or self.folds)
+        """Whether patients are counted without noise: then the owner's ``max_evaluations`` holds.
+
+        What comes back is told by sums of products of scores, as the fit's own sums are, and of this run's own factors: no
+        table whose difference from another run's is a patient.
+        """
+        return self.asked is None and bool(self.plan.what)
 
     # ---- the acts, made of the fit's public outcome
 

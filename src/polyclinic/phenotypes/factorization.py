@@ -221,6 +221,7 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
     """
 
     Public: ClassVar[type[FactorPublic]]
+    whole_only: ClassVar[str] = ""  # why a study does not fit it on halves of the patients, too; empty: it does
 
     @property
     def joins(self) -> bool:

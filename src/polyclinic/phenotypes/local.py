@@ -65,6 +65,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
     """
 
     name = "localmodel"
+    whole_only = "every hospital shows its own factors: there are no sums that halves could share"
     facts = known.LOCALMODEL
     Params = LocalModelParams
     Public = AlonePublic

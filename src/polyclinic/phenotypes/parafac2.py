@@ -127,6 +127,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
     """
 
     name = "parafac2"
+    whole_only = "it has one kind of codes: whether two kinds go together in unseen patients cannot be asked"
     facts = known.PARAFAC2
     exact = 1e-6
     Params = PARAFAC2Params

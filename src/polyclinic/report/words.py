@@ -138,7 +138,8 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
         out += _where(cards)
     out += _outcome(run.association, cards)
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
-        hint = "" if run.formal or central else ": [evaluate] in the study tests it"
+        why = run.study.get("replication", "")
+        hint = f": {why}" if why and not central else ""
         out.append(f"Whether these phenotypes come back in other patients was not tested{hint}.")
     if run.formal:
         out.append(

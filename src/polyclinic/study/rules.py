@@ -63,7 +63,10 @@ class StudyRule(Section):
     )
     key: str = Field("", max_length=200, description="Of the patients' halves; public, fixed before data are read.")
     replicate: int | None = Field(
-        None, ge=0, le=20, description="Halvings on which phenotypes must come back; default 1 with [evaluate], else 0."
+        None,
+        ge=0,
+        le=20,
+        description="Halvings of the patients on which phenotypes must come back; default 1 for phenotypes by sums without [privacy], else 0.",
     )
     nodes_per_site: int = Field(
         1, ge=1, le=1000, description="subspace: each site hosts so many nodes, its patients split among them."

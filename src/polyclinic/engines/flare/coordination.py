@@ -195,11 +195,13 @@ def revoke_on_file(folder: CoordinatorFolder, name: str) -> None:
 def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
     """An order for all approved sites; it is kept in its own run folder."""
     from polyclinic.engines import registry
+    from polyclinic.engines.halvings import resolved
     from polyclinic.federation.sums import by_name
 
     sites = folder.approved()
     if not sites:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
+    study = resolved(study)
     method = registry.ordered(study)
     by_name(method.params.aggregation)
     if getattr(study, method.needs) is None:
