@@ -300,7 +300,7 @@ def _released(name: str, value: Any) -> bool:
     return public and isinstance(value, np.ndarray) and value.dtype.kind != "O"  # names would have to be pickled
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

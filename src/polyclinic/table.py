@@ -6,7 +6,10 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["Table"]
 
@@ -55,7 +58,7 @@ class Table(Sequence[Mapping[str, Any]]):
             raise KeyError(f"no column {column!r}; there are {', '.join(self.columns)}")
         return list(self.columns).index(column)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """The table as a pandas DataFrame (extra ``frames``)."""
         try:
             import pandas as pd
@@ -95,7 +98,7 @@ class Table(Sequence[Mapping[str, Any]]):
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.engines.flare.folders import CoordinatorFolder
 
 __all__ = ["app"]
 
@@ -162,7 +165,7 @@ def show(
     _say(value, json_, "\n".join(lines))
 
 
-def _home(path: Path) -> Any:
+def _home(path: Path) -> CoordinatorFolder:
     import os
 
     from polyclinic.engines.flare.folders import CoordinatorFolder

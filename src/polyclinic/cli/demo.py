@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.study import Study
 
 __all__ = ["command"]
 
@@ -104,7 +107,7 @@ def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bo
     )
 
 
-def _study(patients: int, seed: int, data: Path | None) -> Any:
+def _study(patients: int, seed: int, data: Path | None) -> Study:
     from polyclinic.study import Study
 
     method = {"name": "trip", "rank": 14, "aggregation": "masked"}

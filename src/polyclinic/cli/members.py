@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.engines.flare.folders import CoordinatorFolder
 
 __all__ = ["COMMANDS", "Folder", "Json", "home_of", "say"]
 
@@ -14,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
 
 
-def _folder(path: Path) -> Any:
+def _folder(path: Path) -> CoordinatorFolder:
     import os
 
     from polyclinic.engines.flare import need_flare
@@ -25,7 +28,7 @@ def _folder(path: Path) -> Any:
     return CoordinatorFolder(path)
 
 
-def home_of(path: Path) -> Any:
+def home_of(path: Path) -> CoordinatorFolder:
     """The folder of a federation that was founded, or what to do."""
     from polyclinic.errors import ConfigError
 

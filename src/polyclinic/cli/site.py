@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyclinic.cli import doctor, site_init
+
+if TYPE_CHECKING:
+    from polyclinic.engines.flare.folders import SiteFolder
 
 __all__ = ["app"]
 
@@ -22,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 NODE = Path("node.toml")
 
 
-def _folder(node: Path) -> Any:
+def _folder(node: Path) -> SiteFolder:
     import os
 
     from polyclinic.engines.flare.folders import SiteFolder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from polyclinic.sites.people import People
 from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 __all__ = ["load_diabetes130", "load_mimic3_demo", "load_synpuf"]
 
@@ -191,7 +194,7 @@ def load_mimic3_demo(path: str | Path | None = None) -> Sites:
     return _sites(con, ("procedure", "diagnosis"), (None, None), names=names)
 
 
-def _connect() -> Any:
+def _connect() -> DuckDBPyConnection:
     try:
         import duckdb
     except ImportError as error:  # pragma: no cover - duckdb is a core dependency

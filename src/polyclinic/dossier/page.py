@@ -8,7 +8,7 @@ import json
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
@@ -19,6 +19,9 @@ from polyclinic.dossier.sources import Sources
 from polyclinic.dossier.trail import model, trail
 from polyclinic.dossier.value import Dossier
 from polyclinic.tensors.files import atomic
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["make_dossier", "render", "write_dossier"]
 
@@ -78,7 +81,7 @@ def write_dossier(d: Dossier, folder: Path, *, name: str = "dossier") -> tuple[P
 
 
 @cache
-def _environment() -> Any:
+def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(

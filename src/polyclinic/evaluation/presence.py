@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from polyclinic.privacy.cells import effective_contributors, suppress
 from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 __all__ = ["CARRIES", "MINIMUM", "Presence", "presence"]
 
@@ -185,7 +188,7 @@ def _sums(
     return CodeSums(*(np.sum(x, axis=0) for x in zip(*made)))
 
 
-def _by_patient(tensor: SparseTensor, mode: int) -> Any:
+def _by_patient(tensor: SparseTensor, mode: int) -> csr_matrix:
     """(patients, codes) counts of one feature mode."""
     from scipy.sparse import coo_matrix
 

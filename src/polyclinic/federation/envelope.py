@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -73,7 +73,7 @@ class Identity:
         """Ed25519 signature, 64 bytes."""
         return self._key.sign(data)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a signing key is never serialised")
 
 

@@ -21,6 +21,9 @@ from polyclinic.learned.file import Learned
 from polyclinic.learned.origin import Origin
 from polyclinic.sites.doors import Data, as_sites
 
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
 __all__ = ["Configured", "Estimator"]
 
 
@@ -87,7 +90,7 @@ class Configured(Generic[P]):
     def __sklearn_is_fitted__(self) -> bool:
         return "result_" in self.__dict__
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
         tensor = getattr(self, "needs", "tensor") == "tensor"

@@ -8,21 +8,26 @@ public states, so every party chooses the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, make_dataclass, replace
-from typing import Any
+from dataclasses import Field, field, make_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from polyclinic.federation.compose import Part
 from polyclinic.federation.outcome import Outcome
+from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Method, Setting, Step, Total, seeds
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site
 from polyclinic.tensors.matching import factor_match_score
 
+if TYPE_CHECKING:
+    from polyclinic.federation.estimator import Estimator
+
 __all__ = ["Starts", "started"]
 
 
-def started(method: Any) -> Any:
+def started(method: Estimator[Any, Any, Any]) -> Part:
     """The method with its starts inside; a mixture has them in its protocol already.
 
     >>> import polyclinic as pc
@@ -33,14 +38,30 @@ def started(method: Any) -> Any:
     return method if n == 1 or method.name == "mixture" else Starts(method, n)
 
 
-class Starts(Method[Any, Any, Any]):
+class _Begun(Protocol):
+    """Public state of :class:`Starts`; the starts' own are ``q0``, ``q1``, ..."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+    shape: tuple[int, ...]
+    sites: tuple[str, ...]
+    began: tuple[int, ...]
+    round: int
+
+
+class _Own(Protocol):
+    """Private state of :class:`Starts`: ``q0``, ``q1``, ..."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+class Starts(Method[Params, _Begun, _Own]):
     """A method ``n`` times, from other seeds.
 
     Its public state has the states of the starts so far (``q0``, ``q1``, ...; None: not begun), the setting that they begin
     from, and the round at which each began: rounds go on counting, so that every sum has a name of its own.
     """
 
-    def __init__(self, method: Any, n: int) -> None:
+    def __init__(self, method: Estimator[Any, Any, Any], n: int) -> None:
         self.method = method
         later = [method.with_params(seed=method.params.seed + k, n_starts=1) for k in range(1, n)]
         self.parts = (method, *later)
@@ -54,7 +75,7 @@ class Starts(Method[Any, Any, Any]):
         self.Private = make_dataclass("StartsPrivate", own, frozen=True)  # type: ignore[misc]
         self.models_: list[Any] = []
 
-    def _now(self, public: Any) -> tuple[int, Any, Any, int]:
+    def _now(self, public: _Begun) -> tuple[int, Part, Any, int]:
         """The start whose sum is next, its method, its state, and the round at which it began."""
         k = len(public.began) - 1
         method, state = self.parts[k], getattr(public, f"q{k}")
@@ -63,42 +84,44 @@ class Starts(Method[Any, Any, Any]):
         method, setting = self.parts[k + 1], Setting(tuple(public.shape), (), tuple(public.sites))
         return k + 1, method, method.begin(setting, seeds(method.params.seed, "begin")), public.round + 1
 
-    def _states(self, public: Any) -> list[Any]:
+    def _states(self, public: _Begun) -> list[Any]:
         return [getattr(public, f"q{i}") for i in range(len(public.began))]
 
-    def chosen(self, public: Any) -> int:
+    def chosen(self, public: _Begun) -> int:
         """The start with the lowest objective."""
         goals = [s.objective for s in self._states(public)]
         return int(np.argmin([np.inf if g is None else g for g in goals]))
 
     # ---- at every party that folds
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
+    def begin(self, setting: Setting, rng: np.random.Generator) -> _Begun:
         first = self.method.begin(setting, seeds(self.method.params.seed, "begin"))
-        return self.Public(tuple(setting.shape), tuple(setting.sites), (0,), 0, q0=first)
+        made: _Begun = self.Public(tuple(setting.shape), tuple(setting.sites), (0,), 0, q0=first)
+        return made
 
-    def next(self, public: Any) -> Step | None:
+    def next(self, public: _Begun) -> Step | None:
         _, method, state, began = self._now(public)
         step = method.next(state)
         return None if step is None else replace(step, round=step.round + began)
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
+    def combine(self, step: Step, public: _Begun, total: Total) -> _Begun:
         k, method, state, began = self._now(public)
         state = method.combine(replace(step, round=step.round - began), state, total)
         return replace(public, **{"began": (*public.began[:k], began), "round": step.round, f"q{k}": state})
 
-    def figures(self, public: Any) -> Mapping[str, float | None]:
+    def figures(self, public: _Begun) -> Mapping[str, float | None]:
         k = len(public.began) - 1
-        return self.parts[k].figures(getattr(public, f"q{k}"))  # type: ignore[no-any-return]
+        return self.parts[k].figures(getattr(public, f"q{k}"))
 
     # ---- at a site
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Any:
-        return self.Private()
+    def open(self, site: Site, public: _Begun, rng: np.random.Generator) -> _Own:
+        made: _Own = self.Private()
+        return made
 
     def contribute(
-        self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
-    ) -> tuple[Any, Contribution]:
+        self, step: Step, site: Site, private: _Own, public: _Begun, rng: np.random.Generator
+    ) -> tuple[_Own, Contribution]:
         k, method, state, began = self._now(public)
         inner = replace(step, round=step.round - began)
         own = getattr(private, f"q{k}")
@@ -109,14 +132,14 @@ class Starts(Method[Any, Any, Any]):
         )
         return replace(private, **{f"q{k}": after}), out
 
-    def remedy(self, site: Site, public: Any) -> str:
+    def remedy(self, site: Site, public: _Begun) -> str:
         _, method, state, _ = self._now(public)
-        return method.remedy(site, state)  # type: ignore[no-any-return]
+        return method.remedy(site, state)
 
-    def close(self, site: Site, private: Any, public: Any) -> Arrays:
+    def close(self, site: Site, private: _Own, public: _Begun) -> Arrays:
         """What stays at the site is of the start that was chosen."""
         k = self.chosen(public)
-        return self.parts[k].close(site, getattr(private, f"q{k}"), getattr(public, f"q{k}"))  # type: ignore[no-any-return]
+        return self.parts[k].close(site, getattr(private, f"q{k}"), getattr(public, f"q{k}"))
 
     # ---- results
 
@@ -126,7 +149,7 @@ class Starts(Method[Any, Any, Any]):
         ends = (*public.began[1:], np.inf)
         for k, state in enumerate(self._states(public)):
             model = self.parts[k].with_params()
-            model.facts = self.facts
+            model.facts = self.facts  # type: ignore[misc]
             begin, end = public.began[k], ends[k]
             history = [{**h, "round": h["round"] - begin} for h in outcome.history if begin < h["round"] < end]
             privates = {n: getattr(p, f"q{k}") for n, p in outcome.privates.items()}

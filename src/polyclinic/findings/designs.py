@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,6 +14,9 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.findings.placed import Covariates, Placer, sizes_of
 from polyclinic.sites.site import Site
 from polyclinic.tensors.cp import solve_memberships
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 __all__ = ["CHOSEN", "CODES", "Design", "Designs", "code_presence", "random_placer"]
 
@@ -120,7 +123,7 @@ def random_placer(sizes: Sequence[int], rank: int, seed: int) -> Placer:
     return Placer(factors, lambda site: solve_memberships(site.counts(), factors))
 
 
-def code_presence(site: Site) -> Any:
+def code_presence(site: Site) -> csr_matrix:
     """(patients, all codes of all modes) sparse 0/1: which codes a patient has."""
     from scipy.sparse import coo_matrix, hstack
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from polyclinic.findings.statistics import Z, adjusted, normal_p
 from polyclinic.findings.times import kaplan_meier
 from polyclinic.findings.value import Findings, OutcomeFound, SurvivalFound
 from polyclinic.table import Table
+
+if TYPE_CHECKING:
+    from polyclinic.findings.times import Survival
 
 __all__ = ["paid_findings"]
 
@@ -159,7 +162,7 @@ def _survival(act: Paid, public: PaidPublic) -> tuple[SurvivalFound, ...]:
     return tuple(out)
 
 
-def _curve(cells: Array) -> Any:
+def _curve(cells: Array) -> Survival:
     return kaplan_meier(np.maximum(cells[:, 0], 0.0), np.maximum(cells[:, 1], 0.0))
 
 

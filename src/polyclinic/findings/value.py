@@ -164,7 +164,7 @@ def _table(t: Table | None) -> dict[str, Any] | None:
     return {"columns": list(t.columns), "rows": [[_plain(v) for v in r] for r in t.rows]}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
+    from ehrdata import EHRData
+    from pandas import DataFrame
+
     from polyclinic.learned.phenotypes import Phenotypes
 
 __all__ = ["to_ehrdata"]
@@ -21,7 +25,7 @@ __all__ = ["to_ehrdata"]
 KEY = "phenotypes"
 
 
-def to_ehrdata(model: Phenotypes, data: SparseTensor | Site, *, unseen: Unseen = "error") -> Any:
+def to_ehrdata(model: Phenotypes, data: SparseTensor | Site, *, unseen: Unseen = "error") -> EHRData:
     """One hospital's patients as an ``ehrdata.EHRData``: it holds patients, so it stays where they are.
 
     ``X[i, j] = sum over cells of patient i that name code j``, sparse, the codes of all modes side by side; ``var`` says
@@ -67,10 +71,10 @@ def to_ehrdata(model: Phenotypes, data: SparseTensor | Site, *, unseen: Unseen =
     )
 
 
-def _people(pd: Any, data: SparseTensor | Site, tensor: SparseTensor) -> Any:
+def _people(pd: ModuleType, data: SparseTensor | Site, tensor: SparseTensor) -> DataFrame:
     """A row per patient: outcome, covariates, time and event where they are known."""
     names = patients if (patients := tensor.axes[0].labels) is not None else range(tensor.patients)
-    held: dict[str, Any] = {}
+    held: dict[str, object] = {}
     if isinstance(data, Site):
         people = data.people
         if people is not None:

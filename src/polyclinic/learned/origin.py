@@ -11,7 +11,9 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
+from pydantic import BaseModel
 
+from polyclinic.json_type import Json
 from polyclinic.privacy.card import Card
 
 __all__ = ["Origin", "plain", "versions"]
@@ -115,7 +117,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{n: _version(n) for n in names}}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Json:
     """Numbers, texts, lists and maps of them, as JSON has them; what is not finite becomes null.
 
     >>> plain({"a": np.float64(1.5), "b": (1, float("nan"))})
@@ -133,5 +135,4 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, Sequence | set | frozenset):
         return [plain(v) for v in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    dump = getattr(value, "model_dump", None)
-    return plain(dump(mode="json")) if callable(dump) else str(value)
+    return plain(value.model_dump(mode="json")) if isinstance(value, BaseModel) else str(value)

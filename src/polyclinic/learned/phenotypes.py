@@ -21,6 +21,8 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
+    from ehrdata import EHRData
+
     from polyclinic.learned.adapt import Adapted
 
 __all__ = ["Phenotypes", "patients_of"]
@@ -271,7 +273,7 @@ class Phenotypes(Value):
         model = self.placing.model(tensor, self.factors)
         return np.ones(model[0].shape[1]), model
 
-    def to_ehrdata(self, data: SparseTensor | Site, *, unseen: Unseen = "error") -> Any:
+    def to_ehrdata(self, data: SparseTensor | Site, *, unseen: Unseen = "error") -> EHRData:
         """One hospital's patients with their memberships as an ``EHRData``; see :func:`polyclinic.learned.ehrdata.to_ehrdata`."""
         from polyclinic.learned.ehrdata import to_ehrdata
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,9 @@ from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.learned.origin import Origin
 from polyclinic.sites.doors import as_sites
 from polyclinic.sites.site import Site
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 __all__ = ["FittedMixture"]
 
@@ -83,7 +86,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
             )
         return super().fit(several, progress=progress, **options)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.estimator_type = "density_estimator"
         return tags

@@ -17,7 +17,7 @@ __all__ = ["MixtureParams", "MixturePublic"]
 Nested = Annotated[Any, BeforeValidator(lambda v: _nested(v))]
 
 
-def _nested(value: Any) -> Any:
+def _nested(value: object) -> object:
     """Arrays as tuples of tuples: plain, comparable, and the same in TOML."""
     if value is None or isinstance(value, float | int | tuple):
         return value

@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from polyclinic.errors import ConfigError, LedgerError
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 __all__ = [
     "ZCDP",
@@ -223,7 +226,7 @@ def epsilon_rdp(events: Sequence[Event], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def _foreign(event: Event) -> Any:
+def _foreign(event: Event) -> DpEvent:
     """The same event in the words of ``dp-accounting``."""
     import dp_accounting as dpa
 

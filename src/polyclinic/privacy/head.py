@@ -11,9 +11,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from polyclinic.errors import LedgerError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = ["BookKey", "Head", "heads_of"]
 
@@ -78,7 +81,7 @@ def heads_of(told: Any) -> dict[str, Head]:
     return found
 
 
-def verifier(key: str) -> Any:
+def verifier(key: str) -> Ed25519PublicKey:
     """The public key that verifies lines and heads."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -114,7 +117,7 @@ class BookKey:
             os.close(handle)
         return cls(raw)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a key is not pickled")
 
     def sign(self, words: bytes) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final, Protocol
+from types import ModuleType
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,13 +120,14 @@ def _check(sd: float) -> None:
         raise ConfigError(f"noise of {sd!r} grid units is outside 0..2^58", hint="use a coarser grid")
 
 
-def _opendp() -> Any:
+def _opendp() -> ModuleType:
     try:
         import opendp.prelude as dp
     except ImportError:
         raise MissingExtra("opendp", "exact", "exact privacy noise") from None
     dp.enable_features("contrib")
-    return dp
+    found: ModuleType = dp
+    return found
 
 
 def add_noise(noise: Noise, mine: Contribution, sd: float, grid: float | None) -> Contribution:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -29,6 +29,9 @@ from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables
 from polyclinic.run import RunFolder
 from polyclinic.table import Table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["render", "write_report"]
 
@@ -127,7 +130,7 @@ def render(run: RunContents) -> str:
 
 
 @cache
-def _environment() -> Any:
+def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(

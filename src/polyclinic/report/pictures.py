@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.charts import Series, heat_map, line_chart, scatter
@@ -82,7 +83,7 @@ def _convergence(run: RunContents) -> list[tuple[str, Any]]:
     return out
 
 
-def _bytes(run: RunContents) -> Any:
+def _bytes(run: RunContents) -> str:
     def line(key: str, name: str) -> Series:
         return Series(name, [(h.get("round", n + 1), h.get(key)) for n, h in enumerate(run.history)])
 
@@ -95,7 +96,7 @@ def _bytes(run: RunContents) -> Any:
     )
 
 
-def _spending(spent: Sequence[SiteSpending]) -> Any:
+def _spending(spent: Sequence[SiteSpending]) -> str:
     most = max((s for s in spent if s.spent), key=lambda s: s.by_round[-1].tight, default=None)
     if most is None:
         return ""
@@ -112,7 +113,7 @@ def _spending(spent: Sequence[SiteSpending]) -> Any:
     )
 
 
-def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> Any:
+def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> str:
     """Heaviest codes of every phenotype against all phenotypes; codes that may not be shown are empty cells."""
     axis, factor, hide = run.axes[mode], np.abs(run.factors[mode]), run.hidden[mode]
     secret = ~run.carried
@@ -155,7 +156,7 @@ def groups_of(run: RunContents) -> list[dict[str, Any]]:
     ]
 
 
-def _standing(run: RunContents) -> Any:
+def _standing(run: RunContents) -> NDArray[np.float64]:
     """(k, d) centres in standard deviations from the mixture's own mean."""
     m = run.groups.mixture
     mean, covariance = m.overall()
@@ -195,7 +196,7 @@ def _mixture(run: RunContents) -> dict[str, Any]:
     return made
 
 
-def _metric(run: RunContents) -> Any:
+def _metric(run: RunContents) -> str:
     W = run.similarity.components
     lengths = (W**2).sum(0)
     top = [int(k) for k in np.argsort(-lengths, kind="stable")[:20] if lengths[k] > 0]
@@ -213,7 +214,7 @@ def _metric(run: RunContents) -> Any:
     )
 
 
-def _explanation(run: RunContents) -> Any:
+def _explanation(run: RunContents) -> str:
     """Which features bring patients of one class together, and which keep two classes apart."""
     n = run.neighbours
     if not n:

@@ -5,11 +5,13 @@ They are drawn as pictures, without a network; ``altair.renderers.enable("html")
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import DataError, MissingExtra
 from polyclinic.federation.estimator import Configured
@@ -17,12 +19,17 @@ from polyclinic.learned.file import Learned
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.value import Value
 
+if TYPE_CHECKING:
+    from altair import Chart, Data, Title
+
+    from polyclinic.phenotypes.factorization import Factorization
+
 __all__ = ["codes", "convergence", "phenotype", "sites"]
 
 COLOURS = ["#0b6b68", "#c2571a", "#4a5bb5", "#8a6d00", "#8d3c86", "#55616b"]
 
 
-def _altair() -> Any:
+def _altair() -> ModuleType:
     try:
         import altair
     except ImportError:
@@ -31,10 +38,11 @@ def _altair() -> Any:
         altair.renderers.enable(
             "svg"
         )  # the default loads its scripts from a network, which a hospital's notebook may not have
-    return altair
+    found: ModuleType = altair
+    return found
 
 
-def _values(rows: Sequence[dict[str, Any]]) -> Any:
+def _values(rows: Sequence[dict[str, object]]) -> Data:
     """Rows as inline data: no data-frame library is needed."""
     return _altair().Data(values=list(rows))
 
@@ -51,7 +59,7 @@ def _phenotypes(model: Configured[Any] | Learned) -> Phenotypes:
     return found
 
 
-def convergence(model: Configured[Any] | Learned, figure: str | None = None) -> Any:
+def convergence(model: Configured[Any] | Learned, figure: str | None = None) -> Chart:
     """A figure of merit by round, with the model's privacy in the title.
 
     Parameters
@@ -83,7 +91,7 @@ def convergence(model: Configured[Any] | Learned, figure: str | None = None) -> 
     )
 
 
-def phenotype(model: Configured[Any] | Learned, number: int, *, top: int = 8) -> Any:
+def phenotype(model: Configured[Any] | Learned, number: int, *, top: int = 8) -> Chart:
     """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``)."""
     alt, value = _altair(), _phenotypes(model)
     rows = [dict(r) for r in value.table().where(phenotype=number)]
@@ -104,7 +112,7 @@ def phenotype(model: Configured[Any] | Learned, number: int, *, top: int = 8) ->
     )
 
 
-def codes(model: Configured[Any] | Learned, mode: int = 0, *, top: int = 3) -> Any:
+def codes(model: Configured[Any] | Learned, mode: int = 0, *, top: int = 3) -> Chart:
     """Heat map of the heaviest codes of one feature mode against all phenotypes."""
     alt, value = _altair(), _phenotypes(model)
     name = value.axes[mode].name
@@ -122,14 +130,15 @@ def codes(model: Configured[Any] | Learned, mode: int = 0, *, top: int = 3) -> A
     )
 
 
-def sites(model: Any) -> Any:
+def sites(model: Factorization[Any]) -> Chart:
     """Heat map of every phenotype's strength at every site (root mean squared membership, strongest site = 1).
 
     It reads memberships, so it is for a simulation or for a site's own eyes.
     """
     alt = _altair()
-    names = list(model.memberships_)
-    size = np.array([np.sqrt(np.mean(np.square(model.memberships_[s]), axis=0)) for s in names])
+    held: Mapping[str, NDArray[np.float64]] = model.memberships_
+    names = list(held)
+    size = np.array([np.sqrt(np.mean(np.square(held[s]), axis=0)) for s in names])
     relative = size / np.maximum(size.max(0, keepdims=True), 1e-300)
     rows = [
         {"site": s, "phenotype": r, "strength": round(float(relative[k, r]), 4)}
@@ -148,5 +157,5 @@ def sites(model: Any) -> Any:
     )
 
 
-def _title(text: str, value: Learned) -> Any:
+def _title(text: str, value: Learned) -> Title:
     return _altair().Title(text, subtitle=f"privacy: {value.card.headline}")

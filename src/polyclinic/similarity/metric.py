@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,11 @@ from polyclinic.learned.similarity import Similarity
 from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.card import central_card
 from polyclinic.similarity.redundancy import row_norms
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+    from polyclinic.similarity.explanation import Explanation
 
 __all__ = ["Centre", "SimilarityMetric", "canonical", "similarity_of", "spread"]
 
@@ -98,8 +103,8 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         made: Self = super().__new__(cls)
         return made
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
 
@@ -173,13 +178,14 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         A = self.transform(X)
         return np.asarray(A @ (A if Z is None else self.transform(Z)).T)
 
-    def score_pairs(self, X: ArrayLike, Z: ArrayLike, y: ArrayLike | None = None) -> Any:
+    def score_pairs(self, X: ArrayLike, Z: ArrayLike, y: ArrayLike | None = None) -> Array | float:
         """(n,) similarity of row i of X with row i of Z; with judgements ``y`` (+1, -1) the share called rightly."""
         A, B = self.transform(X), self.transform(Z)
         if A.shape != B.shape:
             raise DataError(f"pairs need as many rows in X as in Z, got {len(A)} and {len(B)}")
         if y is None:
-            return np.einsum("nr,nr->n", A, B)
+            each: Array = np.einsum("nr,nr->n", A, B)
+            return each
         truth = np.asarray(y)
         if truth.shape != (len(A),) or not np.isin(truth, (-1, 1)).all():
             raise DataError(
@@ -199,7 +205,7 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         p = expit(self.score_pairs(X, Z) - self.bias_)
         return np.column_stack([1.0 - p, p])
 
-    def explain(self, x: ArrayLike, z: ArrayLike) -> Any:
+    def explain(self, x: ArrayLike, z: ArrayLike) -> Explanation:
         """Which features make two patients similar; see :func:`polyclinic.similarity.explanation.explain`."""
         from polyclinic.similarity.explanation import explain
 

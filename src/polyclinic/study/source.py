@@ -75,7 +75,7 @@ class Source(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _path_stands_for(cls, values: Any) -> Any:
+    def _path_stands_for(cls, values: object) -> object:
         """``path`` means what the kind needs; the place it stands for is filled in."""
         if not isinstance(values, dict) or not isinstance(values.get("path"), str):
             return values

@@ -110,7 +110,7 @@ class Study(TomlFile):
 
     @model_validator(mode="before")
     @classmethod
-    def _empty_means_absent(cls, values: Any) -> Any:
+    def _empty_means_absent(cls, values: object) -> object:
         # `[privacy]` with nothing under it is how the documented example leaves privacy off.
         if not isinstance(values, dict):
             return values

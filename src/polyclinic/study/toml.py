@@ -38,7 +38,9 @@ class TomlFile(BaseModel):
         try:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as e:
-            raise ConfigError(f"{file}: cannot be read ({getattr(e, 'strerror', None) or 'not UTF-8 text'})") from None
+            raise ConfigError(
+                f"{file}: cannot be read ({(e.strerror if isinstance(e, OSError) else None) or 'not UTF-8 text'})"
+            ) from None
         except tomllib.TOMLDecodeError as e:
             raise ConfigError(
                 f"{file}: not TOML", faults=[str(e)], hint="quote texts, one key = value a line"
@@ -101,18 +103,18 @@ def _fault(model: type[BaseModel], f: Any) -> str:
     )
 
 
-def _known(model: type[BaseModel], where: tuple[Any, ...]) -> list[str]:
+def _known(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
     """The keys that are allowed at a place of the file."""
-    current: Any = model
+    current: type[BaseModel] = model
     for part in where:
         if isinstance(part, int):
             continue
-        fields = getattr(current, "model_fields", {})
-        current = section_in(fields[part].annotation) if part in fields else current
-    return sorted(f.alias or k for k, f in getattr(current, "model_fields", {}).items())
+        fields = current.model_fields
+        current = (section_in(fields[part].annotation) if part in fields else None) or current
+    return sorted(f.alias or k for k, f in current.model_fields.items())
 
 
-def section_in(annotation: Any) -> Any:
+def section_in(annotation: object) -> type[BaseModel] | None:
     """The section a field holds, whatever it is wrapped in; None for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation

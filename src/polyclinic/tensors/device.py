@@ -20,6 +20,8 @@ from polyclinic.tensors import em_kernels, kernels
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
+    from cupy import ndarray
+
     from polyclinic.tensors.cuda import DeviceTensor
 
 __all__ = [
@@ -125,7 +127,7 @@ def pairs_on_card(patients: int) -> bool:
     return patients > 0 and (_device == "cuda" or (_device == "auto" and patients >= MANY and missing() is None))
 
 
-def rows_on_card(X: Matrix) -> Any:
+def rows_on_card(X: Matrix) -> ndarray:
     """Records on the card; the last few stay there."""
     import cupy
 

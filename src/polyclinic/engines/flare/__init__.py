@@ -13,7 +13,7 @@ Nothing here imports ``nvflare`` before it is needed, so the package works witho
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from polyclinic.errors import MissingExtra
 
@@ -22,10 +22,11 @@ __all__ = ["VERSION", "need_flare"]
 VERSION = "2.9.0"  # the adapter rests on details of this version (docs/howto/deployment.md, upgrade notes)
 
 
-def need_flare() -> Any:
+def need_flare() -> ModuleType:
     """The package ``nvflare``, or an error that says what to install."""
     try:
         import nvflare
     except ImportError:
         raise MissingExtra("nvflare", "nvflare", "a federation between hosts") from None
-    return nvflare
+    found: ModuleType = nvflare
+    return found

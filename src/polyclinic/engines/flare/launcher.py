@@ -65,12 +65,12 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
             if self._process.poll() is None:
                 self._process.kill()
 
-    def poll(self) -> Any:
+    def poll(self) -> int:
         """FLARE's code for how it ended."""
         code = self._process.poll()
         if code is None:
-            return JobReturnCode.UNKNOWN
-        return JobReturnCode.SUCCESS if code == 0 else JobReturnCode.EXECUTION_ERROR
+            return int(JobReturnCode.UNKNOWN)
+        return int(JobReturnCode.SUCCESS if code == 0 else JobReturnCode.EXECUTION_ERROR)
 
     def wait(self) -> None:
         """Wait until it ends; a worker that was killed by somebody else is started again."""

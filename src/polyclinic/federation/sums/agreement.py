@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Session:
         self._kept: dict[str, Elements] = {}  # site -> its shares that I keep, shape (2, slots, numbers)
         self._ballot = Ballot(me, pairs)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("keys of a masked sum are never serialised")
 
     @property
