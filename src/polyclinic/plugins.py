@@ -59,7 +59,7 @@ def plugged(group: str) -> dict[str, EntryPoint | Plugged]:
 
 
 @contextmanager
-def plug(group: str, name: str, thing: Any) -> Iterator[None]:
+def plug(group: str, name: str, thing: object) -> Iterator[None]:
     """Plug something in for the length of a block, without installing it: to try it, or in a test.
 
     >>> with plug("polyclinic.sums", "mine", object):

@@ -358,7 +358,7 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
     return found
 
 
-def _weights(model: Any, sites: Sequence[Site]) -> dict[str, Any]:
+def _weights(model: Any, sites: Sequence[Site]) -> dict[str, object]:
     """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
     if not isinstance(vars(model).get("result_"), Phenotypes):
         return {}
@@ -378,5 +378,5 @@ def _outcome_of(study: Study) -> str:
     return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"
 
 
-def _versions() -> dict[str, Any]:
+def _versions() -> dict[str, object]:
     return {"versions": RunFolder.manifest()}

@@ -43,7 +43,7 @@ def command(
         console.print(f"report:     {report}")
 
 
-def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bool) -> tuple[list[dict[str, Any]], str]:
+def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bool) -> tuple[list[dict[str, object]], str]:
     """The same sites through every method; the main one (TRIP, masked sums) writes the run folder."""
     import polyclinic as pc
     from polyclinic.cli.console import follow
@@ -121,7 +121,7 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
     return study_of(data, seed)
 
 
-def _private_rows(folder: Any, seed: int, quiet: bool) -> list[dict[str, Any]]:
+def _private_rows(folder: Any, seed: int, quiet: bool) -> list[dict[str, object]]:
     """Patient-level differential privacy on 20,000 generated patients: what it costs in phenotypes."""
     import polyclinic as pc
     from polyclinic.cli.console import follow

@@ -106,12 +106,12 @@ def verify(
         )
 
 
-def _unsealed(head: Any) -> dict[str, Any]:
+def _unsealed(head: Any) -> dict[str, object]:
     """A head without what only the book's owner can read."""
     return {k: v for k, v in dict(head).items() if k != "sealed"}
 
 
-def told(found: Any) -> dict[str, Any]:
+def told(found: Any) -> dict[str, object]:
     """A difference as plain values."""
     return {
         "same": found.same,

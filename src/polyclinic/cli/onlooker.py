@@ -18,8 +18,8 @@ ENDED: Final = ("finished", "stopped", "failed")
 
 
 def look_on(
-    folder: CoordinatorFolder, order: Order, seconds: float, tell: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
+    folder: CoordinatorFolder, order: Order, seconds: float, tell: Callable[[dict[str, object]], None]
+) -> dict[str, object]:
     """Start the follower, then look on for so many seconds; how the study stands then."""
     run, note = (
         folder.run(order.id),

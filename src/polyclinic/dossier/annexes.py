@@ -188,7 +188,7 @@ def _attacks(s: Sources) -> tuple[str, ...]:
     return tuple(f"{a}." for a in known) or ("None that was shown to work applies to values with this noise.",)
 
 
-def _audit(audit: dict[str, Any]) -> tuple[str, ...]:
+def _audit(audit: dict[str, object]) -> tuple[str, ...]:
     if not audit:
         return (
             "No audit was made of this study: polyclinic audit STUDY --out RUN measures whether made-up patients are seen.",

@@ -240,7 +240,7 @@ def _rules(s: Sources) -> tuple[str, ...]:
             "Each hospital decides by a policy of its own, which never leaves it; its own dossier shows it (--node).",
         )
     p = s.policy
-    told: Mapping[str, Any] = {
+    told: Mapping[str, object] = {
         "methods that may run": ", ".join(p.methods) if p.methods is not None else "all",
         "largest patient-level epsilon of one study": p.max_epsilon_per_study or "no limit",
         "largest patient-level epsilon of all studies": p.max_epsilon_total or "no limit",

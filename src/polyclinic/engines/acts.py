@@ -141,7 +141,7 @@ def run_acts(
     model: Any,
     sites: Sequence[Site],
     *,
-    halves: Sequence[Any] = (),
+    halves: Sequence[object] = (),
     doors: Mapping[str, Door] | None = None,
     aggregation: str = "plain",
     minimum: int = 11,

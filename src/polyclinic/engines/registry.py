@@ -97,7 +97,7 @@ def ordered(study: Study) -> Any:
     return _floored(study, started(_protocol(study)))
 
 
-def _protocol(study: Study) -> Any:
+def _protocol(study: Study) -> object:
     from polyclinic.federation.protocol import Method
 
     name = study.chosen().name
@@ -108,7 +108,7 @@ def _protocol(study: Study) -> Any:
     return _made(study, cls)
 
 
-def _floored(study: Study, method: Any) -> Any:
+def _floored(study: Study, method: Any) -> object:
     """The method without codes of few patients over all sites (``[tensor] minimum_patients``), where that can be counted.
 
     Not under [privacy] (the count would have to be paid for), nor where totals are no sums or sites go on alone.
@@ -143,7 +143,7 @@ def _made(study: Study, cls: type[Any]) -> Any:
     return whole(study, made) if follows and isinstance(made, Method) else made
 
 
-def _checked(cls: type[Any], values: dict[str, Any]) -> Any:
+def _checked(cls: type[object], values: dict[str, Any]) -> object:
     """The method; a way to add that does not exist is found here, with the other faults, before any data are read."""
     from polyclinic.federation.sums import facts_of
 

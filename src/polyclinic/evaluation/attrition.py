@@ -10,7 +10,7 @@ from polyclinic.evaluation.presence import MINIMUM
 __all__ = ["attrition"]
 
 
-def attrition(steps: Mapping[str, Sequence[Mapping[str, Any]]], *, minimum: int = MINIMUM) -> dict[str, Any]:
+def attrition(steps: Mapping[str, Sequence[Mapping[str, Any]]], *, minimum: int = MINIMUM) -> dict[str, object]:
     """Per source its steps in order: what came in, what went on, and what was dropped by reason.
 
     A count from 1 to ``minimum`` - 1 becomes None. What went on is rounded to tens where such a count, or the only

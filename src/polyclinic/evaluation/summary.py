@@ -21,7 +21,7 @@ __all__ = ["privacy_figures", "quality", "summary", "to_truth"]
 NAMES = ("rmse_observed", "rmse_full", "fit")
 
 
-def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, Any]:
+def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, object]:
     """How well a model describes the sites, and how well it predicts their outcome where labels exist.
 
     The outcome's AUC is of held-out patients: memberships by ``transform``, logistic regression on 60 % of each site's
@@ -38,7 +38,7 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, An
     return figures
 
 
-def _outcome(model: Any, known: Labelled, seed: int) -> dict[str, Any]:
+def _outcome(model: Any, known: Labelled, seed: int) -> dict[str, object]:
     """AUC of held-out patients with a known outcome, and how many have none (None: 1 to 10, a small count)."""
     few = 0 < known.unknown < MINIMUM
     out: dict[str, Any] = {"outcome_unknown": None if few else known.unknown}
@@ -66,7 +66,7 @@ class Planted(Protocol):
     def factors(self) -> Sequence[NDArray[np.float64]]: ...
 
 
-def to_truth(model: Any, truth: Any) -> float | None:
+def to_truth(model: Any, truth: object) -> float | None:
     """Factor match score to the planted phenotypes of a generated network, codes matched by their labels."""
     if not isinstance(truth, Planted):
         return None
@@ -82,7 +82,7 @@ def to_truth(model: Any, truth: Any) -> float | None:
     return float(factor_match_score(model.factors_, planted))
 
 
-def privacy_figures(model: Any) -> dict[str, Any]:
+def privacy_figures(model: Any) -> dict[str, object]:
     """What may be claimed; never an epsilon without its delta, adjacency and kind."""
     card = model.privacy_
     return {"epsilon": card.epsilon, "delta": card.delta, "adjacency": card.adjacency, "guarantee": card.guarantee}

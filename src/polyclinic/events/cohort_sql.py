@@ -50,7 +50,7 @@ def owners_query(con: Connection, node: Node, rule: CohortRule) -> str:
     return text
 
 
-def _parsed(con: Connection, text: str, name: str) -> Any:
+def _parsed(con: Connection, text: str, name: str) -> object:
     row = con.execute("SELECT json_serialize_sql(?)", [text]).fetchone()
     tree: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
     if tree.get("error") or len(tree.get("statements", ())) != 1:
@@ -60,7 +60,7 @@ def _parsed(con: Connection, text: str, name: str) -> Any:
     return tree["statements"][0]
 
 
-def _walk(node: Any, tables: set[str], faults: list[str], known: set[str]) -> None:
+def _walk(node: object, tables: set[str], faults: list[str], known: set[str]) -> None:
     """Names of all tables that are read; functions that read files are faults."""
     if isinstance(node, dict):
         inner = known | {

@@ -153,7 +153,7 @@ def _numbers(column: Any, missing: tuple[str, ...]) -> tuple[NDArray[np.float64]
     return values, empty, texts
 
 
-def _texts(column: Any) -> tuple[str, ...]:
+def _texts(column: object) -> tuple[str, ...]:
     return tuple(str(x) for x in np.ma.filled(np.ma.asarray(column).astype(object), ""))
 
 

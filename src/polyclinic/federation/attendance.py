@@ -229,7 +229,7 @@ class Attendance:
         line = self.lines[site]
         return line.flight is None and not line.queue and self.now >= line.rest
 
-    def trouble(self, site: str, event: str, reasons: list[str], **more: Any) -> None:
+    def trouble(self, site: str, event: str, reasons: list[str], **more: object) -> None:
         self.lines[site].trouble = reasons
         self.log(event=event, site=site, reasons=reasons, **more)
 

@@ -406,7 +406,7 @@ def replace_name(site: Site, name: str) -> Site:
     return replace(site, name=name)
 
 
-def _arrays(tree: Any) -> list[Any]:
+def _arrays(tree: object) -> list[Any]:
     if isinstance(tree, dict):
         return [a for v in tree.values() for a in _arrays(v)]
     if isinstance(tree, list | tuple):

@@ -219,7 +219,7 @@ _FIELDS: Final[dict[str, Any]] = {
 # ---- agreed bits between unlike processors
 
 
-def within(mine: Any, theirs: Any, slack: float) -> bool:
+def within(mine: Any, theirs: object, slack: float) -> bool:
     """Whether two packed states are the same but for the last bits of their float arrays and numbers.
 
     Recomputing is not bit-equal between processors. A party takes over another's bits only where the trees, types, shapes and
@@ -232,7 +232,7 @@ def within(mine: Any, theirs: Any, slack: float) -> bool:
     return _same(mine, theirs, lambda a, b: _near(a, b, slack))
 
 
-def alike(mine: Any, theirs: Any) -> bool:
+def alike(mine: Any, theirs: object) -> bool:
     """Whether a packed state has the tree, the types and the shapes of another, and no NaN where there was none."""
 
     def kind(a: Any, b: Any) -> bool:
@@ -244,7 +244,7 @@ def alike(mine: Any, theirs: Any) -> bool:
     return _same(mine, theirs, kind)
 
 
-def _same(mine: Any, theirs: Any, leaf: Callable[[Any, Any], bool]) -> bool:
+def _same(mine: Any, theirs: Any, leaf: Callable[[object, object], bool]) -> bool:
     """Whether two trees have the same branches, and leaves of which that holds."""
     if isinstance(mine, Mapping):
         return (
@@ -258,7 +258,7 @@ def _same(mine: Any, theirs: Any, leaf: Callable[[Any, Any], bool]) -> bool:
     return leaf(mine, theirs)
 
 
-def _near(mine: Any, theirs: Any, slack: float) -> bool:
+def _near(mine: Any, theirs: object, slack: float) -> bool:
     if isinstance(mine, np.ndarray):
         if not isinstance(theirs, np.ndarray) or theirs.dtype != mine.dtype or theirs.shape != mine.shape:
             return False

@@ -326,7 +326,7 @@ class Driver(Attendance):
             out["agreed"] = {k: v for k, v in states.items() if v is not None}
         return out
 
-    def _state_after(self, number: int) -> Any | None:
+    def _state_after(self, number: int) -> object | None:
         return wire.pack(self.conductor.base) if number == self.number - 1 else self.totals.state(number)
 
     def needs_more(self, site: str, answer: Behind | Differs) -> bool:

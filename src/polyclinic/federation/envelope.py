@@ -281,7 +281,7 @@ class Envelope:
         except (InvalidSignature, KeyError, TypeError, ValueError) as e:
             raise MessageRefused(f"{purpose} of {who!r}: the signature is wrong") from e
 
-    def seal(self, to: str, kind: str, body: Mapping[str, Any]) -> Message:
+    def seal(self, to: str, kind: str, body: Mapping[str, object]) -> Message:
         """A signed message."""
         s = self.step
         signature = self.sign(f"{kind} to {to}", body)
@@ -333,7 +333,7 @@ class Party:
         self._where = (self.step.round, self.step.name, self.roster.attempt)
         self._result: Total | Literal["pending", "done", "burnt"] = "pending"
 
-    def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
+    def handlers(self) -> Mapping[str, Callable[[str, dict[str, object]], list[Message]]]:
         """What to do with each kind of message; called with the sender and the body."""
         raise NotImplementedError
 
@@ -349,7 +349,7 @@ class Party:
         """Open, then hand on."""
         return self.handle(message, self.envelope.open(message))
 
-    def handle(self, message: Message, body: dict[str, Any]) -> list[Message]:
+    def handle(self, message: Message, body: dict[str, object]) -> list[Message]:
         """Hand an authentic body on; whatever is wrong inside is a refusal, never a crash."""
         where = f"message {message.kind!r} from {message.sender!r} to {self.me!r}"
         if self._result != "pending":

@@ -40,7 +40,7 @@ class Configured(Generic[P]):
     def __init__(self, **params: Any) -> None:
         self.params = checked(self.Params, params, type(self).__name__)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
@@ -69,7 +69,7 @@ class Configured(Generic[P]):
         shown = {n for n in super().__dir__() if n not in verbs}
         return sorted(shown | set(type(self).Params.model_fields))
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """The parameters, by name."""
         return {n: getattr(self.params, n) for n in self.Params.model_fields}
 
@@ -97,7 +97,7 @@ class Configured(Generic[P]):
         given = InputTags(two_d_array=not tensor, positive_only=bool(getattr(self.params, "nonnegative", False)))
         return Tags(None, TargetTags(required=False), TransformerTags(preserves_dtype=[]), input_tags=given)
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
         """Names of the columns that ``transform`` gives: ``trip0``, ``trip1``, ..."""
         rank = self._fitted("result_").rank
         return np.array([f"{type(self).__name__.lower()}{r}" for r in range(rank)], dtype=object)

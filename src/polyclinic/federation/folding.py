@@ -83,7 +83,7 @@ class Folding:
         if link is not None:
             self.chain, self.before = grow(self.chain, link), self.chain
 
-    def follow(self, opened: Opened, step: Step, agreed: Any = None) -> bool:
+    def follow(self, opened: Opened, step: Step, agreed: object = None) -> bool:
         """Fold a total that another party relayed, already checked against ``step``; False if the bits are not the sender's.
 
         ``agreed`` are then the sender's bits (a packed state): taken over where they are this party's own within the method's

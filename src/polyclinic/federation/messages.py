@@ -85,7 +85,7 @@ class Take:
     begin: tuple[str, ...] = ()  # who takes part, by node; the same ever after
     opened: tuple[Opened, ...] = ()
     votes: Mapping[str, bytes] = field(default_factory=dict)
-    agreed: Mapping[str, Any] = field(default_factory=dict)
+    agreed: Mapping[str, object] = field(default_factory=dict)
     round: int = 0  # for the coordinator's own count of bytes
     books: bytes = b""
 
@@ -108,7 +108,7 @@ class Close:
     begin: tuple[str, ...] = ()
     opened: tuple[Opened, ...] = ()
     votes: Mapping[str, bytes] = field(default_factory=dict)
-    agreed: Mapping[str, Any] = field(default_factory=dict)
+    agreed: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ ASKS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Ask
 ANSWERS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Answer)}
 
 
-def tree_of(message: Any) -> dict[str, Any]:
+def tree_of(message: Any) -> dict[str, object]:
     """A message as it travels."""
     values = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     if "opened" in values:
@@ -228,7 +228,7 @@ def _signed(order: str, to: str, body: bytes) -> bytes:
     return digest(["polyclinic/ask/2", order, to, hashlib.sha256(body).digest()])
 
 
-def seal_ask(identity: Identity, order: str, to: str, id: str, tree: Mapping[str, Any]) -> bytes:
+def seal_ask(identity: Identity, order: str, to: str, id: str, tree: Mapping[str, object]) -> bytes:
     """Bytes of an ask: 64 of signature, then the wire format. ``order``: the digest of the order that it belongs to."""
     body = wire.encode({**tree, "id": id})
     return identity.sign(_signed(order, to, body)) + body
@@ -282,7 +282,7 @@ def _list(value: Any, kind: type[Any], most: int = MANY) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _one(kind: type[Any], most: int = 100, *, none: bool = False) -> Callable[[Any], Any]:
+def _one(kind: type[Any], most: int = 100, *, none: bool = False) -> Callable[[object], object]:
     def read(value: Any) -> Any:
         if none and value is None:
             return None
@@ -293,7 +293,7 @@ def _one(kind: type[Any], most: int = 100, *, none: bool = False) -> Callable[[A
     return read
 
 
-def _word(kind: Any, *, none: bool = False) -> Callable[[Any], Any]:
+def _word(kind: Any, *, none: bool = False) -> Callable[[object], object]:
     def read(value: Any) -> Any:
         if not (none and value is None) and (type(value) is not str or value not in get_args(kind)):
             raise ValueError("not one of the known words")
@@ -306,7 +306,7 @@ def _totals(value: Any) -> tuple[Opened, ...]:
     return tuple(Opened.read(v) for v in _list(value, dict))
 
 
-def _map(value: Any, kind: type[Any]) -> dict[str, Any]:
+def _map(value: Any, kind: type[Any]) -> dict[str, object]:
     if not isinstance(value, dict) or len(value) > MANY or any(type(v) is not kind for v in value.values()):
         raise ValueError(f"not a map of {kind.__name__}")
     return dict(value)
@@ -320,7 +320,7 @@ def _pair(value: Any) -> Key | None:
     return pair[0], pair[1]
 
 
-READERS: Final[dict[str, Callable[[Any], Any]]] = {
+READERS: Final[dict[str, Callable[[object], object]]] = {
     "full": _one(bool),
     "late": _one(bool),
     "number": _whole,

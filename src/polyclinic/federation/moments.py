@@ -422,7 +422,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         """Fit, then transform the same sites (or the same matrix)."""
         return self.fit(sites, y, **options).transform(sites)
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
         """Standardised features keep their names; directions are ``pca0``, ``pca1``, ..."""
         columns = self._fitted("result_").columns
         if self.keeps and columns is not None:

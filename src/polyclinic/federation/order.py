@@ -239,7 +239,7 @@ def host(node: str) -> str:
     return node.partition(".")[0]
 
 
-def _carried(study: Study) -> tuple[dict[str, Any], dict[str, str]]:
+def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
     """The study as it travels, and the files that it names, by the SHA-256 of their text."""
     values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
     files: dict[str, str] = {}

@@ -39,7 +39,7 @@ class Mark:
     fold: Mapping[str, Any] | None = None  # public state, number and chain
     after: Mapping[str, Any] | None = None  # peers: the same after the prepared sum, once it is known here
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self) -> dict[str, object]:
         """As it is written."""
         signed = [[k, p.attempt, list(p.members), p.key, p.sites] for k, v in self.signed.items() for p in v]
         entered = [[*k, v] for k, v in self.entered.items()]

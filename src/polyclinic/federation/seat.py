@@ -32,8 +32,8 @@ class Aligner(Protocol):
     def side(self, seat: Seat, roster: Roster) -> Exchange:
         """The site's mailbox."""
 
-    def agreed(self, side: Exchange, attempt: int) -> dict[str, Any]:
+    def agreed(self, side: Exchange, attempt: int) -> dict[str, object]:
         """What was agreed on, to be kept."""
 
-    def apply(self, agreed: Mapping[str, Any], seat: Seat) -> Seat:
+    def apply(self, agreed: Mapping[str, object], seat: Seat) -> Seat:
         """The site on the common codes."""

@@ -39,7 +39,7 @@ LIKE: Final = 0.5  # correlation of a message with what its sender contributed
 class Taken:
     """One sum that was taken: what every party ended with, and all that was sent."""
 
-    results: Mapping[str, Any]
+    results: Mapping[str, object]
     letters: tuple[Message, ...]
 
     @property
@@ -249,7 +249,7 @@ class SumChecks:
                 assert np.abs(a - b).max(initial=0.0) <= room, "another model than that of plain sums"
 
 
-def _arrays(tree: Any) -> list[Any]:
+def _arrays(tree: object) -> list[Any]:
     if isinstance(tree, Mapping):
         return [a for v in tree.values() for a in _arrays(v)]
     if isinstance(tree, list | tuple):

@@ -224,12 +224,12 @@ def decode_message(data: bytes, protocol: str = "", *, limit: int = LIMIT) -> Me
     return Message(**value)
 
 
-def _letter(message: Message, protocol: str) -> list[Any]:
+def _letter(message: Message, protocol: str) -> list[object]:
     """In the order of the fields: their names would be half of a short letter."""
     return [protocol, *_fields(message).values()]
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def _fields(value: Any) -> dict[str, object]:
     return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
 
 
@@ -262,7 +262,7 @@ def canonical(state: T) -> T:
     return made  # type: ignore[no-any-return]
 
 
-def unpack(kind: type[T], tree: Any) -> T:
+def unpack(kind: type[T], tree: object) -> T:
     """The dataclass of a tree made by :func:`pack`; lists come back as tuples."""
     from typing import get_args, get_type_hints
 
@@ -283,7 +283,7 @@ def unpack(kind: type[T], tree: Any) -> T:
     return kind(**values)
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Any) -> object:
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     if isinstance(value, dict):

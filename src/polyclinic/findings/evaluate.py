@@ -96,7 +96,7 @@ class ActPlan:
             out.append(Completion(**common, candidates=(group, *(tuple(g) for g in others))))
         return out
 
-    def _paid(self, covariates: Covariates) -> dict[str, Any]:
+    def _paid(self, covariates: Covariates) -> dict[str, object]:
         """Parameters of the paid act; a hospital's own level and the size of records have no bounded row."""
         return {
             "privacy": self.privacy,
@@ -183,7 +183,7 @@ def evaluate(
     adjust: Sequence[str] | None = None,
     privacy: Privacy | None = None,
     key: str = "polyclinic",
-    halves: Sequence[Any] = (),
+    halves: Sequence[object] = (),
     aggregation: str = "plain",
     minimum: int = 11,
     seed: int = 0,
@@ -231,7 +231,7 @@ def evaluate(
     table = None
     if isinstance(model, Replication):
         table, halves, model = model.table, model.halves, model.model
-    more: dict[str, Any] = {}
+    more: dict[str, object] = {}
     if privacy is not None:
         more = {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
     plan = plan_for(sites, what, adjust, key=key, seed=seed, aggregation=aggregation, minimum=minimum, **more)
@@ -248,7 +248,7 @@ def forecast(
     privacy: Privacy,
     *,
     what: Sequence[str] = ("carriers", "people", "outcome", "survival", "completion"),
-    people: Any = None,
+    people: object = None,
     planning_size: int | None = None,
     rate: float = 0.1,
     max_carried: int = 8,
@@ -324,7 +324,7 @@ def findings_card(facts: Any, outcome: RunOutcome, asked: Privacy | None, model:
     return replace(card, reasons=(*card.reasons, told))
 
 
-def traffic_of(outcome: RunOutcome) -> dict[str, Any]:
+def traffic_of(outcome: RunOutcome) -> dict[str, object]:
     """Rounds and bytes of the findings."""
     t = outcome.traffic
     return {"rounds": len(outcome.releases), "bytes_up": t.bytes_up, "bytes_down": t.bytes_down}

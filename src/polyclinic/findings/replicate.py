@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 LINKED: Final = 3.0  # z of the link on unseen patients
 
 
-def published(method: Any, public: Any, outcome: Any, axes: Sequence[Any] | None = None) -> Any:
+def published(method: Any, public: Any, outcome: Any, axes: Sequence[object] | None = None) -> Any:
     """A fitted estimator of this public state; it knows no site's memberships."""
     model = method.with_params()
     setting = outcome.setting if axes is None else replace(outcome.setting, axes=tuple(axes))
@@ -61,7 +61,7 @@ def may_join(method: Any) -> bool:
     return bool(getattr(method, "joins", False))
 
 
-def splits(fits: Sequence[Any], method: Any, setting: Any, key: str, aggregation: str) -> list[Splits]:
+def splits(fits: Sequence[object], method: Any, setting: Any, key: str, aggregation: str) -> list[Splits]:
     """For the fit on everybody and every half fit: which of its columns are one phenotype."""
     out = []
     for i, public in enumerate(fits):
@@ -72,7 +72,7 @@ def splits(fits: Sequence[Any], method: Any, setting: Any, key: str, aggregation
     return out
 
 
-def links(halves: Sequence[Any], method: Any, setting: Any, key: str, aggregation: str) -> list[Link]:
+def links(halves: Sequence[object], method: Any, setting: Any, key: str, aggregation: str) -> list[Link]:
     """For every half fit the link test on the patients of the other half."""
     out = []
     for i, public in enumerate(halves):

@@ -53,5 +53,5 @@ class Rungs(Ladder):
         return [p.factors for p in self.publics(public)[: len(self.groups[0])] if p is not kept]
 
 
-def _moved(method: Any, start: int) -> Any:
+def _moved(method: Any, start: int) -> object:
     return method if start == 0 else method.with_params(seed=method.params.seed + start)

@@ -185,7 +185,7 @@ def _best(parts: Sequence[Array], weight: Array) -> tuple[list[Array], float]:
     return now, size
 
 
-def accepted(fits: Sequence[Any], groups: Sequence[Sequence[list[int]]]) -> list[Any]:
+def accepted(fits: Sequence[Any], groups: Sequence[Sequence[list[int]]]) -> list[object]:
     """The fit on everybody and the half fits with those groups joined that the other half confirms.
 
     A group is joined where its single column is in the other half, as a group there (cosine >= .8) or as a column (then closer to

@@ -243,7 +243,7 @@ def _halves(found: Matched) -> list[Any]:
     return [found.half(i) for i in range(min(len(found.halves), 2))]
 
 
-def shared_out(method: Any, plan: ActPlan) -> tuple[Any, ActPlan]:
+def shared_out(method: Any, plan: ActPlan) -> tuple[object, ActPlan]:
     """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon."""
     asked: Privacy = method.params.privacy
     if asked.level != "patient":
@@ -265,7 +265,7 @@ def order_of(public: Any) -> NDArray[np.int64]:
     return np.argsort(-weights, kind="stable")
 
 
-def _cost(outcome: RunOutcome, rounds: int) -> dict[str, Any]:
+def _cost(outcome: RunOutcome, rounds: int) -> dict[str, object]:
     """Rounds of the findings, and the bytes of their rounds."""
     late: Sequence[Any] = [h for h in outcome.history if h["round"] > rounds]
     return {

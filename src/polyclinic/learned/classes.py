@@ -113,7 +113,7 @@ class Classes(Groups):
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"weights": self.weights, "profiles": self.profiles, "means": self.means}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         return {"columns": [c.to_json() for c in self.layout.columns]}
 
     @classmethod

@@ -69,7 +69,7 @@ def cohort_tables(
     }
 
 
-def periods_of(events: Path) -> dict[str, tuple[Any, Any]]:
+def periods_of(events: Path) -> dict[str, tuple[object, object]]:
     """First and last day of every patient, as ISO dates, from ``events.parquet``."""
     import duckdb
 

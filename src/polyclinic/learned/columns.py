@@ -211,7 +211,7 @@ class Layout:
 
 
 def encoded(
-    frame: Any, columns: Sequence[str], levels: Mapping[str, Sequence[str]]
+    frame: object, columns: Sequence[str], levels: Mapping[str, Sequence[str]]
 ) -> tuple[Array, dict[str, ColumnKind]]:
     """A frame as a matrix (texts as positions in their levels, NaN where empty), and the kinds that its types say.
 

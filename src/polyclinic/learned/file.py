@@ -83,7 +83,7 @@ def unpack(data: bytes, where: str = "the model") -> Learned:
     return _value(header, members, where)
 
 
-def _value(header: Any, members: Mapping[str, bytes], where: str) -> Learned:
+def _value(header: object, members: Mapping[str, bytes], where: str) -> Learned:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{where} is not a model of polyclinic", hint="models are written by model.save(path)")
     version = header.get("version")

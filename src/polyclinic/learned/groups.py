@@ -81,7 +81,7 @@ class Groups(Value):
         found = self.mixture.log_density(records_of(data, self.columns, self.means.shape[1]))
         return float(found.mean()) if len(found) else 0.0
 
-    def quality(self, data: Any) -> dict[str, float]:
+    def quality(self, data: object) -> dict[str, float]:
         """``log_likelihood`` per patient."""
         return {"log_likelihood": self.score(data)}
 
@@ -110,7 +110,7 @@ class Groups(Value):
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"weights": self.weights, "means": self.means, "covariances": self.covariances}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         return {"covariance_type": self.covariance_type, "columns": None if self.columns is None else [*self.columns]}
 
     @classmethod

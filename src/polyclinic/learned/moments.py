@@ -107,7 +107,7 @@ class Moments(Value):
             out |= {"components": self.components, "variance": self.variance}
         return out
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         return {"columns": None if self.columns is None else [*self.columns]}
 
     @classmethod

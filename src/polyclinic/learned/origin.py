@@ -56,7 +56,7 @@ class Origin:
     card: Card
     history: tuple[Mapping[str, Any], ...] = ()
     rule: Mapping[str, Any] = field(default_factory=dict)
-    receipts: Mapping[str, Any] = field(default_factory=dict)
+    receipts: Mapping[str, object] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     censored: bool = False
     further: Mapping[str, Any] = field(default_factory=dict)

@@ -31,7 +31,7 @@ NDBool = NDArray[np.bool_]
 WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients may still be placed on it
 
 
-def patients_of(data: Any) -> SparseTensor:
+def patients_of(data: object) -> SparseTensor:
     """The tensor of one hospital's patients, or an error that says what to give."""
     if isinstance(data, Sequence) and data and all(isinstance(d, Site) for d in data):
         if len(data) > 1:
@@ -336,7 +336,7 @@ class Phenotypes(Value):
             out |= {"place_shape": self.placing.shape}
         return out
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         match self.placing:
             case LeastSquares(nonnegative, zeros, n0):
                 how: dict[str, Any] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}

@@ -83,9 +83,9 @@ def readme(model: Value) -> str:
     )
 
 
-def _some(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _some(rows: list[tuple[Any, ...]]) -> list[tuple[object, ...]]:
     """At most a few rows of each phenotype or group and mode, and not more than a page."""
-    seen: dict[tuple[Any, ...], int] = {}
+    seen: dict[tuple[object, ...], int] = {}
     out = []
     for row in rows:
         key = row[:2] if isinstance(row[0], int) else ()

@@ -80,7 +80,7 @@ class Similarity(Value):
             return np.asarray(Z / np.maximum(np.linalg.norm(Z, axis=1, keepdims=True), 1e-300))
         return np.asarray(Z @ self.components.T)
 
-    def similarity(self, x: Any, z: Any = None) -> Array:
+    def similarity(self, x: object, z: object = None) -> Array:
         """(n, m) similarity of every patient of ``x`` with every patient of ``z`` (default: ``x`` itself)."""
         a = self.transform(x)
         return np.asarray(a @ (a if z is None else self.transform(z)).T)
@@ -100,7 +100,7 @@ class Similarity(Value):
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"components": self.components, "mean": self.mean, "scale": self.scale, "bias": np.array([self.bias])}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         return {"columns": None if self.columns is None else [*self.columns], "map": self.map}
 
     @classmethod

@@ -76,7 +76,7 @@ class Value:
         """Its numbers, by name."""
         raise NotImplementedError
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """What is not a number: plain values."""
         raise NotImplementedError
 

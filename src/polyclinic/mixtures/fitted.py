@@ -27,7 +27,7 @@ __all__ = ["FittedMixture"]
 Data = Sequence[Site] | ArrayLike
 
 
-def _sites(data: Any) -> list[Site] | None:
+def _sites(data: object) -> list[Site] | None:
     if isinstance(data, Site):
         return [data]
     if isinstance(data, Sequence) and len(data) and all(isinstance(s, Site) for s in data):
@@ -135,7 +135,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         """The mixture of a public state, in the units of the records."""
         raise NotImplementedError
 
-    def _each(self, data: Data, answer: Callable[[Array], Any]) -> Any:
+    def _each(self, data: Data, answer: Callable[[Array], Any]) -> object:
         """Answer for one matrix, or for every site apart."""
         m, sites, columns = self._mixture(), _sites(data), self.__dict__.get("feature_names_in_")
         if sites is None:
@@ -150,7 +150,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         """(patients,) most probable group."""
         return self._each(X, lambda x: self._mixture().responsibilities(x).argmax(1))
 
-    def fit_predict(self, X: Data, y: Any = None, **options: Any) -> Any:
+    def fit_predict(self, X: Data, y: object = None, **options: Any) -> Any:
         """Fit, then the most probable group of the same patients."""
         return self.fit(X, y, **options).predict(X)
 

@@ -30,7 +30,7 @@ class _Once:
     def __init__(self, snapshot: Snapshot) -> None:
         self.s = snapshot
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[object]:
         """Every family."""
         from prometheus_client.core import (
             CounterMetricFamily,

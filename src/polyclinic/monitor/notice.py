@@ -34,7 +34,7 @@ class Notices:
         self.words = shlex.split(command)
         self.memory, self.log = memory, log
 
-    def look(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+    def look(self, snapshot: Snapshot) -> list[dict[str, object]]:
         """Tell what is new in a snapshot; what has gone is forgotten, so that it is told again should it come back."""
         before = set(read_json(self.memory)["told"]) if self.memory.exists() else set()
         news = {_key(n): n for n in _news(snapshot)}
@@ -45,7 +45,7 @@ class Notices:
             write_json(self.memory, {"told": sorted(news)})
         return told
 
-    def _run(self, news: dict[str, Any]) -> None:
+    def _run(self, news: dict[str, object]) -> None:
         try:
             done = subprocess.run(
                 self.words, input=json.dumps(news) + "\n", text=True, capture_output=True, timeout=PATIENCE, check=False
@@ -60,7 +60,7 @@ def _key(n: dict[str, Any]) -> str:
     return "\0".join(str(n.get(k, "")) for k in ("event", "about", "within"))
 
 
-def _news(s: Snapshot) -> list[dict[str, Any]]:
+def _news(s: Snapshot) -> list[dict[str, object]]:
     base = {"node": s.name, "kind": s.kind}
     made: list[dict[str, Any]] = [{**base, "event": "owner is asked", "about": a} for a in s.asked]
     made += [

@@ -85,7 +85,7 @@ def server(board: StatusBoard, listen: str) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """A look at the health is no news."""
 
     host, port = address(listen)

@@ -47,7 +47,7 @@ class Central(Factorization[WP]):
     name = "central"
     needs = "tensor"
     objective_: float
-    starts_: list[dict[str, Any]]
+    starts_: list[dict[str, object]]
     stability_: float | None
 
     def _pool(self, data: Data) -> tuple[SparseTensor, list[tuple[str, int]]]:

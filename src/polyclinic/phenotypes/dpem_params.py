@@ -48,7 +48,7 @@ class DPEMParams(FactorParams):
 
     @field_validator("prior", mode="before")
     @classmethod
-    def _prior(cls, value: Any) -> Any:
+    def _prior(cls, value: Any) -> object:
         return value if value is None or isinstance(value, Prior) else Prior.of(value)
 
     @field_serializer("prior")

@@ -133,7 +133,7 @@ class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
         alpha = self._alpha(sites)
         if not 0 < alpha < 2:
             p = self.params
-            eta: Any = rate_at(p.learning_rate, 1, p.zeros)
+            eta: object = rate_at(p.learning_rate, 1, p.zeros)
             raise ConfigError(
                 f"the server step eta gamma T = {eta:g} x {p.elastic:g} x {sites} = {alpha:g} is not stable (ERRATA E0.7)",
                 faults=["eq. 19 converges only for 0 < eta gamma T < 2"],

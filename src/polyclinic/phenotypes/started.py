@@ -64,7 +64,7 @@ class StartedParams(WeightedParams):
 
     @field_validator("start", mode="before")
     @classmethod
-    def _start(cls, value: Any) -> Any:
+    def _start(cls, value: Any) -> object:
         if isinstance(value, str):
             return value
         factors = getattr(value, "factors_", value)

@@ -71,7 +71,7 @@ class Audit:
         """The releases kept what the ledger promises, and the audit could have seen otherwise."""
         return self.verdict == "passed"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values."""
         return {**asdict(self), "verdict": self.verdict, "passed": self.passed}
 

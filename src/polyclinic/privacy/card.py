@@ -78,7 +78,7 @@ class Card:
     reasons: tuple[str, ...] = ()
     saw: Mapping[str, str] = field(default_factory=dict)
     attacks: tuple[str, ...] = ()
-    audit: Mapping[str, Any] | None = None
+    audit: Mapping[str, object] | None = None
     books: str = ""
     agreement: str = ""
 
@@ -103,7 +103,7 @@ class Card:
             f"({ADJACENCY[self.adjacency]})"
         )
 
-    def with_audit(self, audit: Mapping[str, Any]) -> Card:
+    def with_audit(self, audit: Mapping[str, object]) -> Card:
         """The same card with the result of an audit beside its epsilon."""
         return replace(self, audit=dict(audit))
 
@@ -148,7 +148,7 @@ class Card:
         )
         return f"<table class='polyclinic-privacy' data-guarantee='{self.guarantee}'>{cells}</table>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values."""
         value = asdict(self)
         return {**value, "tight": self.tight, "headline": self.headline}

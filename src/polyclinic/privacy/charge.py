@@ -130,7 +130,7 @@ def event_from(value: Mapping[str, Any]) -> Event:
         return accountant.Unbounded()
 
 
-def plain(charge: Charge) -> dict[str, Any]:
+def plain(charge: Charge) -> dict[str, object]:
     """A charge as plain values; what is not known is left out."""
     value = {f.name: getattr(charge, f.name) for f in fields(charge)}
     value |= {

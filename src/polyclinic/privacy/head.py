@@ -68,7 +68,7 @@ class Head:
         return cls(int(value["count"]), str(value["hash"]), **texts)
 
 
-def heads_of(told: Any) -> dict[str, Head]:
+def heads_of(told: object) -> dict[str, Head]:
     """Heads by the name of their site, from what somebody sent; what is not a signed head of that site is left out."""
     found: dict[str, Head] = {}
     for site, value in told.items() if isinstance(told, Mapping) else ():
@@ -137,7 +137,7 @@ class BookKey:
 
         return HKDF(SHA256(), 32, None, b"polyclinic/head/2 summary").derive(self._raw)
 
-    def seal(self, summary: Mapping[str, Any]) -> str:
+    def seal(self, summary: Mapping[str, object]) -> str:
         """A summary only this key's owner can read; always the same length."""
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

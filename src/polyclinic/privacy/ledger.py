@@ -187,7 +187,7 @@ class Ledger(BookFile):
             events += _gaps(self.entries, cohort)
         return accountant.epsilon([*events, *more], delta)
 
-    def export(self) -> dict[str, Any]:
+    def export(self) -> dict[str, object]:
         """Everything as plain values, with the head to keep elsewhere and the lines as they stand (the audit trail)."""
         entries = self.entries
         lines = [] if self.path is None else self.path.read_text().splitlines()

@@ -275,13 +275,13 @@ class Entry:
         """The text of a note."""
         return self.body.text if isinstance(self.body, Note) else ""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Plain values for an export."""
         value = {"number": self.number, "time": self.time, "kind": self.kind, **body_plain(self.body)}
         return {**value, "previous": self.previous, "hash": self.hash, "signature": self.signature, "v": self.v}
 
 
-def body_plain(body: Body) -> dict[str, Any]:
+def body_plain(body: Body) -> dict[str, object]:
     """A body as plain values."""
     if isinstance(body, Charge):
         return plain(body)

@@ -51,7 +51,7 @@ def write_release(path: Path, release: Contribution, facts: Mapping[str, Any]) -
         os.chmod(temporary, 0o600)
 
 
-def read_release(path: Path) -> tuple[Contribution, dict[str, Any]]:
+def read_release(path: Path) -> tuple[Contribution, dict[str, object]]:
     """Inverse of :func:`write_release`."""
     with np.load(path, allow_pickle=False) as z:
         facts: dict[str, Any] = json.loads(bytes(z["__header__"]))

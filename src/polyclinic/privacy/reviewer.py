@@ -117,7 +117,7 @@ class Reviewer:
             hint="" if rejected else "read and approve it with `polyclinic ledger approve`, then resume the run",
         )
 
-    def _asked(self, ticket: str, waiting: Waiting, shown: dict[str, Any], of: str) -> Pending | None:
+    def _asked(self, ticket: str, waiting: Waiting, shown: dict[str, object], of: str) -> Pending | None:
         end = time.monotonic() + self.wait
         said = self.outbox.put(ticket, waiting.release, shown)
         while said.state == "pending" and time.monotonic() < end:

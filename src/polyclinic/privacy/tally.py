@@ -281,7 +281,7 @@ class Tally:
     def state(self) -> dict[str, Any]:
         """Everything, for a snapshot."""
 
-        def account(a: Account) -> list[Any]:
+        def account(a: Account) -> list[object]:
             return [a.mu2, [accountant.to_json(e) for e in a.others], a.unbounded]
 
         return {

@@ -58,7 +58,7 @@ class Seen:
             return False
         return all(k.holds(self.about, keys[self.about]) for k in self.known)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As plain values."""
         return {**vars(self), "known": [k.plain() for k in self.known]}
 
@@ -138,7 +138,7 @@ class Watch:
             answer["told"] = sorted(self._told)
         return json.dumps(answer).encode()
 
-    def _statements(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _statements(self, value: Mapping[str, Any]) -> list[dict[str, object]]:
         """About everybody whose nonce was brought just now."""
         out = []
         for site in _map(value.get("fresh")):
@@ -148,7 +148,7 @@ class Watch:
                 out.append(Seen(site, self.me, bare.fresh, bare.known, signature).plain())
         return out
 
-    def _own(self, *, light: bool) -> list[dict[str, Any]]:
+    def _own(self, *, light: bool) -> list[dict[str, object]]:
         """The end of my book, if it is news; nothing before it was checked."""
         if not self._open:
             return []
@@ -280,7 +280,7 @@ def _read(data: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _map(value: Any) -> dict[str, Any]:
+def _map(value: Any) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 

@@ -48,7 +48,7 @@ class Known:
             return False
         return True
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As plain values."""
         return {"head": asdict(self.head), "proof": self.proof}
 
@@ -172,7 +172,7 @@ class Witness:
         self._stamp = (stat.st_mtime_ns, stat.st_ino)
 
 
-def _plain(book: _Book) -> dict[str, Any]:
+def _plain(book: _Book) -> dict[str, object]:
     return {
         "newest": book.newest.plain(),
         "sealed": None if book.sealed is None else book.sealed.plain(),

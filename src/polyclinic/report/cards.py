@@ -96,7 +96,7 @@ class PhenotypeCard:
     prevalence: float | None = None
     carriers: int | None = None
     contributors: float | None = None
-    effect: dict[str, Any] | None = None
+    effect: dict[str, object] | None = None
     too_few: bool = False  # it describes single patients, so its codes are not shown
     kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
     least: str = ""  # that mode

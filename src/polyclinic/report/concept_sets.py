@@ -15,7 +15,7 @@ from polyclinic.run import RunFolder
 __all__ = ["concept_sets", "write_concept_sets"]
 
 
-def concept_sets(found: tuple[PhenotypeCard, ...]) -> list[dict[str, Any]]:
+def concept_sets(found: tuple[PhenotypeCard, ...]) -> list[dict[str, object]]:
     """One set for each phenotype and mode with shown codes; a code is an OMOP ``concept_id``, and its descendants count.
 
     Raises

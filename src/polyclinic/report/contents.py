@@ -60,7 +60,7 @@ class RunContents:
     few: tuple[Array, ...] = ()
     comparison: Mapping[str, Any] = field(default_factory=dict)
     audit: Mapping[str, Any] = field(default_factory=dict)
-    review: Mapping[str, Any] = field(default_factory=dict)
+    review: Mapping[str, object] = field(default_factory=dict)
     neighbours: Mapping[str, Any] = field(default_factory=dict)
     ledgers: Mapping[str, Path] = field(default_factory=dict)
     held: tuple[Array, ...] = ()
@@ -230,7 +230,7 @@ class RunContents:
         return crowd, crowd & np.array([t is not None for t in self.presence["totals"]])
 
     @property
-    def flow(self) -> list[Mapping[str, Any]]:
+    def flow(self) -> list[Mapping[str, object]]:
         """Patients left after each step of the protocol; not under a formal guarantee, where nobody paid for it."""
         return [] if self.formal else list(self.study.get("attrition") or ())
 
@@ -257,7 +257,7 @@ class RunContents:
         return (None, faults) if faults else (ledger, ())
 
 
-def _optional(path: Path) -> Mapping[str, Any]:
+def _optional(path: Path) -> Mapping[str, object]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 

@@ -197,7 +197,7 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
     for variable in dict.fromkeys(r["variable"] for r in rows):
         mine = [r for r in rows if r["variable"] == variable]
         cell = {(r["level"], r["phenotype"]): r for r in mine}
-        lines: list[list[Any]] = []
+        lines: list[list[object]] = []
         for level in dict.fromkeys(r["level"] for r in mine):
             shown = [cell.get((level, g)) for g in groups]
             texts = [

@@ -220,7 +220,7 @@ def _figures(run: RunContents) -> list[Tile]:
     return found
 
 
-def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str, Any]]:
+def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str, object]]:
     effects = run.association.get("effects") or ()
     if not effects:
         return []

@@ -59,7 +59,7 @@ def local_view(run: RunContents, site: str) -> RunContents:
         loadings = np.abs(np.asarray(z["memberships"], np.float64))
     counts = (shares(run.phenotypes, loadings) >= CARRIES).sum(0)
     rank = loadings.shape[1]
-    presence: dict[str, Any] = {
+    presence: dict[str, object] = {
         "minimum": 1,
         "carries": CARRIES,
         "sites": {site: len(loadings)},

@@ -35,7 +35,7 @@ CURVES: Final = (
 )
 
 
-def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[SiteSpending]) -> dict[str, Any]:
+def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[SiteSpending]) -> dict[str, object]:
     """Every chart by its place in the page; empty where there is nothing to draw."""
     a = run.association
     made: dict[str, Any] = {
@@ -135,7 +135,7 @@ def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> str:
     )
 
 
-def groups_of(run: RunContents) -> list[dict[str, Any]]:
+def groups_of(run: RunContents) -> list[dict[str, object]]:
     """The groups of a mixture, in words: what sets each apart from everybody."""
     if run.kind != "mixture":
         return []
@@ -163,7 +163,7 @@ def _standing(run: RunContents) -> NDArray[np.float64]:
     return (m.means - mean) / np.sqrt(np.maximum(np.diag(covariance), 1e-300))
 
 
-def _mixture(run: RunContents) -> dict[str, Any]:
+def _mixture(run: RunContents) -> dict[str, object]:
     z = _standing(run)
     names = feature_names(run, z.shape[1])
     groups = [f"group {j + 1}" for j in range(len(z))]

@@ -58,7 +58,7 @@ class Tab:
     html: Markup
 
 
-def plugged_sections(environment: Any, run: RunContents, tables: Shown) -> list[Tab]:
+def plugged_sections(environment: object, run: RunContents, tables: Shown) -> list[Tab]:
     """The sections that are plugged in, in order of their names; one that fails says so in its place."""
     made = []
     for name, entry in sorted(plugged("polyclinic.sections").items()):

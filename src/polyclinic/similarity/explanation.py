@@ -53,7 +53,7 @@ class Explanation:
             for k in order
         ]
 
-    def chart(self, top: int = 15) -> dict[str, Any]:
+    def chart(self, top: int = 15) -> dict[str, object]:
         """A Vega-Lite bar chart of the largest parts; what is left over is one bar, so that the bars add up to s."""
         rows = [{"feature": r["feature"], "contribution": r["contribution"]} for r in self.table(top)]
         if top < len(self.names):

@@ -284,7 +284,7 @@ def _rules(sites: Sequence[Site], policies: Mapping[str, Policy] | None) -> dict
     return {n: (policies or {}).get(n, Policy()) for n in names}
 
 
-def _outcome(sites: Sequence[Site], outcome: Any) -> Any:
+def _outcome(sites: Sequence[Site], outcome: Any) -> object:
     """The class whose share is told; None where no hospital has classes."""
     classes = classes_of_all(sites).tolist()
     listed = ", ".join(repr(c) for c in classes[:10])

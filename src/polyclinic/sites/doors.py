@@ -25,7 +25,7 @@ Axes = Sequence[Axis | Sequence[str] | str | None]
 
 
 def from_frame(
-    frame: Any,
+    frame: object,
     *,
     patient: str,
     modes: Sequence[str],
@@ -131,7 +131,7 @@ def from_frame(
 
 
 def from_scipy(
-    matrix: Any, columns: Sequence[str] | None = None, *, mode: str = "code", patients: Sequence[str] | None = None
+    matrix: object, columns: Sequence[str] | None = None, *, mode: str = "code", patients: Sequence[str] | None = None
 ) -> SparseTensor:
     """Patients x codes from a sparse matrix of scipy; fit it directly, or as ``Site(name, tensor)``.
 
@@ -173,7 +173,7 @@ def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
     return SparseTensor(np.column_stack(at), dense[at], dense.shape, axes)
 
 
-def given_sites(data: Any) -> Sequence[Site]:
+def given_sites(data: object) -> Sequence[Site]:
     """A sequence of hospitals as it was given (with its truth, where it has one); anything else is told what it is."""
     if isinstance(data, Sequence) and not isinstance(data, str) and data and all(isinstance(s, Site) for s in data):
         return data
@@ -219,7 +219,7 @@ def warn_of_odd_counts(tensors: Sequence[SparseTensor], way_out: str = "nonnegat
         )
 
 
-def which_door(given: Any) -> str:
+def which_door(given: object) -> str:
     """What to call with something that is neither a tensor nor a site.
 
     >>> which_door(np.ones((2, 3)))
@@ -239,7 +239,7 @@ def _axis(name: str, labels: Sequence[str] | None) -> Axis:
     return Axis(name, None if labels is None else tuple(str(x) for x in labels))
 
 
-def _named(frame: Any, wanted: Sequence[str], modes: Sequence[str]) -> None:
+def _named(frame: object, wanted: Sequence[str], modes: Sequence[str]) -> None:
     has = columns_of(frame)
     if has is None:
         raise DataError(f"a {type(frame).__name__} is not a table with named columns", hint=which_door(frame))

@@ -88,7 +88,7 @@ def _nothing(value: Any) -> bool:
         return True
 
 
-def columns_of(frame: Any) -> tuple[str, ...] | None:
+def columns_of(frame: object) -> tuple[str, ...] | None:
     """Names of the columns; None if this is no table."""
     if isinstance(frame, Mapping):
         return tuple(str(k) for k in frame)

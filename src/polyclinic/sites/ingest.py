@@ -183,7 +183,7 @@ def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> In
     import duckdb
 
     matrix = read_matrix(con, node, study.features or FeatureRule())
-    table: dict[str, Any] = {f"c{k}": np.ascontiguousarray(x) for k, x in enumerate(matrix.values.T)}
+    table: dict[str, object] = {f"c{k}": np.ascontiguousarray(x) for k, x in enumerate(matrix.values.T)}
     table["p"] = np.array(matrix.patients, dtype=object)
     columns = ", ".join(f'c{k} AS "{c.replace(chr(34), chr(34) * 2)}"' for k, c in enumerate(matrix.columns))
     if matrix.labels is not None:
@@ -230,7 +230,7 @@ def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[Eve
 
 def _split(
     con: Connection, scratch: Path, node: Node, study: Study
-) -> tuple[list[Site], list[dict[str, Any]], tuple[Attrition, ...]]:
+) -> tuple[list[Site], list[dict[str, object]], tuple[Attrition, ...]]:
     """One site for every value of the site column, and what was left out on the way to all of them: rows, and patients."""
     table, vocabulary, _ = _read(con, scratch, node, study)
     if not vocabulary.sites:
@@ -280,7 +280,7 @@ def _manifest(
     tensor: SparseTensor,
     labels: Labels | None,
     steps: Sequence[Stage],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     import duckdb
 
     rule = study.rule()
@@ -338,7 +338,7 @@ def _labelled(con: Connection, tensor: SparseTensor) -> dict[str, int]:
     return {"known": len(known), "positive": sum(x == 1 for x in known), "unknown": tensor.patients - len(known)}
 
 
-def _sites(con: Connection) -> dict[str, Any]:
+def _sites(con: Connection) -> dict[str, object]:
     """Patients by value of the site column, and how many occur at more than one."""
     by = con.execute(
         "SELECT site, count(DISTINCT patient_id) FROM events WHERE site IS NOT NULL GROUP BY 1 ORDER BY 1"

@@ -178,7 +178,7 @@ class Site:
 OTHER_COLUMNS = "rename columns where they mean the same, or list those that all sites have ([features] columns)"
 
 
-def _names(features: Any) -> tuple[str, ...] | None:
+def _names(features: object) -> tuple[str, ...] | None:
     """Column names of a data frame; None for a plain matrix, and for a frame that only numbers its columns."""
     found = getattr(features, "columns", None)
     names = None if found is None or callable(found) else tuple(found)

@@ -125,8 +125,8 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
     return Gathered(Sites([*large, *made], truth), minimum, joined, same_people=same_people)
 
 
-def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[list[Site], set[Any]]]:
-    bins: list[tuple[list[Site], set[Any]]] = []
+def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[list[Site], set[object]]]:
+    bins: list[tuple[list[Site], set[object]]] = []
     for s in small:
         if not bins or len(bins[-1][1]) >= minimum:
             bins.append(([], set()))

@@ -63,7 +63,7 @@ class TimeRule(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _width(cls, values: Any) -> Any:
+    def _width(cls, values: Any) -> object:
         """Edges of bins of one width."""
         found = values.get("bins") if isinstance(values, dict) else None
         if not isinstance(found, str):

@@ -56,7 +56,7 @@ class Node(TomlFile):
     source: Source
     exclude: ExcludeRule | None = None
     policy: dict[str, Any] = Field(default_factory=dict)
-    ledger: dict[str, Any] = Field(default_factory=dict)
+    ledger: dict[str, object] = Field(default_factory=dict)
     keys: dict[str, Any] = Field(default_factory=dict)
     monitor: MonitorRule | None = None
     courier: CourierRule | None = None

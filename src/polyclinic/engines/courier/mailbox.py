@@ -179,7 +179,7 @@ class Mailbox:
                 gone += 1
         return gone
 
-    def waiting(self) -> dict[str, Any]:
+    def waiting(self) -> dict[str, object]:
         """What lies in the two folders."""
         ours = [p for p in self.outbox.iterdir() if NAME.fullmatch(p.name)]
         mine = [p for p in self.inbox.iterdir() if (m := NAME.fullmatch(p.name)) and m[1] == self.me]

@@ -154,7 +154,7 @@ def run_by_courier(
     every: float = 1.0,
     resend: float | None = None,
     stopped: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run or resume a signed study through two folders; how it ended is in ``status.json`` of its run folder."""
     run = private(folder.run(order.id))
     status: dict[str, Any] = {"study": order.id, "engine": "courier"}

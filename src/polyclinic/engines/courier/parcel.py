@@ -145,7 +145,7 @@ def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identi
     return found
 
 
-def _signed(p: Parcel) -> list[Any]:
+def _signed(p: Parcel) -> list[object]:
     return [p.sender, p.to, p.kind, p.study, p.id, hashlib.sha256(p.data).digest()]
 
 

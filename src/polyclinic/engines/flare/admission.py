@@ -224,7 +224,7 @@ def _setting(order: Order, method: Method[Any, Any, Any], site: Site) -> dict[st
     return setting_tree(site, axes)
 
 
-def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, Any]:
+def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, object]:
     """What is public about a site with a tensor, as it travels: of a public list only that it is one, and its digest.
 
     Whoever needs labels and names of a public list reads them in the order: what a site says of its codes could tell

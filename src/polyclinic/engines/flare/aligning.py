@@ -24,7 +24,7 @@ from polyclinic.tensors.axis import Axis
 
 __all__ = ["Modes", "SiteAligner", "office"]
 
-Handlers = Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]
+Handlers = Mapping[str, Callable[[str, dict[str, object]], list[Message]]]
 
 
 class Modes:
@@ -102,7 +102,7 @@ class SiteAligner:
                 )
         return Modes(made)
 
-    def agreed(self, side: Exchange, attempt: int) -> dict[str, Any]:
+    def agreed(self, side: Exchange, attempt: int) -> dict[str, object]:
         """Which code stands where: the owner's; or the common lists."""
         found: dict[str, Any] = {}
         marks: dict[str, bytes] = {}

@@ -47,7 +47,7 @@ class StudyController(Controller):  # type: ignore[misc]
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to clean."""
 
-    def process_result_of_unknown_task(self, *args: Any, **kwargs: Any) -> None:
+    def process_result_of_unknown_task(self, *args: object, **kwargs: object) -> None:
         """There are no tasks."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:

@@ -201,7 +201,7 @@ def issue(
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def request_of(name: str, project: str, request: bytes, identity: Identity) -> dict[str, Any]:
+def request_of(name: str, project: str, request: bytes, identity: Identity) -> dict[str, object]:
     """A site's request: FLARE's own (it proves the TLS key), and the signing key, which proves itself and signs both."""
     body = {
         "kind": "polyclinic request",

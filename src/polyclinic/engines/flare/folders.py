@@ -74,7 +74,7 @@ def read_json(path: Path, hint: str = "") -> dict[str, Any]:
     return value
 
 
-def append_event(path: Path, **event: Any) -> None:
+def append_event(path: Path, **event: object) -> None:
     """Add one line to a log of events; time first. On a full disk the line is dropped: a log never ends a study."""
     import time
 

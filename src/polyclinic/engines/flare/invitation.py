@@ -143,7 +143,7 @@ def ask(folder: CoordinatorFolder, value: Any, sender: str = "") -> tuple[int, d
     The first request that comes with an invite's secret is kept; the same one may ask again, another one is refused.
     """
 
-    def no(status: int, why: str) -> tuple[int, dict[str, Any]]:
+    def no(status: int, why: str) -> tuple[int, dict[str, object]]:
         return status, {"state": "refused", "reason": why}
 
     if not isinstance(value, dict) or not all(isinstance(value.get(k), str) for k in ("site", "secret")):

@@ -21,7 +21,7 @@ LEGS: Final = 20
 AWAY: Final = 25.0  # seconds after which a site that is connected, but not in this leg, is worth a new leg
 
 
-def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, object]], None]) -> dict[str, Any]:
     """Run a study in legs until it is finished or cleanly stopped.
 
     A leg is one FLARE job. A new one is made when the coordinator's job process dies, or when a site is connected that the
@@ -87,7 +87,7 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, An
 
 
 def _wait_connected(
-    folder: CoordinatorFolder, api: Any, order: Order, least: int, tell: Callable[[dict[str, Any]], None]
+    folder: CoordinatorFolder, api: object, order: Order, least: int, tell: Callable[[dict[str, object]], None]
 ) -> None:
     """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
     begin = time.monotonic()
@@ -114,7 +114,7 @@ def _wait_connected(
 
 
 def _watch(
-    folder: CoordinatorFolder, api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, Any]
+    folder: CoordinatorFolder, api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, object]
 ) -> tuple[bool, bool]:
     """Whether a new leg is needed for a site that this leg does not reach, and whether this leg's process is dead."""
     events = read_events(run / "events.jsonl")

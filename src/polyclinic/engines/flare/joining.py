@@ -90,7 +90,7 @@ class JoiningPort(HTTPServer):
             taken = self._slots.acquire(timeout=0.1)
         threading.Thread(target=self._serve, args=(request, client_address), daemon=True).start()
 
-    def _serve(self, request: socket.socket, client_address: Any) -> None:
+    def _serve(self, request: socket.socket, client_address: object) -> None:
         line = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         clock = threading.Timer(SECONDS, _cut, (line,))  # however slowly it drips, it ends
         clock.daemon = True
@@ -186,7 +186,7 @@ class _Counter(BaseHTTPRequestHandler):
         self.wfile.write(data)
         self.close_connection = True
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """The coordinator's own log says what came in."""
 
 
@@ -268,7 +268,7 @@ _REMEDY: Final = {
 }
 
 
-def listening(settings: dict[str, Any]) -> str:
+def listening(settings: dict[str, object]) -> str:
     """Address to listen on: loopback stays on loopback, any other host means all addresses."""
     return "127.0.0.1" if settings["host"] in ("localhost", "127.0.0.1") else ""
 

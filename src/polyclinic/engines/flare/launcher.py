@@ -91,7 +91,7 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
 class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """Starts the worker of a study, notes its process and the study for a later :class:`Rejoin`."""
 
-    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
+    def launch_job(self, job_meta: dict[str, object], fl_ctx: FLContext) -> JobHandleSpec:
         """Start the worker."""
         folder = _folder()
         job = str(job_meta.get(JobConstants.JOB_ID))

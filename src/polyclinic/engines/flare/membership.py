@@ -208,7 +208,7 @@ def unpinned(folder: SiteFolder, study: dict[str, Any]) -> list[str]:
     return [n for n, k in study.get("roster", {}).items() if n != folder.node.name and pins.get(n) != k]
 
 
-def refusals(folder: SiteFolder) -> list[dict[str, Any]]:
+def refusals(folder: SiteFolder) -> list[dict[str, object]]:
     """Studies that this site refused."""
     return [s for s in studies(folder) if s["state"] == "refused"]
 

@@ -116,7 +116,7 @@ def describe_authority(folder: Path, project: str, fingerprint: str) -> None:
     write_json(folder / "ca.json", {"project": project, "provision_version": "00", "rootCA_fingerprint": fingerprint})
 
 
-def approve_zip(authority: Path, request: bytes, name: str, settings: dict[str, Any]) -> bytes:
+def approve_zip(authority: Path, request: bytes, name: str, settings: dict[str, object]) -> bytes:
     """Sign a request at the coordinator: FLARE's signed answer for the site."""
     with tempfile.TemporaryDirectory(dir=authority, prefix="approve-") as scratch:
         place = Path(scratch)

@@ -35,7 +35,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[Any]:
+def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[object]:
     """A logged-in administrator's session."""
     need_flare()
     os.umask(0o077)

@@ -37,8 +37,8 @@ PERMISSIONS: Final = {
 }
 
 
-def _log() -> dict[str, Any]:
-    def file(name: str, level: str) -> dict[str, Any]:
+def _log() -> dict[str, object]:
+    def file(name: str, level: str) -> dict[str, object]:
         return {
             "class": "logging.handlers.RotatingFileHandler",
             "level": level,
@@ -63,7 +63,7 @@ def _log() -> dict[str, Any]:
     }
 
 
-def _line() -> dict[str, Any]:
+def _line() -> dict[str, object]:
     """How a line behaves on which packets vanish without a word: cut after 30 s, and called anew.
 
     Left alone, TCP would try again ever more rarely, and a site would come back minutes after its network.
@@ -242,7 +242,7 @@ def job_folder(folder: Path, *, order: str, sites: list[str], quorum: int) -> Pa
             "deploy_map": {"app": ["server", *sites]},
         },
     )
-    empty: dict[str, Any] = {"components": [], "task_data_filters": [], "task_result_filters": []}
+    empty: dict[str, object] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     write_json(
         config / "config_fed_server.json",
         {"format_version": 2, "workflows": [{"id": "study", "path": CONTROLLER, "args": {"order": order}}], **empty},

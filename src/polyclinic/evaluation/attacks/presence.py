@@ -48,7 +48,7 @@ def _seen(method: Any, sites: list[Site]) -> float:
     return found
 
 
-def right_guesses(make: Callable[[], Any], seed: int) -> int:
+def right_guesses(make: Callable[[], object], seed: int) -> int:
     """How many of the trials the coordinator gets right, with a threshold learnt on shadow runs of its own."""
     rng = seeds(seed, "presence")
     looks = [(t % 2 == 0, _seen(make(), network(rng, t % 2 == 0))) for t in range(SHADOWS + TRIALS)]

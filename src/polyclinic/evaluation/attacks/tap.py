@@ -63,7 +63,7 @@ def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Tapped]:
     fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), **options)
     combine = method.combine
 
-    def witness(step: Step, public: Any, total: Total) -> Any:
+    def witness(step: Step, public: Any, total: Total) -> object:
         heard[-1].total = total
         return combine(step, public, total)
 

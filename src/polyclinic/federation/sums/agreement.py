@@ -102,7 +102,7 @@ class Session:
     def _channel(self, peer: str) -> Channel:
         return Channel(keyed(self._pairs[peer], b"line", self.id, str(self.batch).encode()), self.me, peer)
 
-    def deal(self) -> dict[str, Any]:
+    def deal(self) -> dict[str, object]:
         """Draw and share the secrets of the next slots: the body of the letter ``shares``."""
         self.batch += 1
         self.slots = self.slot = n = slots_of(self.batch, self.most)

@@ -76,7 +76,7 @@ class SubspaceNode(Party):
         self._asked: set[str] = set()
         self._waited = 0
 
-    def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
+    def handlers(self) -> Mapping[str, Callable[[str, dict[str, object]], list[Message]]]:
         return {"hello": self._on_hello, "dual": self._on_dual}
 
     def start(self) -> list[Message]:
@@ -96,7 +96,7 @@ class SubspaceNode(Party):
         if (m.round, m.step, m.attempt) != (s.round, s.name, self.roster.attempt):
             raise MessageRefused(f"{where} belongs to another sum (replayed or late)")
         act = {"value": self._on_value, "average": self._on_average, "ask": self._on_ask}.get(m.kind)
-        body: Mapping[str, Any] = m.body if isinstance(m.body, Mapping) else {}
+        body: Mapping[str, object] = m.body if isinstance(m.body, Mapping) else {}
         slot, sealed = body.get("slot"), body.get("sealed")
         if act is None or type(slot) is not int or not isinstance(sealed, bytes) or set(body) != {"slot", "sealed"}:
             raise MessageRefused(f"{where} is malformed")

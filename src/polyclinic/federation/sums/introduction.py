@@ -29,7 +29,7 @@ class Introduced:
     id: bytes
 
 
-def introduction(entries: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, Any]:
+def introduction(entries: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, object]:
     """The body from what the sites advertised: ``line`` (key), ``bound`` (a list, mostly empty), ``own`` (signature)."""
     here = [s for s in sites if s in entries]
     return {

@@ -29,7 +29,7 @@ class LineEnvelope(Envelope):
     def _key(self, who: str, kind: str) -> bytes | None:
         return None if kind in SIGNED else self.lines.get(who)
 
-    def seal(self, to: str, kind: str, body: Mapping[str, Any]) -> Message:
+    def seal(self, to: str, kind: str, body: Mapping[str, object]) -> Message:
         """A message that the addressee can check."""
         key = self._key(to, kind)
         if key is None:
@@ -37,7 +37,7 @@ class LineEnvelope(Envelope):
         s, mac = self.step, self._mac(key, self.me, to, kind, body)
         return Message(self.me, to, kind, s.round, s.name, self.roster.attempt, {**body, "signature": mac})
 
-    def _mac(self, key: bytes, sender: str, to: str, kind: str, body: Any) -> bytes:
+    def _mac(self, key: bytes, sender: str, to: str, kind: str, body: object) -> bytes:
         text = hashlib.sha256(
             wire.encode(body)
         ).digest()  # of long texts three times as fast as the keyed digest itself

@@ -54,7 +54,7 @@ class MaskedCoordinator(Party):
         """Sites whose vectors are in the sum."""
         return tuple(self._alive)
 
-    def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
+    def handlers(self) -> Mapping[str, Callable[[str, dict[str, object]], list[Message]]]:
         return {kind: self._collect(kind) for kind in ORDER}
 
     def start(self) -> list[Message]:
@@ -83,8 +83,8 @@ class MaskedCoordinator(Party):
         self.envelope.forget("shares", "masked")
         return [self.envelope.seal(s, "again", {}) for s in told]
 
-    def _collect(self, kind: str) -> Callable[[str, dict[str, Any]], list[Message]]:
-        def take(sender: str, body: dict[str, Any]) -> list[Message]:
+    def _collect(self, kind: str) -> Callable[[str, dict[str, object]], list[Message]]:
+        def take(sender: str, body: dict[str, object]) -> list[Message]:
             if kind != ORDER[self._phase] or sender not in self._expected:
                 raise MessageRefused(f"{kind!r} from {sender!r} is late or out of turn ({ORDER[self._phase]!r} now)")
             self._got[sender] = getattr(self, f"_read_{kind}")(sender, body)
@@ -94,14 +94,14 @@ class MaskedCoordinator(Party):
 
     # ---- reading: whole body checked before anything is kept
 
-    def _read_advertise(self, sender: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _read_advertise(self, sender: str, body: dict[str, Any]) -> dict[str, object]:
         entry = {"line": bytes(body["line"]), "bound": [str(s) for s in body["bound"]]}
         if len(bytes(body["line"])) != 32:
             raise ValueError("keys have 32 bytes")
         self.envelope.verify(sender, "keys", entry, body["own"])
         return {**entry, "own": bytes(body["own"])}
 
-    def _read_shares(self, sender: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _read_shares(self, sender: str, body: dict[str, Any]) -> dict[str, object]:
         board, table = self._board, body["table"]
         assert board is not None
         sealed = {str(k): bytes(v) for k, v in body["sealed"].items()}
@@ -192,7 +192,7 @@ class MaskedCoordinator(Party):
         sealed = {o: got[o]["sealed"] for o in here}
         return self._tell("inbox", lambda s: {"sites": here, "sealed": {o: x[s] for o, x in sealed.items() if s in x}})
 
-    def _after_masked(self, here: list[str], got: dict[str, Any]) -> list[Message]:
+    def _after_masked(self, here: list[str], got: dict[str, object]) -> list[Message]:
         assert self._board is not None
         self._board.slot += 1
         if not self._board.circle.safe(set(here), self.roster.colluders):
@@ -236,5 +236,5 @@ class MaskedCoordinator(Party):
             self._adder.boards.pop(same, None)
         return []
 
-    def _tell(self, kind: str, body: Callable[[str], Mapping[str, Any]]) -> list[Message]:
+    def _tell(self, kind: str, body: Callable[[str], Mapping[str, object]]) -> list[Message]:
         return [self.envelope.seal(s, kind, body(s)) for s in self._expected]

@@ -73,7 +73,7 @@ class MaskedSite(Party):
         self._made: Promise | None = None  # the one list of survivors that I voted for
         self._quiet = 0
 
-    def handlers(self) -> Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]:
+    def handlers(self) -> Mapping[str, Callable[[str, dict[str, object]], list[Message]]]:
         return {
             "keys": self._on_keys,
             "inbox": self._on_inbox,
@@ -96,7 +96,7 @@ class MaskedSite(Party):
         self._quiet = 0
         return answer
 
-    def _send(self, kind: str, body: Mapping[str, Any]) -> list[Message]:
+    def _send(self, kind: str, body: Mapping[str, object]) -> list[Message]:
         return [self.envelope.seal(self.roster.coordinator or "", kind, body)]
 
     # ---- keys and shares
@@ -115,7 +115,7 @@ class MaskedSite(Party):
         }
         return self._send("advertise", {**body, "own": self.envelope.sign("keys", body)})
 
-    def _on_again(self, sender: str, body: dict[str, Any]) -> list[Message]:
+    def _on_again(self, sender: str, body: dict[str, object]) -> list[Message]:
         """Somebody has no keys any more. The vector that I sent, if I did, stays closed: its slot is used up."""
         if self._session is None or self._made:
             raise MessageRefused(f"{self.me!r} agrees anew only if it had keys, and before it voted for a list")
@@ -224,7 +224,7 @@ class MaskedSite(Party):
             raise MessageRefused(f"{self.me!r} has not signed the list of {len(members)} sites of this total")
         return read(self.step, self._adder.share(self.roster), opened, self._made)
 
-    def _on_abort(self, sender: str, body: dict[str, Any]) -> list[Message]:
+    def _on_abort(self, sender: str, body: dict[str, object]) -> list[Message]:
         self._forget("burnt")
         return []
 

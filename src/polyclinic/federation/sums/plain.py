@@ -128,7 +128,7 @@ class Collector:
         )
 
 
-def _sent(step: Step, arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _sent(step: Step, arrays: Mapping[str, Any]) -> dict[str, object]:
     """Whole multiples of a grid as so many bytes as they need; anything else, and what is off its grid, as it is."""
     size = width(step)
     if size == 8 or step.grid is None:

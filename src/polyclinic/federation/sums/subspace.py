@@ -226,7 +226,7 @@ class Subspace(Sum):
         equally long, so each specimen is measured once.
         """
         plan, scalars, sealed = self.plan(roster, paid=step.noise_sd > 0), step.size + 1, 28  # nonce and tag
-        bodies: dict[str, dict[str, Any]] = {
+        bodies: dict[str, dict[str, object]] = {
             "hello": {"key": bytes(32), "plan": plan.public, "signature": bytes(64)},
             "dual": {"sealed": bytes(sealed + 32), "signature": bytes(64)},
             "average": {"slot": -1, "sealed": bytes(sealed + 8 * scalars + 64)},
