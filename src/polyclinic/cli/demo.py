@@ -43,7 +43,9 @@ def command(
         console.print(f"report:     {report}")
 
 
-def _compare(folder: Any, patients: int, seed: int, data: Path | None, quiet: bool) -> tuple[list[dict[str, object]], str]:
+def _compare(
+    folder: Any, patients: int, seed: int, data: Path | None, quiet: bool
+) -> tuple[list[dict[str, object]], str]:
     """The same sites through every method; the main one (TRIP, masked sums) writes the run folder."""
     import polyclinic as pc
     from polyclinic.cli.console import follow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.engines.flare.coordinator import progress, state_of
 from polyclinic.engines.flare.folders import CoordinatorFolder

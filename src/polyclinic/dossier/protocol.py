@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.dossier.sources import Sources
 from polyclinic.dossier.value import DossierLine, DossierPart

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean, plugged
 from polyclinic.study import Study
+
+if TYPE_CHECKING:
+    from polyclinic.federation.estimator import Estimator
 
 __all__ = ["BUILT_IN", "federated", "find", "make", "ordered", "read_study"]
 
@@ -97,7 +100,7 @@ def ordered(study: Study) -> Any:
     return _floored(study, started(_protocol(study)))
 
 
-def _protocol(study: Study) -> object:
+def _protocol(study: Study) -> Estimator[Any, Any, Any]:
     from polyclinic.federation.protocol import Method
 
     name = study.chosen().name
@@ -105,7 +108,8 @@ def _protocol(study: Study) -> object:
     cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
     if not issubclass(cls, Method):
         raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
-    return _made(study, cls)
+    made: Estimator[Any, Any, Any] = _made(study, cls)
+    return made
 
 
 def _floored(study: Study, method: Any) -> object:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from polyclinic.evaluation.presence import MINIMUM
 
-__all__ = ["attrition"]
+__all__ = ["AttritionStep", "attrition"]
 
 
-def attrition(steps: Mapping[str, Sequence[Mapping[str, Any]]], *, minimum: int = MINIMUM) -> dict[str, object]:
+class AttritionStep(TypedDict):
+    """One step of a source as it may be shown."""
+
+    step: str
+    rows_in: int
+    rows_out: int
+    dropped: dict[str, int | None]
+    rounded: bool
+
+
+def attrition(
+    steps: Mapping[str, Sequence[Mapping[str, Any]]], *, minimum: int = MINIMUM
+) -> dict[str, list[AttritionStep]]:
     """Per source its steps in order: what came in, what went on, and what was dropped by reason.
 
     A count from 1 to ``minimum`` - 1 becomes None. What went on is rounded to tens where such a count, or the only
@@ -21,9 +33,9 @@ def attrition(steps: Mapping[str, Sequence[Mapping[str, Any]]], *, minimum: int 
     >>> attrition({"a": [{"step": "read", "rows_in": 100, "rows_out": 96, "dropped": {"no code": 4}}]})["a"]
     [{'step': 'read', 'rows_in': 100, 'rows_out': 100, 'dropped': {'no code': None}, 'rounded': True}]
     """
-    made: dict[str, Any] = {}
+    made: dict[str, list[AttritionStep]] = {}
     for source, listed in steps.items():
-        rows: list[dict[str, Any]] = []
+        rows: list[AttritionStep] = []
         before = -1
         for s in listed:
             few = any(0 < n < minimum for n in s["dropped"].values())

@@ -36,7 +36,9 @@ FARTHEST: Final = 20.0  # nats, of one hidden event
 class CompletionParams(ActParams):
     """Parameters of completion."""
 
-    candidates: tuple[object, ...] = Field((), description="Per candidate its models: (everybody,) or (half 0, half 1).")
+    candidates: tuple[object, ...] = Field(
+        (), description="Per candidate its models: (everybody,) or (half 0, half 1)."
+    )
     words: tuple[str, ...] = Field((), description="What the candidates are called.")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder, half_method
+
+if TYPE_CHECKING:
+    from polyclinic.federation.estimator import Estimator
 
 __all__ = ["KEY", "Rungs"]
 
@@ -53,5 +56,5 @@ class Rungs(Ladder):
         return [p.factors for p in self.publics(public)[: len(self.groups[0])] if p is not kept]
 
 
-def _moved(method: Any, start: int) -> object:
+def _moved(method: Estimator[Any, Any, Any], start: int) -> Estimator[Any, Any, Any]:
     return method if start == 0 else method.with_params(seed=method.params.seed + start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from polyclinic import __version__
 from polyclinic.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Central(Factorization[WP]):
     name = "central"
     needs = "tensor"
     objective_: float
-    starts_: list[dict[str, object]]
+    starts_: list[StartMade]
     stability_: float | None
 
     def _pool(self, data: Data) -> tuple[SparseTensor, list[tuple[str, int]]]:
@@ -91,6 +91,14 @@ class Central(Factorization[WP]):
         self.objective_ = best.objective
         self.history_ = best.history
         return best
+
+
+class StartMade(TypedDict):
+    """One start of a central fit."""
+
+    seed: int
+    rounds: int
+    objective: float
 
 
 class Clock:

@@ -17,7 +17,7 @@ model explains them: small ones are held fast, large ones decide.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray

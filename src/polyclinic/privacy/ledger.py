@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy import accountant

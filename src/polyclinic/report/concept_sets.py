@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from polyclinic.errors import ConfigError
 from polyclinic.files import atomic

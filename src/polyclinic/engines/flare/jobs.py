@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from polyclinic.engines.flare.coordinator import progress, seen
 from polyclinic.engines.flare.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
@@ -13,6 +13,9 @@ from polyclinic.engines.flare.processes import Recorded, alive, wait_for
 from polyclinic.engines.flare.session import connected, quiet, session, submit
 from polyclinic.errors import PeerLost
 from polyclinic.federation.order import Order
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 __all__ = ["follow"]
 
@@ -87,7 +90,7 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, ob
 
 
 def _wait_connected(
-    folder: CoordinatorFolder, api: object, order: Order, least: int, tell: Callable[[dict[str, object]], None]
+    folder: CoordinatorFolder, api: Session, order: Order, least: int, tell: Callable[[dict[str, object]], None]
 ) -> None:
     """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
     begin = time.monotonic()
@@ -114,7 +117,7 @@ def _wait_connected(
 
 
 def _watch(
-    folder: CoordinatorFolder, api: Any, run: Path, order: Order, job: str, started: float, now: dict[str, object]
+    folder: CoordinatorFolder, api: Session, run: Path, order: Order, job: str, started: float, now: dict[str, object]
 ) -> tuple[bool, bool]:
     """Whether a new leg is needed for a site that this leg does not reach, and whether this leg's process is dead."""
     events = read_events(run / "events.jsonl")

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent

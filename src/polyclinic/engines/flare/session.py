@@ -9,13 +9,16 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import CoordinatorFolder
 from polyclinic.engines.flare.startup_files import ADMIN, job_folder
 from polyclinic.errors import PeerLost
 from polyclinic.federation.order import Order
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 __all__ = ["connected", "quiet", "session", "submit"]
 
@@ -35,7 +38,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[object]:
+def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[Session]:
     """A logged-in administrator's session."""
     need_flare()
     os.umask(0o077)
@@ -60,7 +63,7 @@ def session(folder: CoordinatorFolder, *, tries: int = 4) -> Iterator[object]:
             made.close()
 
 
-def connected(api: Any) -> dict[str, float]:
+def connected(api: Session) -> dict[str, float]:
     """Sites that FLARE's server has heard of: name -> time of the last sign of life."""
     with quiet():
         try:
@@ -77,7 +80,7 @@ def _silent(e: Exception) -> PeerLost:
     )
 
 
-def submit(api: Any, order: Order, run: Path, sites: list[str], least: int) -> str:
+def submit(api: Session, order: Order, run: Path, sites: list[str], least: int) -> str:
     """Submit one leg of a study as a job without code; returns FLARE's number of it."""
     place = run / "job"
     shutil.rmtree(place, ignore_errors=True)
