@@ -34,7 +34,7 @@ from polyclinic.federation.protocol import Message, Roster, Step, Total
 __all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce", "parties_digest"]
 
 _LOG = logging.getLogger("polyclinic.federation")
-_Put = Callable[[bytes], None]
+_Put = Callable[[bytes | memoryview], None]
 _DEPTH = 8  # no honest body nests deeper; stops a hostile one from exhausting the stack
 
 
@@ -92,7 +92,7 @@ def digest(value: Any) -> bytes:
     >>> digest({"a": 1, "b": (2, 3)}) == digest({"b": [2, 3], "a": 1})
     True
     """
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     _feed(parts.append, value, 0)
     return hashlib.sha256(b"".join(parts)).digest()
 
@@ -135,7 +135,7 @@ def _array(put: _Put, v: np.ndarray[Any, Any], depth: int) -> None:
     a = np.ascontiguousarray(v, v.dtype.newbyteorder("<"))
     _feed(put, [a.dtype.str, list(v.shape)], depth + 1)
     put(b"a")
-    put(a.tobytes())
+    put(a.reshape(-1).view("u1").data)
 
 
 _LENGTH = struct.Struct("<Q").pack
