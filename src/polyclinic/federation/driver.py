@@ -89,6 +89,7 @@ class Driver(Attendance):
         self._steps: dict[int, Step] = {}  # asynchronous: of the sums that a contribution may still belong to
         self._shown = 0  # peers: the round that was told last
         self._saved: Any = None  # what the checkpoint on disk is of
+        self._packed = b""  # the setting as the checkpoint holds it
         self._conductor: Conductor | None = None
         self._script = self._run()
 
@@ -155,12 +156,14 @@ class Driver(Attendance):
         found = self.folder / "state.ckpt"
         state = wire.load(found) if found.exists() else None
         if state is not None:
-            self._setting, self.votes = state["setting"], dict(state["votes"])
+            kept, self.votes = state["setting"], dict(state["votes"])
+            self._setting = kept if isinstance(kept, dict) else wire.decode(kept, limit=wire.KEPT)  # older ones: a map
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.counted, self.noise = tuple(state["counted"]), set(state["noise"])
             self._shown = int(state["shown"])
         setting = setting_from({**self._setting, "columns": None if self._setting["axes"] else self.order.columns})
         self.counted = self.counted or tuple(sorted({host(n) for n in setting.sites}))
+        self._packed = wire.encode(self._setting, limit=wire.KEPT)  # once: it may list all codes, and never changes
         digests = [a.digest() for a in setting.axes]
         names = self._setting.get("alignment")
         chain = certificate.root(self.order.digest, setting.shape, digests, names, setting.sites)
@@ -179,7 +182,7 @@ class Driver(Attendance):
         if now == self._saved:  # as the sum before left it
             return
         value = {
-            "setting": self._setting,
+            "setting": self._packed,
             "number": self.number,
             "attempt": self.attempt,
             "counted": self.counted,

@@ -51,6 +51,7 @@ ARRAYS: Final = 200  # bytes of an array without its numbers
 DEPTH: Final = 12
 TYPES: Final = frozenset({"<f8", "<f4", "<i8", "<i4", "<u8", "<u4", "<u2", "|u1", "|b1"})
 ARRAY: Final = "\x00array"
+PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 T = TypeVar("T")
 
@@ -67,7 +68,8 @@ def encode(value: Any, *, limit: int = LIMIT) -> bytes:
         raise MessageRefused(
             f"a message of {size:,} bytes exceeds the limit of {limit:,}", hint="lower the rank or the number of codes"
         )
-    return b"".join([MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in arrays)])
+    raw = (a.reshape(-1).view("u1").data for a in arrays)
+    return b"".join([MAGIC, struct.pack("<I", len(header)), header, *raw])
 
 
 def size(value: Any) -> int:
@@ -150,6 +152,8 @@ def load(path: Path) -> Any:
 def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
     if depth > DEPTH:
         raise MessageRefused(f"a message nested deeper than {DEPTH}")
+    if type(value) in PLAIN:  # nearly all of a message: before the questions that take long
+        return value
     if isinstance(value, np.ndarray):
         a = np.ascontiguousarray(value) if value.ndim else value
         if a.dtype.byteorder == ">":
@@ -164,7 +168,7 @@ def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
         return [_strip(v, arrays, depth + 1) for v in value]
     if isinstance(value, np.generic):
         return value.item()
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, bool | int | float | str | bytes):
         return value
     raise MessageRefused(f"a value of type {type(value).__name__} cannot travel")
 
@@ -172,6 +176,8 @@ def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
 def _fill(tree: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
     if depth > DEPTH:
         raise MessageRefused(f"a message nested deeper than {DEPTH}")
+    if type(tree) in PLAIN:
+        return tree
     if isinstance(tree, dict):
         if ARRAY in tree:
             number = tree[ARRAY]
@@ -181,8 +187,6 @@ def _fill(tree: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
         return {k: _fill(v, arrays, depth + 1) for k, v in tree.items()}
     if isinstance(tree, list):
         return [_fill(v, arrays, depth + 1) for v in tree]
-    if tree is None or isinstance(tree, bool | int | float | str | bytes):
-        return tree
     raise MessageRefused("message holds a value of an unknown kind")
 
 
