@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.engines.registry import BUILT_IN, find
-from polyclinic.federation.moments import FederatedPCA, Standardizer
+from polyclinic.federation.standardizing import FederatedPCA, Standardizer
 from polyclinic.federation.params import Params
 from polyclinic.phenotypes.factorization import FactorParams
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.cli.console import follow as follow
     from polyclinic.evaluation.audit import audit as audit
     from polyclinic.evaluation.suggest import suggest_rank as suggest_rank
-    from polyclinic.federation.moments import FederatedPCA as FederatedPCA
-    from polyclinic.federation.moments import Standardizer as Standardizer
+    from polyclinic.federation.standardizing import FederatedPCA as FederatedPCA
+    from polyclinic.federation.standardizing import Standardizer as Standardizer
     from polyclinic.federation.sumbattery import check_sum as check_sum
     from polyclinic.findings.evaluate import evaluate as evaluate
     from polyclinic.findings.evaluate import forecast as forecast
@@ -71,7 +71,7 @@ _WHERE = {
     "DPEM": "polyclinic.phenotypes.dpem",
     "DPFact": "polyclinic.phenotypes.dpfact",
     "DistributedSGD": "polyclinic.phenotypes.localtf",
-    "FederatedPCA": "polyclinic.federation.moments",
+    "FederatedPCA": "polyclinic.federation.standardizing",
     "GaussianMixture": "polyclinic.mixtures.em",
     "Groups": "polyclinic.learned.groups",
     "LatentClass": "polyclinic.mixtures.latentclass",
@@ -87,7 +87,7 @@ _WHERE = {
     "Site": "polyclinic.sites.site",
     "Run": "polyclinic.run",
     "SparseTensor": "polyclinic.tensors.sparse",
-    "Standardizer": "polyclinic.federation.moments",
+    "Standardizer": "polyclinic.federation.standardizing",
     "Study": "polyclinic.study",
     "SumALS": "polyclinic.phenotypes.sumals",
     "TRIP": "polyclinic.phenotypes.trip",

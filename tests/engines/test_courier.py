@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
 
 from polyclinic.engines.courier.branch import Branch, branch_box
-from polyclinic.engines.courier.letters import Letters
+from polyclinic.engines.courier.letters import LetterBox
 from polyclinic.engines.courier.mailbox import Mailbox, shown
 from polyclinic.engines.courier.office import office_box, run_by_courier
-from polyclinic.engines.courier.parcel import Half, Parcel, card_of, open_parcel, own_key, read_card, seal_parcel
+from polyclinic.engines.courier.parcel import HalfParcel, Parcel, card_of, open_parcel, own_key, read_card, seal_parcel
 from polyclinic.engines.flare import coordination, membership
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json
 from polyclinic.engines.flare.result import read_outcome
@@ -77,14 +77,14 @@ def test_every_changed_byte_is_refused_and_every_cut_waits(two):
     data = _sealed(two, b"x" * 50)
     for i in range(len(data)):
         changed = data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]
-        with pytest.raises((MessageRefused, Half)):
+        with pytest.raises((MessageRefused, HalfParcel)):
             _open(two, changed)
     for i in range(12, len(data)):  # anything that changes inside the length is not Half
         changed = data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]
         with pytest.raises(MessageRefused):
             _open(two, changed)
     for n in range(len(data)):
-        with pytest.raises(Half):
+        with pytest.raises(HalfParcel):
             _open(two, data[:n])
     with pytest.raises(MessageRefused):
         _open(two, data + b"x")
@@ -203,8 +203,8 @@ def test_a_letter_is_sent_again_until_its_receipt_and_read_once(two, tmp_path):
     carry("south", "north")
     for box in boxes.values():
         box.take()
-    north = Letters(boxes["north"], threading.Lock(), resend=0.0)
-    south = Letters(boxes["south"], threading.Lock(), resend=0.0)
+    north = LetterBox(boxes["north"], threading.Lock(), resend=0.0)
+    south = LetterBox(boxes["south"], threading.Lock(), resend=0.0)
     north.send("ab" * 32, "south", b"hello")
     (first,) = (tmp_path / "north" / "out").glob("*.pcf")  # lost: nobody carries it
     time.sleep(0.01)

@@ -17,7 +17,7 @@ import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.engines.inprocess import simulate
 from polyclinic.errors import ConfigError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.run import RunFolder
 
 STUDY = """

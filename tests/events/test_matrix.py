@@ -11,7 +11,7 @@ import pytest
 
 from polyclinic.engines.flare.admission import _setting
 from polyclinic.errors import ConfigError, DataError, ProtocolMismatch
-from polyclinic.federation.moments import Standardizer
+from polyclinic.federation.standardizing import Standardizer
 from polyclinic.sites.ingest import ingest, read_site, read_sites
 from polyclinic.study import Node, Study
 

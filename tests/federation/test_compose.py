@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.compose import Halved, Ladder, Then
 from polyclinic.federation.fold import run
 from polyclinic.federation.halves import halves_of

@@ -8,7 +8,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.engines.registry import federated, make
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.federation.fold import Fold, run
 from polyclinic.sites.floor import carriers, floor, without_cells

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, Divergence, PeerLost, ProtocolMismatch
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.sums.plain import Plain
 

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.federation.moments import GRID, Moments, half, in_ball, unit_rows, whole
+from polyclinic.federation.moments import GRID, SummedMoments, half, in_ball, unit_rows, whole
 
 
 def network(seed: int = 0, rows: int = 300, sites: int = 5) -> tuple[list[pc.Site], np.ndarray]:
@@ -120,4 +120,4 @@ def test_balls_and_triangles():
     m = np.arange(9.0).reshape(3, 3)
     m = m + m.T
     np.testing.assert_array_equal(whole(half(m), 3), m)
-    assert Moments.begin(3, 1.0).second.shape == (6,)
+    assert SummedMoments.begin(3, 1.0).second.shape == (6,)

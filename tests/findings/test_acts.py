@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.fold import run
 from polyclinic.federation.sums import by_name
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion
 from polyclinic.findings.link import Link
-from polyclinic.findings.outcome import Outcome
-from polyclinic.findings.people import People as PeopleAct
+from polyclinic.findings.outcome import OutcomeAct
+from polyclinic.findings.people import PeopleAct as PeopleAct
 from polyclinic.findings.placed import Covariates, Placer, variables_of
 from polyclinic.findings.roc import pooled_area
-from polyclinic.findings.survival import Survival
+from polyclinic.findings.survival import SurvivalAct
 from polyclinic.sites.people import People
 from polyclinic.sites.site import Site, pooled
 
@@ -70,7 +70,7 @@ def test_coefficients_equal_statsmodels_with_a_term_for_each_hospital(
         pytest.skip("masks need three sites")
     here = spread(sites, parts)
     variables = variables_of(here)
-    act = Outcome(model=model, covariates=Covariates(variables), baselines=False)
+    act = OutcomeAct(model=model, covariates=Covariates(variables), baselines=False)
     public = run(act, here, adder=by_name(aggregation)).public
     x, y, dummies = [], [], []
     for k, s in enumerate(here):
@@ -96,7 +96,7 @@ def test_coefficients_equal_statsmodels_with_a_term_for_each_hospital(
 
 
 def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS) -> None:
-    act = Outcome(model=model, covariates=Covariates(), baselines=False)
+    act = OutcomeAct(model=model, covariates=Covariates(), baselines=False)
     public = run(act, sites).public
     for r in range(3):
         keep = [i for i in range(3) if i != r]
@@ -104,7 +104,7 @@ def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS
         has = {s.name: Placer.of(model).has(s)[:, keep].astype(float) for s in sites}
         less = Placer(factors, lambda s, has=has: has[s.name])  # type: ignore[misc]
         less.has = lambda s, has=has: has[s.name] > 0  # type: ignore[method-assign, assignment, misc]
-        without = Outcome(model=less, covariates=Covariates(), baselines=False)
+        without = OutcomeAct(model=less, covariates=Covariates(), baselines=False)
         alone = run(without, sites).public
         assert public.tests.height[r] == pytest.approx(alone.climbs.height[0], rel=1e-9)
 
@@ -112,7 +112,7 @@ def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS
 def test_the_cross_fitted_area_equals_scikit_learn(sites: list[Site], model: pc.SumALS) -> None:
     from sklearn.metrics import roc_auc_score
 
-    act = Outcome(model=model, covariates=Covariates(variables_of(sites)))
+    act = OutcomeAct(model=model, covariates=Covariates(variables_of(sites)))
     public = run(act, sites).public
     for i, d in enumerate(act.judged):
         found = pooled_area([(b[1], b[0]) for b in public.bins[i]])
@@ -134,7 +134,7 @@ def test_the_cross_fitted_area_equals_scikit_learn(sites: list[Site], model: pc.
 def test_no_hospital_number_is_seen_under_masks_not_even_an_intercept(sites: list[Site], model: pc.SumALS) -> None:
     """What reaches the coordinator of a masked sum looks like noise: no array of any site can be read from it."""
     seen: list[bytes] = []
-    act = Outcome(model=model, covariates=Covariates())
+    act = OutcomeAct(model=model, covariates=Covariates())
 
     def tap(message: object) -> None:
         if getattr(message, "to", "") == "coordinator":
@@ -195,7 +195,7 @@ def test_cox_equals_statsmodels(stratified: bool, sites: list[Site], model: pc.S
     from statsmodels.duration.hazard_regression import PHReg
 
     variables = variables_of(sites)
-    act = Survival(model=model, covariates=Covariates(variables, site=stratified), width=7, until=364)
+    act = SurvivalAct(model=model, covariates=Covariates(variables, site=stratified), width=7, until=364)
     public = run(act, sites, adder=by_name("masked")).public
     x, time, event, where = [], [], [], []
     for k, s in enumerate(sites):
@@ -233,11 +233,11 @@ def test_a_site_with_one_outcome_an_empty_half_or_one_patient_does_not_fail(
         *sites[2:],
         replace(sites[1].take(np.arange(0)), name="empty"),
     ]
-    public = run(Outcome(model=model, covariates=Covariates(variables_of(sites))), odd).public
+    public = run(OutcomeAct(model=model, covariates=Covariates(variables_of(sites))), odd).public
     assert public.stage == "end"
     assert all(np.isfinite(b).all() for b in public.climbs.base)
     nobody = [replace(s, labels=None) for s in sites]
-    assert run(Outcome(model=model, covariates=Covariates()), nobody).public.stage == "end"
+    assert run(OutcomeAct(model=model, covariates=Covariates()), nobody).public.stage == "end"
 
 
 def test_hidden_codes_are_predicted_where_structure_was_planted_and_not_where_codes_were_permuted() -> None:
@@ -267,10 +267,10 @@ def test_every_act_passes_the_battery(which: str) -> None:
     acts = [
         Carriers(model=model),
         PeopleAct(model=model, variables=variables),
-        Outcome(model=model, covariates=without, baselines=False),
-        Outcome(model=model, covariates=with_site, baselines=False),
-        Survival(model=model, covariates=without),
-        Survival(model=model, covariates=with_site),
+        OutcomeAct(model=model, covariates=without, baselines=False),
+        OutcomeAct(model=model, covariates=with_site, baselines=False),
+        SurvivalAct(model=model, covariates=without),
+        SurvivalAct(model=model, covariates=with_site),
         Completion(model=model),
         Link(model=model),
     ]

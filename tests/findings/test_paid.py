@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import polyclinic as pc
 from polyclinic.engines.registry import make
 from polyclinic.errors import ConfigError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.fold import run
 from polyclinic.federation.protocol import Setting, seeds
 from polyclinic.findings.forecast import BINS, SHARES, Asked, spend

@@ -14,7 +14,7 @@ from polyclinic.engines.acts import plan_of
 from polyclinic.engines.halvings import halvings, resolved
 from polyclinic.engines.registry import make
 from polyclinic.errors import ConfigError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.findings.evaluate import ActPlan
 from polyclinic.findings.whole import Whole
 from polyclinic.run import RunFolder

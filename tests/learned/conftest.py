@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic_papers.baselines import GMML, Cosine, Euclidean, LowRank
 
 TENSORS = example_sites("tensor")

@@ -99,7 +99,7 @@ def test_own_codes_may_be_part_of_own_phenotypes() -> None:
 
 
 def test_adapt_of_every_placing_and_wrong_input(fitted: Any) -> None:
-    from polyclinic.federation.battery import example_sites
+    from polyclinic.federation.batteryresult import example_sites
 
     site = example_sites("tensor", seed=3)[0]
     for name in ("DPEM", "TRIP", "CPALS signed", "CPALS missing"):

@@ -16,7 +16,7 @@ from tests.learned.conftest import MAKERS, TENSORS, patients_for
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.learned import file
 from polyclinic.privacy.card import Card
 

@@ -18,7 +18,7 @@ from tests.learned.conftest import MAKERS, TABLES, TENSORS
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.sites.site import pooled
 
 OURS = [

@@ -9,7 +9,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, ProtocolMismatch
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 
 
 def shuffled(site: pc.Site, seed: int = 0) -> pc.Site:

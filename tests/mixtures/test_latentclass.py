@@ -197,7 +197,8 @@ def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
         weights_init=(0.4, 0.3, 0.3),
     )  # fmt: skip
     from polyclinic.federation.setting import setting_of
-    from polyclinic.mixtures.latentclass import GRID, ClassPrivate
+    from polyclinic.mixtures.classstate import ClassPrivate
+    from polyclinic.mixtures.latentclass import GRID
 
     site = pc.Site("a", features=X, columns=NAMES)
     public = m.begin(setting_of(m, [site]), np.random.default_rng(0))

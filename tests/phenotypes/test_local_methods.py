@@ -8,7 +8,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.prediction import outcome_auc, random_factors_auc
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.sites.site import Sites, pooled
 from polyclinic.tensors.matching import match
 

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.datasets import split
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.phenotypes.distinct import distinct_step
 from polyclinic.sites.site import pooled
 

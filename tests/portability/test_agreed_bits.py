@@ -18,7 +18,7 @@ import polyclinic as pc
 from polyclinic.federation import wire
 from polyclinic.federation.certificate import state_digest
 from polyclinic.federation.fold import Fold
-from polyclinic.findings.outcome import Outcome
+from polyclinic.findings.outcome import OutcomeAct
 from polyclinic.findings.paid import Paid
 from polyclinic.findings.placed import Covariates, Placer
 
@@ -48,7 +48,7 @@ def _act(kind, **more):
 
 
 METHODS = {
-    "outcome": lambda: _act(Outcome, covariates=Covariates(site=False)),
+    "outcome": lambda: _act(OutcomeAct, covariates=Covariates(site=False)),
     "paid": lambda: _act(Paid, what=("carriers", "outcome"), privacy=pc.Privacy(200.0), planning_size=10**6),
     "trip": lambda: pc.TRIP(rank=3, rounds=4, seed=1),
     "sumals": lambda: pc.SumALS(rank=3, rounds=6, seed=1),

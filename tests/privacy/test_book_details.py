@@ -19,7 +19,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.privacy.grid import EXACT, FINE, LEAST, event_of, noise_scale
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Approve, Close, Gap, Reserve
+from polyclinic.privacy.lines import Approve, CloseLine, Gap, Reserve
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
@@ -227,7 +227,7 @@ def test_reserved_and_spent_are_added_in_the_right_scope():
     assert abs(summary["time"] - time.time()) < 60
     again = Tally.restore(tally.state())
     assert again.state() == tally.state()
-    tally.add(Close("o", "finished"))
+    tally.add(CloseLine("o", "finished"))
     assert "o" not in tally.open
     assert tally.over("o")
     assert not tally.over("p")

@@ -37,7 +37,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, together
 from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import START, Approve, Began, Close, Evaluate, Gap, Note, Reserve, opened, sealed
+from polyclinic.privacy.lines import START, Approve, Began, CloseLine, Evaluate, Gap, Note, Reserve, opened, sealed
 from polyclinic.privacy.mechanism import SimulatedNoise, add_noise, discrete_gaussian
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy
@@ -175,7 +175,7 @@ def test_a_line_is_handed_back_and_shows_everything(tmp_path):
 
 
 def test_what_a_line_does_not_say():
-    assert (Close("o", "done").sums, Close("o", "done").chain) == (0, "")
+    assert (CloseLine("o", "done").sums, CloseLine("o", "done").chain) == (0, "")
     assert (Reserve("o", "icu").until, Reserve("o", "icu").events) == (0.0, ())
     assert {Gaussian(1.0).count, DiscreteGaussian(1.0, 1.0).count, ZCDP(1.0).count, Unbounded().count} == {1}
     assert SubsampledGaussian(0.5, 1.0).count == 1

@@ -21,7 +21,7 @@ from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.head import BookKey, Head
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Approve, Close, Gap, Note, Unknown, canonical, opened, sealed
+from polyclinic.privacy.lines import Approve, CloseLine, Gap, Note, Unknown, canonical, opened, sealed
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.reading import Reading
@@ -306,7 +306,7 @@ def test_a_newer_line_that_costs_leaves_no_bound(tmp_path):
 def test_a_closed_order_is_closed_once(tmp_path):
     ledger = Ledger(tmp_path / "l.jsonl")
     entry = ledger.close("o", "finished")
-    assert isinstance(entry.body, Close)
+    assert isinstance(entry.body, CloseLine)
     assert entry.body.sums == 0
     assert ledger.close("o", "finished") is None
 

@@ -30,7 +30,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Accept, Close, Evaluate, Refuse, Reserve, Rules, Withdraw
+from polyclinic.privacy.lines import Accept, CloseLine, Evaluate, Refuse, Reserve, Rules, Withdraw
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy, price
 from polyclinic.privacy.release import Contribution, Step
@@ -255,7 +255,7 @@ def test_decisions_change_what_an_order_may():
     assert tally.over("a") == ""
     assert tally.over("") == ""
     tally.add(charge("all", run="a", release="r"))
-    tally.add(Close("a", "finished"))
+    tally.add(CloseLine("a", "finished"))
     assert "closed" in tally.over("a")
     assert tally.releases == {}
     for people in ("x", "x", "y"):

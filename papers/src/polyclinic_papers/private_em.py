@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.evaluation.attacks import em_inversion
-from polyclinic.federation.moments import FederatedPCA, Standardizer
+from polyclinic.federation.standardizing import FederatedPCA, Standardizer
 from polyclinic.federation.sums.leak import How, ksg, leak
 from polyclinic.mixtures import GaussianMixture
 from polyclinic.privacy.budget import Privacy

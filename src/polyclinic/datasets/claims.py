@@ -262,7 +262,7 @@ def _sites(
             f"CREATE TABLE {table} AS SELECT unnest($1::VARCHAR[]) AS code, unnest(range(len($1))) AS place", [listed]
         )
     more = "".join(f", any_value(q.{c}) AS {c}" for c in people)
-    rows: dict[str, NDArray[Any]] = con.execute(
+    rows: dict[str, NDArray[np.generic]] = con.execute(
         f"""
         SELECT p.site, p.patient, l.place AS one, r.place AS two, count(*) AS n, any_value(coalesce(q.outcome, 0)) AS y{more}
         FROM pair p JOIN left_code l ON l.code = p.one JOIN right_code r ON r.code = p.two

@@ -27,12 +27,12 @@ from polyclinic.privacy.owner import ledger_of, policy_of
 from polyclinic.privacy.policy import Policy
 from polyclinic.run import RunFolder
 from polyclinic.study import Node, Study
-from polyclinic.study.toml import Section, TomlFile
+from polyclinic.study.toml import TomlFile, TomlSection
 
 __all__ = ["Book", "ByHand", "Sources", "gather"]
 
 
-class Institution(Section):
+class Institution(TomlSection):
     """What no file of a study knows; every key is optional, and what is left out gets a place to write."""
 
     controller: str = Field("", description="Who decides on purposes and means: name and address.")

@@ -11,7 +11,7 @@ from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.lines import (
     Accept,
     Approve,
-    Close,
+    CloseLine,
     Entry,
     Erase,
     Gap,
@@ -148,7 +148,7 @@ def _said(e: Entry) -> str:
             return f"{by} rejected step {step!r}"
         case Reserve(order, study, cohort):
             return f"set aside for study {study!r}, cohort {cohort!r}, order {order[:16]}"
-        case Close(order, reason, sums):
+        case CloseLine(order, reason, sums):
             return f"closed order {order[:16]}: {reason}" + (f", {sums} sums" if sums else "")
         case Erase(what, files, by):
             return f"{by} erased {what}: {files} files"

@@ -166,7 +166,7 @@ def associate(
     )
 
 
-def logistic(memberships: Array, outcome: NDArray[Any]) -> tuple[Effect, ...]:
+def logistic(memberships: Array, outcome: NDArray[np.generic]) -> tuple[Effect, ...]:
     """Joint logistic regression with Wald intervals and Benjamini-Hochberg over phenotypes.
 
     A ridge of one thousandth of an observation per standard deviation keeps separated data finite; columns nobody
@@ -222,7 +222,7 @@ def benjamini_hochberg(p_values: Sequence[float] | Array) -> Array:
     return out
 
 
-def auc_interval(labels: NDArray[Any], risks: Array) -> tuple[float, float]:
+def auc_interval(labels: NDArray[np.generic], risks: Array) -> tuple[float, float]:
     """95 % interval of the area under the ROC curve (DeLong, DeLong and Clarke-Pearson 1988).
 
     >>> low, high = auc_interval(np.array([0, 0, 1, 1] * 20), np.array([0.1, 0.4, 0.35, 0.8] * 20))
@@ -240,7 +240,7 @@ def auc_interval(labels: NDArray[Any], risks: Array) -> tuple[float, float]:
 
 
 def curves(
-    labels: NDArray[Any], risks: Array, *, minimum: int = MINIMUM, groups: int = 20
+    labels: NDArray[np.generic], risks: Array, *, minimum: int = MINIMUM, groups: int = 20
 ) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float, float, float], ...]]:
     """ROC and calibration in steps of at least ``minimum`` patients with and without the outcome.
 

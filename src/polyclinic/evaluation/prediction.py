@@ -23,7 +23,7 @@ class Prediction:
     """Outcome of held-out patients: true labels, predicted risks, and the area under the ROC curve."""
 
     auc: float
-    labels: NDArray[Any]
+    labels: NDArray[np.generic]
     risks: NDArray[np.float64]
     coefficients: NDArray[np.float64]
 
@@ -98,7 +98,7 @@ def predict(train: ArrayLike, train_labels: ArrayLike, test: ArrayLike, test_lab
     return Prediction(_auc(t, risks), t, risks, weights[1:])
 
 
-def ridge_logistic(x: Array, y: NDArray[Any]) -> Array:
+def ridge_logistic(x: Array, y: NDArray[np.generic]) -> Array:
     """Intercept and weights that minimise ``sum_i log(1 + exp(-s_i (b + x_i w))) + |w|^2 / 2``, ``s_i = 2 y_i - 1``.
 
     Newton's method with step halving; the penalty makes the optimum unique. (The same model as scikit-learn's default, whose
@@ -132,7 +132,7 @@ def _sigmoid(t: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0.0, -t)))
 
 
-def _auc(labels: NDArray[Any], risks: Array) -> float:
+def _auc(labels: NDArray[np.generic], risks: Array) -> float:
     """Share of pairs (ill, well) in which the ill one has the larger risk; ties count half."""
     _, at, counts = np.unique(risks, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts - 1) / 2

@@ -40,7 +40,7 @@ class Matrix:
     values: NDArray[np.float64]
     columns: tuple[str, ...]
     patients: tuple[str, ...]
-    labels: NDArray[Any] | None
+    labels: NDArray[np.generic] | None
     sites: tuple[str, ...] | None
     step: Stage
 
@@ -157,7 +157,7 @@ def _texts(column: object) -> tuple[str, ...]:
     return tuple(str(x) for x in np.ma.filled(np.ma.asarray(column).astype(object), ""))
 
 
-def _classes(column: Any) -> NDArray[Any]:
+def _classes(column: Any) -> NDArray[np.generic]:
     texts = _texts(column)
     try:
         values = np.array([float(x) for x in texts])

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Final
 
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.events.engine import Connection, identifier, literal, reading
-from polyclinic.events.pushdown import WHOLE, DatabaseServer, Keys, Push
-from polyclinic.study import Node, secret
+from polyclinic.events.pushdown import Keys, Push
+from polyclinic.study import Node
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Cursor
 
 __all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables"]
 
@@ -57,7 +59,7 @@ class SourceTable:
 
 
 @dataclass
-class _Opened:
+class OpenedTables:
     """What opening found: faults, rows, and where from."""
 
     faults: list[str] = field(default_factory=list)
@@ -97,7 +99,9 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
     elif source.database:
         opened = _from_database(con, node, tables, names)
     else:
-        opened = _from_postgres(con, node, tables, names, push)
+        from polyclinic.events.postgres import from_postgres
+
+        opened = from_postgres(con, node, tables, names, push)
     if opened.faults:
         raise DataError(
             f"site {node.name!r}: the tables of source {source.kind!r} cannot be read",
@@ -149,7 +153,7 @@ def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
     )
 
 
-def _view(con: Connection, table: SourceTable, relation: str, present: Mapping[str, str]) -> None:
+def make_view(con: Connection, table: SourceTable, relation: str, present: Mapping[str, str]) -> None:
     """A view with exactly the declared columns; ``present``: lower-case name -> name there."""
 
     def column(c: str) -> str:
@@ -187,8 +191,10 @@ def _files_of(folder: Path) -> dict[str, list[Path]]:
     return {**parts, **alone}
 
 
-def _from_folder(con: Connection, folder: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> _Opened:
-    out = _Opened()
+def _from_folder(
+    con: Connection, folder: Path, tables: Sequence[SourceTable], names: Mapping[str, str]
+) -> OpenedTables:
+    out = OpenedTables()
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="check [source] folder")
     files = _files_of(folder)
@@ -222,12 +228,14 @@ def _from_folder(con: Connection, folder: Path, tables: Sequence[SourceTable], n
         faults = _missing(t, present, found[0].name)
         out.faults += faults
         if not faults:
-            _view(con, t, scan, present)
+            make_view(con, t, scan, present)
             out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in found)
     return out
 
 
-def _from_database(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> _Opened:
+def _from_database(
+    con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]
+) -> OpenedTables:
     path = node.path(node.source.database or "")
     if not path.is_file():
         raise DataError(f"{path}: no such file", hint="check [source] database")
@@ -235,7 +243,7 @@ def _from_database(con: Connection, node: Node, tables: Sequence[SourceTable], n
         head = f.read(16)
     if head.startswith(b"SQLite format 3"):
         return _from_sqlite(con, path, tables, names)
-    out = _Opened()
+    out = OpenedTables()
     with reading(str(path)):
         con.execute(f"ATTACH {literal(str(path))} AS hospital (READ_ONLY)")
         schema = node.source.db_schema or "main"
@@ -251,13 +259,13 @@ def _from_database(con: Connection, node: Node, tables: Sequence[SourceTable], n
         catalogue.setdefault(lower, {})[column] = original
     for t in tables:
         key = names[t.name].lower()
-        if _listed(con, t, key, catalogue, path.name, out):
-            _view(con, t, f"hospital.{identifier(schema)}.{identifier(real[key])}", catalogue[key])
+        if listed_tables(con, t, key, catalogue, path.name, out):
+            make_view(con, t, f"hospital.{identifier(schema)}.{identifier(real[key])}", catalogue[key])
     return out
 
 
-def _listed(
-    con: Connection, t: SourceTable, key: str, catalogue: Mapping[str, Mapping[str, str]], where: str, out: _Opened
+def listed_tables(
+    con: Connection, t: SourceTable, key: str, catalogue: Mapping[str, Mapping[str, str]], where: str, out: OpenedTables
 ) -> bool:
     if key not in catalogue:
         if t.optional:
@@ -271,22 +279,22 @@ def _listed(
     return not faults
 
 
-def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> _Opened:
+def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
     try:
         from adbc_driver_sqlite import dbapi
     except ImportError:
         raise MissingExtra("adbc-driver-sqlite", "sqlite", "reading an SQLite file") from None
-    out = _Opened()
+    out = OpenedTables()
     with dbapi.connect(str(path)) as link, link.cursor() as cursor:
         try:
             cursor.execute(
                 "SELECT lower(m.name), lower(p.name), p.name FROM sqlite_master m, pragma_table_info(m.name) p "
                 "WHERE m.type IN ('table', 'view')"
             )
-            catalogue = _catalogue(_rows(con, cursor))
+            catalogue = catalogue_of(fetched(con, cursor))
             for t in tables:
                 key = names[t.name].lower()
-                if _listed(con, t, key, catalogue, path.name, out):
+                if listed_tables(con, t, key, catalogue, path.name, out):
                     # SQLite has no column types to rely on: everything is text, as in a CSV file. NULL travels as ''
                     # because the driver takes a column's type from its first rows.
                     wanted = [c for c in t.columns if c in catalogue[key]]
@@ -295,105 +303,24 @@ def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], nam
                         for c in wanted
                     )
                     cursor.execute(f"SELECT {columns} FROM {identifier(key)}")
-                    _stage(con, t, cursor, wanted)
+                    stage(con, t, cursor, wanted)
         except dbapi.Error as e:
             raise DataError(f"{path}: cannot be read", faults=[str(e)]) from e
     return out
 
 
-def _from_postgres(
-    con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str], push: Push | None
-) -> _Opened:
-    try:
-        from adbc_driver_postgresql import dbapi
-    except ImportError:
-        raise MissingExtra("adbc-driver-postgresql", "postgres", "reading PostgreSQL") from None
-    url = address_of(node)
-    out = _Opened()
-    schema = node.source.db_schema or "public"
-    try:
-        with dbapi.connect(url) as link, link.cursor() as cursor:
-            cursor.execute(
-                "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text, data_type::text "
-                f"FROM information_schema.columns WHERE lower(table_schema) = lower({literal(schema)})"
-            )
-            rows = _rows(con, cursor)
-            if not rows:
-                out.faults.append(f"schema {schema!r} has no table that this user may read")
-                return out
-            catalogue, real = _catalogue(rows), {r[0]: r[3] for r in rows}
-            # A date can be 'infinity' or lie outside what others can hold: as text one such cell costs one row only.
-            dates = {(r[0], r[1]) for r in rows if r[5].startswith(("date", "timestamp"))}
-            there = {t.name: names[t.name].lower() for t in tables if names[t.name].lower() in catalogue}
-            types = {(r[0], r[1]): r[5] for r in rows}
-            server = DatabaseServer(
-                {n: f"{identifier(rows[0][4])}.{identifier(real[k])}" for n, k in there.items()},
-                {n: catalogue[k] for n, k in there.items()},
-                {(n, c): types[k, c] for n, k in there.items() for c in catalogue[k]},
-            )
-            pushable = all(
-                server.types.get((t.name, t.keys.patient)) in WHOLE for t in tables if t.keys and t.name in there
-            )
-            last: bool | None = None
-            for t in sorted(tables, key=lambda t: t.keys is not None):  # events last: the others tell who takes part
-                key = names[t.name].lower()
-                if push is not None and t.keys is not None and last is None:
-                    last, push = True, push.decided(there) if pushable and not out.faults else push
-                if _listed(con, t, key, catalogue, f"schema {schema}", out):
-                    wanted = [c for c in t.columns if c in catalogue[key]]
-                    columns = ", ".join(
-                        f"t.{identifier(catalogue[key][c])}{'::text' if (key, c) in dates else ''} AS {identifier(c)}"
-                        for c in wanted
-                    )
-                    fate = server.fate(t.name, t.keys, push) if push is not None and t.keys is not None else None
-                    if push is not None and t.keys is not None and fate is not None:
-                        cursor.execute(server.counted(t.name, t.keys, push, fate))
-                        con.register("gone", cursor.fetch_arrow())
-                        con.execute(f"INSERT INTO pushed SELECT {literal(t.name)}, patient_id, nth, empty, n FROM gone")
-                        con.unregister("gone")
-                    place, only = f"{server.names[t.name]} t", f"{fate} IS NULL" if fate is not None else ""
-                    if push is not None and t.keys is not None and fate is not None:
-                        place = server.rows(t.name, t.keys, push)
-                    elif push is not None and t.patient is not None and pushable:
-                        only = server.without(t.name, t.patient, push)
-                    cursor.execute(f"SELECT {columns} FROM {place}{f' WHERE {only}' if only else ''}")
-                    _stage(con, t, cursor, wanted)
-    except dbapi.Error as e:
-        text = " ".join(str(e).split())[:300]
-        raise DataError(
-            f"site {node.name!r}: the database cannot be read", faults=[text], hint="check url, password and rights"
-        ) from None
-    return out
-
-
-def address_of(node: Node) -> str:
-    """The connection string, with the password put in from where it is kept."""
-    url = secret(node.source.url or "", node.folder)
-    parts = urlsplit(url)
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigError(
-            f"node {node.name!r}: [source] url is of kind {parts.scheme!r}",
-            hint="postgresql://user@host/database; for any other database print the SQL (site init --sql) and export",
-        )
-    if node.source.password:
-        user, _, host = parts.netloc.rpartition("@")
-        hidden = quote(secret(node.source.password, node.folder), safe="")
-        url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{hidden}@{host}"))
-    return url
-
-
-def _rows(con: Connection, cursor: Any) -> list[tuple[str, ...]]:
+def fetched(con: Connection, cursor: Cursor) -> list[tuple[str, ...]]:
     return list(con.from_arrow(cursor.fetch_arrow()).fetchall())  # a capsule: no pyarrow needed
 
 
-def _catalogue(rows: Sequence[tuple[str, ...]]) -> dict[str, dict[str, str]]:
+def catalogue_of(rows: Sequence[tuple[str, ...]]) -> dict[str, dict[str, str]]:
     out: dict[str, dict[str, str]] = {}
     for table, column, original, *_ in rows:
         out.setdefault(table, {})[column] = original
     return out
 
 
-def _stage(con: Connection, table: SourceTable, cursor: Any, columns: Sequence[str]) -> None:
+def stage(con: Connection, table: SourceTable, cursor: Cursor, columns: Sequence[str]) -> None:
     con.register("incoming", cursor.fetch_arrow())
     staged = identifier(f"staged {table.name}")
     texts = {str(r[0]) for r in con.execute("DESCRIBE incoming").fetchall() if r[1] == "VARCHAR"}
@@ -402,4 +329,4 @@ def _stage(con: Connection, table: SourceTable, cursor: Any, columns: Sequence[s
     )
     con.execute(f"CREATE OR REPLACE TABLE {staged} AS SELECT {picked} FROM incoming")
     con.unregister("incoming")
-    _view(con, table, staged, {c: c for c in columns})
+    make_view(con, table, staged, {c: c for c in columns})

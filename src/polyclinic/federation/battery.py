@@ -14,121 +14,30 @@ import numpy as np
 
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import wire
+from polyclinic.federation.batteryresult import Battery, BatteryPart, Skip, example_sites
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Message, Method, MethodFacts, Step, seeds
+from polyclinic.federation.samebits import arrays_in, bits_of, near
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.sites.site import Site, pooled
-from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.threads import one_thread
 
-__all__ = ["PARTS", "Battery", "BatteryPart", "Check", "Checks", "Skip", "check_protocol", "example_sites"]
+__all__ = ["PARTS", "BatteryCheck", "Checks", "check_protocol"]
 
 Maker = Callable[..., Fold]
 
 
 @dataclass(frozen=True)
-class BatteryPart:
-    """One part of the battery and how it went."""
-
-    number: int
-    promise: str
-    state: str  # "passed" | "failed" | "skipped"
-    detail: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Battery:
-    """How a protocol did."""
-
-    method: str
-    parts: tuple[BatteryPart, ...]
-
-    @property
-    def passed(self) -> bool:
-        """No part failed."""
-        return all(p.state != "failed" for p in self.parts)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{p.number:>2} {p.name:<10} {p.state:<7} {p.promise}" + (f": {p.detail}" if p.detail else "")
-            for p in self.parts
-        ]
-        return "\n".join([f"contract battery of {self.method}", *lines])
-
-
-@dataclass(frozen=True)
-class Check:
+class BatteryCheck:
     """A part: what it is called, what it promises, and a function that raises AssertionError, or :class:`Skip`."""
 
     name: str
     promise: str
     run: Callable[[Checks], None]
-
-
-class Skip(Exception):
-    """A part that does not apply, with the reason."""
-
-
-def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, seed: int = 0) -> list[Site]:
-    """Small hospitals for the battery: three planted groups of codes (or three clusters), one code at one site only."""
-    out = []
-    for k in range(sites):
-        name = f"site{k}"
-        rng = seeds(seed, "battery", name)
-        n = patients + 5 * k
-        kind = rng.integers(0, 3, n)
-        labels = (kind == 0).astype(int)
-        if needs == "features":
-            centres = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 1.0], [0.0, 3.0, -1.0]])
-            out.append(Site(name, features=centres[kind] + 0.5 * rng.standard_normal((n, 3)), labels=labels))
-            continue
-        who = np.repeat(np.arange(n), 12)
-        group = kind[who]
-        a = 3 * group + rng.integers(0, 3, len(who))
-        b = 4 * group + rng.integers(0, 4, len(who))
-        a[rng.random(len(who)) < 0.1] = 8 if k else 9  # code 9 occurs at the first site only
-        axes = [
-            Axis(
-                "patient", tuple(f"patient-{k}-{i}" for i in range(n))
-            ),  # halves follow the patient, also where sites are pooled
-            Axis("procedure", tuple(f"p{i}" for i in range(10)), vocabulary="public"),
-            Axis("diagnosis", tuple(f"d{i}" for i in range(12)), vocabulary="public"),
-        ]
-        tensor = SparseTensor(np.column_stack([who, a, b]), np.ones(len(who)), (n, 10, 12), axes)
-        out.append(Site(name, tensor, labels=labels))
-    return out
-
-
-def _bits(public: Any) -> bytes:
-    return wire.encode(wire.pack(public), limit=2**40)
-
-
-def _close(a: Any, b: Any, tolerance: float) -> tuple[bool, float]:
-    """Largest difference between two states, relative to the largest value of each array."""
-    worst = 0.0
-
-    def walk(x: Any, y: Any) -> None:
-        nonlocal worst
-        if isinstance(x, dict):
-            for k in x:
-                walk(x[k], y[k])
-        elif isinstance(x, list | tuple):
-            for u, v in zip(x, y):
-                walk(u, v)
-        elif isinstance(x, np.ndarray | float) and not isinstance(x, bool) and y is not None:
-            u, v = np.asarray(x, float), np.asarray(y, float)
-            # a residual near zero is noise of the last digits: scalars count in units of one
-            scale = max(float(np.abs(u).max(initial=0.0)), 1e-9 if isinstance(x, np.ndarray) else 1.0)
-            worst = max(worst, float(np.abs(u - v).max(initial=0.0)) / scale)
-
-    walk(wire.pack(a), wire.pack(b))
-    return worst <= tolerance, worst
 
 
 class Checks:
@@ -162,18 +71,18 @@ class Checks:
         if self.private:
             raise Skip("noise is on")
         several, one = self.run(), self.run([pooled(self.sites, "all")])
-        same, gap = _close(several.public, one.public, self.method.exact)
+        same, gap = near(several.public, one.public, self.method.exact)
         assert same, f"differs by {gap:.2e}, promised {self.method.exact:.0e}"
 
     def order_part(self) -> None:
         """the order of the list of sites does not matter"""
         a, b = self.run(), self.run(self.sites[::-1])
-        assert _bits(a.public) == _bits(b.public), "reversing the list of sites changes the model"
+        assert bits_of(a.public) == bits_of(b.public), "reversing the list of sites changes the model"
 
     def seed_part(self) -> None:
         """deterministic by seed"""
         a, b = self.run(), self.run()
-        assert _bits(a.public) == _bits(b.public), "the same seed gives two models"
+        assert bits_of(a.public) == bits_of(b.public), "the same seed gives two models"
 
     def releases_part(self) -> None:
         """only releases leave a site; shapes do not change with a patient; every released array is in the ledger"""
@@ -220,7 +129,7 @@ class Checks:
             states = []
             while fold.advance():
                 states.append(wire.encode(fold.state(), limit=2**40))
-            whole = _bits(fold.public)
+            whole = bits_of(fold.public)
         if self.private:
             raise Skip("noise is on: a resumed run re-sends stored releases (part 12)")
         for at in sorted({0, len(states) // 2, len(states) - 1}):
@@ -229,7 +138,7 @@ class Checks:
             with one_thread():
                 while again.advance():
                     pass
-            assert _bits(again.public) == whole, f"restoring after sum {at + 1} of {len(states)} changes the model"
+            assert bits_of(again.public) == whole, f"restoring after sum {at + 1} of {len(states)} changes the model"
 
     def silent_part(self) -> None:
         """a silent site: the run goes on with a quorum, and stops resumable without one"""
@@ -249,7 +158,7 @@ class Checks:
         while fold.advance():
             state = fold.public
             again = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(state))))
-            assert _bits(again) == _bits(state), "the public state does not survive the wire"
+            assert bits_of(again) == bits_of(state), "the public state does not survive the wire"
         data = wire.encode_message(Message("a", "b", "x", 1, "s", 0, {}), f"{self.method.name}/{self.method.version}")
         try:
             wire.decode_message(data, f"{self.method.name}/{self.method.version + 1}")
@@ -269,7 +178,7 @@ class Checks:
         except PolyclinicError as e:
             assert e.hint or e.faults, f"an error that says nothing to do: {e}"
             return
-        for a in _arrays(wire.pack(outcome.public)):
+        for a in arrays_in(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"
 
     def axes_part(self) -> None:
@@ -297,7 +206,7 @@ class Checks:
         plain = self.run()
         for name, tolerance in (("masked", 1e-6), ("subspace", 1e-6)):
             other = self.run(adder=by_name(name))
-            same, gap = _close(plain.public, other.public, tolerance)
+            same, gap = near(plain.public, other.public, tolerance)
             assert same, f"{name} differs from plain by {gap:.1e}, promised {tolerance:.0e}"
 
     def retry_part(self) -> None:
@@ -325,7 +234,7 @@ class Checks:
         """a site that misses steps and returns changes nothing but accuracy"""
         gone = self.sites[0].name
         outcome = self.run(silent=lambda step, name: name == gone and step.round == 2, quorum=len(self.sites) - 1)
-        for a in _arrays(wire.pack(outcome.public)):
+        for a in arrays_in(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"
 
     def facts_part(self) -> None:
@@ -406,16 +315,8 @@ def replace_name(site: Site, name: str) -> Site:
     return replace(site, name=name)
 
 
-def _arrays(tree: object) -> list[Any]:
-    if isinstance(tree, dict):
-        return [a for v in tree.values() for a in _arrays(v)]
-    if isinstance(tree, list | tuple):
-        return [a for v in tree for a in _arrays(v)]
-    return [tree] if isinstance(tree, np.ndarray) else []
-
-
 PARTS: Final = tuple(
-    Check(name, str(part.__doc__), part)
+    BatteryCheck(name, str(part.__doc__), part)
     for name in (
         *("twin", "order", "seed", "releases", "budget", "resume", "silent", "wire", "degenerate", "axes", "sums"),
         *("retry", "return", "facts", "fit", "save", "pickle", "publish"),
@@ -429,7 +330,7 @@ def check_protocol(
     sites: Sequence[Site] | None = None,
     *,
     parts: Sequence[int | str] | None = None,
-    further: Sequence[Check] = (),
+    further: Sequence[BatteryCheck] = (),
 ) -> Battery:
     """Run the contract battery on a method; raises AssertionError with the whole result if a part fails.
 

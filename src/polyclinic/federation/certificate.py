@@ -26,13 +26,13 @@ from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Step, Total
 
-__all__ = ["Link", "Opened", "alike", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
+__all__ = ["ChainLink", "Opened", "alike", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
 
 LIMIT: Final = 2**40  # a state that is hashed is not a message
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """One sum that was taken; about 200 bytes."""
 
     number: int
@@ -48,7 +48,7 @@ def root(order: str, shape: Sequence[int], axes: Sequence[str], names: str | Non
     return digest(["polyclinic/chain/2", order, list(shape), list(axes), names, list(sites)])
 
 
-def grow(chain: bytes, link: Link) -> bytes:
+def grow(chain: bytes, link: ChainLink) -> bytes:
     """The chain after one more sum."""
     body = [link.number, link.attempt, list(link.members), link.total, link.step, link.state]
     return digest(["polyclinic/link/2", chain, body])
@@ -186,12 +186,12 @@ class Opened:
         if faults:
             raise MessageRefused(f"the opened sum {self.number} is not one of step {step.name!r}", faults=faults)
 
-    def link(self, step: Step, state: bytes) -> Link:
+    def link(self, step: Step, state: bytes) -> ChainLink:
         """What this sum adds to the chain of a party that derived ``step`` and has ``state`` after it."""
         value: list[Any] = [self.total.weight, self.total.members, self.total.noise_sd]
         value.append(dict(self.total.arrays) if self.words is None else [list(self.sites), self.words])
         ages = [[s, *k] for s, k in sorted(self.entered.items())]
-        return Link(
+        return ChainLink(
             self.number,
             self.attempt,
             tuple(sorted(self.entered)),

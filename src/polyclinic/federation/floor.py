@@ -89,7 +89,7 @@ class Floor(Method[Any, Any, Any]):
                 ("shape", tuple[int, ...]),
                 ("inner", method.Public),
                 ("done", bool, field(default=False)),
-                ("kept", tuple[NDArray[Any], ...], field(default=())),
+                ("kept", tuple[NDArray[np.generic], ...], field(default=())),
             ],
             frozen=True,
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation import wire
-from polyclinic.federation.certificate import Link, Opened, alike, grow, state_digest, within
+from polyclinic.federation.certificate import ChainLink, Opened, alike, grow, state_digest, within
 from polyclinic.federation.outcome import Figures, Progress
 from polyclinic.federation.protocol import Method, Release, Roster, Setting, Step, Sum, Total, seeds
 from polyclinic.federation.sums.narrow import width
@@ -76,7 +76,7 @@ class Folding:
         """The public state after a sum; not taken yet."""
         return wire.canonical(self.method.combine(step, self.public, total))
 
-    def take(self, public: Any, link: Link | None = None) -> None:
+    def take(self, public: Any, link: ChainLink | None = None) -> None:
         """Go on to the next sum."""
         self.public = self.base = public
         self.number += 1

@@ -11,9 +11,8 @@ import numpy as np
 
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation import wire
-from polyclinic.federation.battery import Battery, BatteryPart, Skip, example_sites
+from polyclinic.federation.batteryresult import Battery, BatteryPart, Skip, example_sites
 from polyclinic.federation.fold import Fold, deliver, roster_for
-from polyclinic.federation.moments import Standardizer
 from polyclinic.federation.protocol import (
     Contribution,
     Exchange,
@@ -26,6 +25,7 @@ from polyclinic.federation.protocol import (
     Total,
     least_threshold,
 )
+from polyclinic.federation.standardizing import Standardizer
 from polyclinic.federation.sums import by_name
 
 __all__ = ["SUM_PARTS", "SumChecks", "check_sum"]
@@ -36,7 +36,7 @@ LIKE: Final = 0.5  # correlation of a message with what its sender contributed
 
 
 @dataclass(frozen=True)
-class Taken:
+class SumTaken:
     """One sum that was taken: what every party ended with, and all that was sent."""
 
     results: Mapping[str, object]
@@ -81,7 +81,7 @@ class SumChecks:
         threshold: int | None = None,
         without: Sequence[str] = (),
         forged: Callable[[Message], Sequence[Message]] = lambda m: (),
-    ) -> Taken:
+    ) -> SumTaken:
         """Take a sum by messages; ``without`` are silent, ``forged`` are further letters that arrive before one."""
         step = step or self.step
         roster = roster_for(self.adder, SITES, threshold=threshold)
@@ -101,7 +101,7 @@ class SumChecks:
             letters.append(m)
 
         deliver(sides, sent)
-        return Taken({n: x.result() for n, x in sides.items()}, tuple(letters))
+        return SumTaken({n: x.result() for n, x in sides.items()}, tuple(letters))
 
     def whole(self, parts: Mapping[str, Contribution], **options: Any) -> Total:
         """The total of a sum that must come about."""

@@ -72,18 +72,8 @@ def weigh(text: memoryview, most: int) -> int:
         elif first in _FIXED:
             at, weight = at + _FIXED[first], weight + NUMBER
         elif first in _LENGTH or first in _COUNT:
-            form = _LENGTH.get(first) or _COUNT[first]
-            size = struct.calcsize(form)
-            if at + size > end:
-                raise MessageRefused("message truncated inside its header")
-            (count,) = struct.unpack_from(form, text, at)
-            at += size
-            if first in _LENGTH:
-                at, weight = at + count, weight + TEXT + (count if first < 0xD0 else 4 * count)
-            elif first < 0xDE:
-                inside, weight = count, weight + LIST + 8 * count
-            else:
-                inside, weight = 2 * count, weight + MAP + 104 * max(0, count - 5)
+            at, more, inside = _sized(text, at, first)
+            weight += more
         else:
             raise MessageRefused("message header is unreadable (a kind of value that never travels)")
         if nodes > NODES:
@@ -97,3 +87,18 @@ def weigh(text: memoryview, most: int) -> int:
     if at > end:
         raise MessageRefused("message truncated inside its header")
     return weight
+
+
+def _sized(text: memoryview, at: int, first: int) -> tuple[int, int, int]:
+    """A value that says how long it is: where the next begins, what it weighs, and how many values are inside it (-1: none)."""
+    form = _LENGTH.get(first) or _COUNT[first]
+    size = struct.calcsize(form)
+    if at + size > len(text):
+        raise MessageRefused("message truncated inside its header")
+    (count,) = struct.unpack_from(form, text, at)
+    at += size
+    if first in _LENGTH:
+        return at + count, TEXT + (count if first < 0xD0 else 4 * count), -1
+    if first < 0xDE:
+        return at, LIST + 8 * count, count
+    return at, MAP + 104 * max(0, count - 5), 2 * count

@@ -16,10 +16,10 @@ from polyclinic.findings.act import Act
 from polyclinic.findings.carriers import Carriers
 from polyclinic.findings.completion import Completion
 from polyclinic.findings.forecast import COLUMNS, spend
-from polyclinic.findings.outcome import Outcome
+from polyclinic.findings.outcome import OutcomeAct
 from polyclinic.findings.paid import Paid
 from polyclinic.findings.paidvalue import paid_findings
-from polyclinic.findings.people import People
+from polyclinic.findings.people import PeopleAct
 from polyclinic.findings.placed import (
     STANDARD,
     Covariates,
@@ -30,7 +30,7 @@ from polyclinic.findings.placed import (
     public_variables,
     variables_of,
 )
-from polyclinic.findings.survival import Survival
+from polyclinic.findings.survival import SurvivalAct
 from polyclinic.findings.value import Findings, hidden_counts, outcome_found, survival_found
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
@@ -86,11 +86,11 @@ class ActPlan:
         if "carriers" in self.what:
             out.append(Carriers(**common, support=self.support))
         if "people" in self.what:
-            out.append(People(**common, variables=self.variables))
+            out.append(PeopleAct(**common, variables=self.variables))
         if "outcome" in self.what:
-            out.append(Outcome(**common, covariates=covariates, halves=tuple(halves), baselines=self.baselines))
+            out.append(OutcomeAct(**common, covariates=covariates, halves=tuple(halves), baselines=self.baselines))
         if "survival" in self.what:
-            out.append(Survival(**common, covariates=covariates, width=self.width, until=self.until))
+            out.append(SurvivalAct(**common, covariates=covariates, width=self.width, until=self.until))
         if "completion" in self.what:
             group = tuple(halves) if len(halves) == 2 else (placer,)
             out.append(Completion(**common, candidates=(group, *(tuple(g) for g in others))))
@@ -162,12 +162,12 @@ def findings_of(plan: ActPlan, acts: Sequence[Act], publics: Sequence[Any], repl
                 patients = int(public.n.sum())
                 found["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
                 found["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
-            case People():
+            case PeopleAct():
                 found["people"] = act.table(public, plan.minimum)
-            case Outcome():
+            case OutcomeAct():
                 found["outcome"] = outcome_found(act, public, plan.outcome, plan.minimum)
                 patients = patients or int(public.tally.sum())
-            case Survival():
+            case SurvivalAct():
                 found["survival"] = survival_found(act, public, plan.minimum)
             case Completion():
                 found["completion"] = act.table(public)

@@ -22,7 +22,7 @@ from polyclinic.findings.regression import BOUND, Climbs, Cut, intercept, profil
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 
-__all__ = ["BINS", "Outcome", "OutcomePublic"]
+__all__ = ["BINS", "OutcomeAct", "OutcomePublic"]
 
 Array = NDArray[np.float64]
 BINS: Final = 192
@@ -58,7 +58,7 @@ class OutcomePublic:
     brier: Array  # (designs, 2): sum of squared errors and patients
 
 
-class Outcome(Act):
+class OutcomeAct(Act):
     """Odds ratios of carriers, and the cross-fitted AUC with and without phenotypes."""
 
     name = "outcome"

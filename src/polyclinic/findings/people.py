@@ -17,7 +17,7 @@ from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 from polyclinic.table import Table
 
-__all__ = ["People", "PeoplePublic", "table_one"]
+__all__ = ["PeopleAct", "PeoplePublic", "table_one"]
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class PeoplePublic:
     counts: tuple[Array, ...]
 
 
-class People(Act):
+class PeopleAct(Act):
     """Table 1: how the carriers of a phenotype differ from everybody."""
 
     name = "people"

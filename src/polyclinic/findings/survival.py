@@ -17,7 +17,7 @@ from polyclinic.findings.times import EfronSums, efron, efron_sums
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 
-__all__ = ["Survival", "SurvivalPublic"]
+__all__ = ["SurvivalAct", "SurvivalPublic"]
 
 Array = NDArray[np.float64]
 BOUND: Final = 2.0**20  # of every sum, divided by the number of patients
@@ -42,7 +42,7 @@ class SurvivalPublic:
     climbs: Climbs
 
 
-class Survival(Act):
+class SurvivalAct(Act):
     """How long carriers and others stay free of the event."""
 
     name = "survival"

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.findings.outcome import Outcome, OutcomePublic
+from polyclinic.findings.outcome import OutcomeAct, OutcomePublic
 from polyclinic.findings.roc import Area, calibration, curve, pooled_area
 from polyclinic.findings.statistics import Z, adjusted, chi_square, normal_p
-from polyclinic.findings.survival import Survival, SurvivalPublic
+from polyclinic.findings.survival import SurvivalAct, SurvivalPublic
 from polyclinic.findings.times import kaplan_meier, log_rank, restricted_mean
 from polyclinic.table import Table
 
@@ -170,7 +170,7 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def outcome_found(act: Outcome, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
+def outcome_found(act: OutcomeAct, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
     """Tables of the outcome from the sums; nothing that points at fewer than ``minimum`` patients."""
     cases, others = int(public.tally[:, 1].sum()), int(public.tally[:, 0].sum())
     unknown = int(public.tally[:, 2].sum())
@@ -210,7 +210,7 @@ def outcome_found(act: Outcome, public: OutcomePublic, name: str, minimum: int =
     )
 
 
-def _risks(public: OutcomePublic, act: Outcome, slot: int) -> Array:
+def _risks(public: OutcomePublic, act: OutcomeAct, slot: int) -> Array:
     """The predicted risk in the middle of every bin."""
     low, high = public.grid[act._at("phenotypes", slot)]
     n = public.bins[0].shape[-1]
@@ -241,7 +241,7 @@ def _gains(public: OutcomePublic) -> list[tuple[float, float, float]]:
     return out
 
 
-def _effects(act: Outcome, public: OutcomePublic, minimum: int) -> list[list[Any]]:
+def _effects(act: OutcomeAct, public: OutcomePublic, minimum: int) -> list[list[Any]]:
     common, rank = act.designs.common, act.placer.rank
     slots = []
     for s in (0, 1, 2):
@@ -271,7 +271,7 @@ def _effects(act: Outcome, public: OutcomePublic, minimum: int) -> list[list[Any
     return rows
 
 
-def survival_found(act: Survival, public: SurvivalPublic, minimum: int = MINIMUM) -> tuple[SurvivalFound, ...]:
+def survival_found(act: SurvivalAct, public: SurvivalPublic, minimum: int = MINIMUM) -> tuple[SurvivalFound, ...]:
     """Curves, log-rank and hazard ratios; a point of a curve stands for at least ``minimum`` patients who left."""
     out = []
     c, width = len(act.covariates.names), act.params.width

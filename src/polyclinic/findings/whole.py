@@ -24,15 +24,15 @@ from polyclinic.findings.completion import Completion
 from polyclinic.findings.consensus import Matched, matched
 from polyclinic.findings.evaluate import ActPlan, findings_card, findings_of
 from polyclinic.findings.link import Link
-from polyclinic.findings.outcome import Outcome
+from polyclinic.findings.outcome import OutcomeAct
 from polyclinic.findings.paid import Paid
-from polyclinic.findings.people import People
+from polyclinic.findings.people import PeopleAct
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.ranks import ranks_table
 from polyclinic.findings.replicate import links, may_join, raw_placer, splits, untested, verdict
 from polyclinic.findings.rungs import Rungs
 from polyclinic.findings.splits import Splits, accepted
-from polyclinic.findings.survival import Survival
+from polyclinic.findings.survival import SurvivalAct
 from polyclinic.findings.value import Findings
 from polyclinic.privacy.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.budget import Privacy
@@ -45,9 +45,9 @@ __all__ = ["Whole"]
 
 KINDS: Final[dict[str, type[Act]]] = {
     "carriers": Carriers,
-    "people": People,
-    "outcome": Outcome,
-    "survival": Survival,
+    "people": PeopleAct,
+    "outcome": OutcomeAct,
+    "survival": SurvivalAct,
     "completion": Completion,
 }
 

@@ -110,7 +110,7 @@ class Classes(Groups):
     def __repr__(self) -> str:
         return f"<Classes {self.rank} by {self.method} in {len(self.layout.columns)} columns; {self.card.headline}>"
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         return {"weights": self.weights, "profiles": self.profiles, "means": self.means}
 
     def described(self) -> dict[str, object]:

@@ -192,7 +192,7 @@ def _npy(array: NDArray[Any]) -> bytes:
     return out.getvalue()
 
 
-def _array(data: bytes, name: str) -> NDArray[Any]:
+def _array(data: bytes, name: str) -> NDArray[np.generic]:
     """An array whose shape and type were checked before anything is allocated."""
     stream = io.BytesIO(data)
     try:

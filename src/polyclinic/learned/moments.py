@@ -97,8 +97,8 @@ class Moments(Value):
         what = "" if self.components is None else f", {self.rank} directions"
         return f"<Moments of {len(self.mean)} features{what}, {self.patients:,.0f} patients; {self.card.headline}>"
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        out: dict[str, NDArray[Any]] = {
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        out: dict[str, NDArray[np.generic]] = {
             "mean": self.mean,
             "scale": self.scale,
             "patients": np.array([self.patients], float),

@@ -97,7 +97,7 @@ class Similarity(Value):
     def __repr__(self) -> str:
         return f"<Similarity by {self.method} over {len(self.mean)} features; {self.card.headline}>"
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         return {"components": self.components, "mean": self.mean, "scale": self.scale, "bias": np.array([self.bias])}
 
     def described(self) -> dict[str, object]:

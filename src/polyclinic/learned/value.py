@@ -72,7 +72,7 @@ class Value:
 
     # ---- the file
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Its numbers, by name."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class Value:
         raise NotImplementedError
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """Inverse of :meth:`arrays` and :meth:`described`."""
         raise NotImplementedError
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.keywords import GaussianMixtureTyped
-from polyclinic.federation.moments import ROOM, Moments, Nothing, complete
+from polyclinic.federation.moments import ROOM, SummedMoments, complete
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total, seeds
+from polyclinic.federation.standardizing import Nothing
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures import start
 from polyclinic.mixtures.facts import FACTS
@@ -89,7 +90,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
             raise ConfigError("the start does not fit the sites' features", faults=wrong)
         empty = start.shared(np.zeros((p.n_components, d)), np.ones(d), p.covariance_type)
         public = MixturePublic(
-            "moments", 0, 0, 0, Moments.begin(d, self._radius, crossed=crossed, gaps=True), np.zeros(0), empty
+            "moments", 0, 0, 0, SummedMoments.begin(d, self._radius, crossed=crossed, gaps=True), np.zeros(0), empty
         )
         return public if p.privacy is None else self._ready(public)
 
@@ -138,7 +139,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
             return self._lloyd(public, sums)
         return self._em(public, sums)
 
-    def _known(self, moments: Moments, members: int) -> None:
+    def _known(self, moments: SummedMoments, members: int) -> None:
         """Refuse features of which too little is known: no sum may be about a few patients, or about nobody."""
         least = self.params.min_patients if members > 1 else 1
         known = moments.n * np.ones(len(moments.mean)) if moments.known is None else moments.known

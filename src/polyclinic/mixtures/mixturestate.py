@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from polyclinic.federation.moments import Moments
+from polyclinic.federation.moments import SummedMoments
 from polyclinic.federation.params import Params
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture
 
@@ -75,7 +75,7 @@ class MixturePublic:
     round: int  # EM rounds over all starts
     start: int
     iteration: int  # of this start
-    moments: Moments
+    moments: SummedMoments
     votes: Array
     mixture: Mixture
     bound: float | None = None  # mean log-likelihood of the mixture that entered the last round

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyclinic.federation.moments import GRID, RADIUS, Nothing, in_ball, moment_rows, noisy_moments
+from polyclinic.federation.moments import GRID, RADIUS, in_ball, moment_rows, noisy_moments
 from polyclinic.federation.protocol import Contribution, Step, Total, seeds
+from polyclinic.federation.standardizing import Nothing
 from polyclinic.learned.mixture import Array, Mixture
 from polyclinic.mixtures import histogram, paid
 from polyclinic.mixtures.fitted import FittedMixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp
 
-from polyclinic.federation.moments import ROOM, Moments
+from polyclinic.federation.moments import ROOM, SummedMoments
 from polyclinic.federation.protocol import Arrays
 from polyclinic.learned.mixture import Array, CovarianceType, Mixture
 from polyclinic.mixtures.statistics import Statistics
@@ -13,7 +13,7 @@ from polyclinic.mixtures.statistics import Statistics
 __all__ = ["bounds", "scaled", "unscaled"]
 
 
-def bounds(moments: Moments, m: Mixture) -> tuple[float, float]:
+def bounds(moments: SummedMoments, m: Mixture) -> tuple[float, float]:
     """Bound of every entry of a site's statistics, and the unit in which it sends its log-likelihood.
 
     What one site adds is at most what all patients add, and second moments of all patients around any public
@@ -43,7 +43,7 @@ def bounds(moments: Moments, m: Mixture) -> tuple[float, float]:
     return n * max(1.0, float(reach)) * ROOM, max(largest / n, 1.0)
 
 
-def _lengths(moments: Moments, m: Mixture, factors: Array) -> Array:
+def _lengths(moments: SummedMoments, m: Mixture, factors: Array) -> Array:
     """(k,) mean squared length of all records in units of each group's spread, or a bound of it where values are missing."""
     covariance, out = moments.covariance(), []
     for j in range(m.k):

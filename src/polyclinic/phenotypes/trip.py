@@ -161,6 +161,27 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             return Step(public.round, "score", {"energy": (rank,), "sse": (1,)}, bound=HEADROOM, counts=False)
         return None
 
+    def _started(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
+        """After a sum of the start: on with it, on without it (random), or the factors that it found."""
+        p = self.params
+        begun = self._gram(public.factors).combine(step, public.start, total)
+        if begun.kind == "random":
+            return replace(public, stage="warm" if self._warm(begun) else "scale", start=begun)
+        if begun.stage != "over":
+            return replace(public, start=begun)
+        packs = p.packed and not p.distinct
+        names = begun.sites if packs else ()
+        lifted, begun = (
+            begun.lifted,
+            replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=names),
+        )
+        if packs:
+            wide = tuple(0.5 * len(names) * float(np.abs(f).max(initial=0.0)) + 1e-300 for f in lifted)
+            public = replace(public, spread=wide)
+        twins = lifted if p.distinct else ()
+        zeros = tuple(np.zeros_like(f) for f in twins)
+        return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
+
     def combine(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
         p = self.params
         k = total.members
@@ -175,23 +196,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             sized = replace(public, norm=size.norm, cells=cells, saturation=size.saturation)
             return replace(sized, stage=first, round=1, start=begun)
         if public.stage == "start":
-            begun = self._gram(public.factors).combine(step, public.start, total)
-            if begun.kind == "random":
-                return replace(public, stage="warm" if self._warm(begun) else "scale", start=begun)
-            if begun.stage != "over":
-                return replace(public, start=begun)
-            packs = p.packed and not p.distinct
-            names = begun.sites if packs else ()
-            lifted, begun = (
-                begun.lifted,
-                replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=names),
-            )
-            if packs:
-                wide = tuple(0.5 * len(names) * float(np.abs(f).max(initial=0.0)) + 1e-300 for f in lifted)
-                public = replace(public, spread=wide)
-            twins = lifted if p.distinct else ()
-            zeros = tuple(np.zeros_like(f) for f in twins)
-            return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
+            return self._started(step, public, total)
         if step.name == "scale":  # omega must scale with the Gram (E2.5); one scalar per mode
             base = tuple(max(float(g) * public.norm, 1e-12) for g in total.arrays["gram"])
             if public.spread:  # twelve bits are enough for a penalty, and the same however the sum was added

@@ -20,7 +20,7 @@ from polyclinic.privacy.bookfile import BookFile, Unless
 from polyclinic.privacy.charge import Charge, events_for
 from polyclinic.privacy.datasource import Claim
 from polyclinic.privacy.head import Head
-from polyclinic.privacy.lines import START, Body, Close, Entry, Gap, Key, Refuse, Reserve
+from polyclinic.privacy.lines import START, Body, CloseLine, Entry, Gap, Key, Refuse, Reserve
 from polyclinic.privacy.reading import Reading
 from polyclinic.privacy.release import Adjacency
 from polyclinic.privacy.tally import POLICY, Tally
@@ -96,7 +96,7 @@ class Ledger(BookFile):
         with self._opened():
             if order in self._reading.tally.closed:
                 return None
-            return self._append(Close(order, reason, sums), None)
+            return self._append(CloseLine(order, reason, sums), None)
 
     def tie(self, identity: bytes, sign: Callable[[bytes], bytes]) -> None:
         """Tie the book to an identity of the site: it signs the book's public key, once."""

@@ -32,7 +32,7 @@ __all__ = [
     "Approve",
     "Began",
     "Body",
-    "Close",
+    "CloseLine",
     "Entry",
     "Erase",
     "Evaluate",
@@ -161,7 +161,7 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class Close:
+class CloseLine:
     """An order is over: what it did not charge is free again, and nothing more leaves under it."""
 
     kind: ClassVar[str] = "close"
@@ -235,7 +235,7 @@ Body = (
     | Evaluate
     | Approve
     | Reject
-    | Close
+    | CloseLine
     | Erase
     | Gap
     | Note
@@ -243,7 +243,22 @@ Body = (
 )
 _KINDS: Final[Mapping[str, type[Any]]] = {
     c.kind: c
-    for c in (Began, Key, Rules, Accept, Refuse, Withdraw, Reserve, Evaluate, Approve, Reject, Close, Erase, Gap, Note)
+    for c in (
+        Began,
+        Key,
+        Rules,
+        Accept,
+        Refuse,
+        Withdraw,
+        Reserve,
+        Evaluate,
+        Approve,
+        Reject,
+        CloseLine,
+        Erase,
+        Gap,
+        Note,
+    )
 }
 
 

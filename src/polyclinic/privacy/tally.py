@@ -16,7 +16,7 @@ from typing import Any, Final
 from polyclinic.privacy import accountant
 from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.charge import Charge, event_from
-from polyclinic.privacy.lines import Accept, Body, Close, Gap, Refuse, Reserve, Unknown, Withdraw
+from polyclinic.privacy.lines import Accept, Body, CloseLine, Gap, Refuse, Reserve, Unknown, Withdraw
 
 __all__ = ["Account", "Reserved", "Tally", "cost", "part_label"]
 
@@ -124,7 +124,7 @@ class Tally:
                 self._charge(body)
             case Reserve():
                 self.open[body.order] = Reserved(body.study, body.cohort, cost(body.events), body.until)
-            case Close():
+            case CloseLine():
                 self.open.pop(body.order, None)
                 self.releases.pop(body.order, None)
                 self.closed.add(body.order)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.federation import battery
-from polyclinic.federation.battery import Battery, Check, Checks, Skip
+from polyclinic.federation.battery import BatteryCheck, Checks
+from polyclinic.federation.batteryresult import Battery, Skip
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.protocol import Method
 from polyclinic.report.contents import RunContents
@@ -52,7 +53,7 @@ def _reported(checks: Checks) -> None:
     assert not told, f"patients are named in the run folder: {', '.join(told[:5])}"
 
 
-REPORT: Final = Check("report", str(_reported.__doc__), _reported)
+REPORT: Final = BatteryCheck("report", str(_reported.__doc__), _reported)
 
 
 def check_protocol(

@@ -15,27 +15,26 @@ and rises when they do not; where it had to rise it never falls again, because b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation import wire
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import Fold
-from polyclinic.federation.moments import Moments, complete
+from polyclinic.federation.moments import SummedMoments, complete
 from polyclinic.federation.outcome import Outcome
-from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.learned.origin import Origin
 from polyclinic.learned.similarity import Similarity
 from polyclinic.similarity import facts as known
 from polyclinic.similarity.admm import SCALES, Problem, best_scale, descend, directions, penalty_of
+from polyclinic.similarity.consensusstate import UnPSLParams, UnPSLPrivate, UnPSLPublic
 from polyclinic.similarity.labels import classes_at, classes_of_all
 from polyclinic.similarity.metric import canonical, similarity_of
 from polyclinic.similarity.pairs import LabelPairs, ListedPairs, Pairs, weights_for
@@ -54,52 +53,6 @@ WIDE, THIN = 500, 50  # above so many features W must be thin (the message is d 
 SHARED = ("l1", "l2", "bias", "rank", "start_scale", "standardize", "weighting", "decorrelation", "variant", "seed")
 RUN_OPTIONS = tuple(k for k, v in signature(Fold).parameters.items() if v.kind is v.KEYWORD_ONLY and k != "progress")
 PACE, BAND = 1.5, 3.0  # rho changes by this factor when one residual exceeds the other by that
-
-
-class UnPSLParams(Params):
-    """Parameters of UnPSL between hospitals."""
-
-    l1: float = Field(1e-2, ge=0, description="lambda_1: sparsity, relative to the mean loss.")
-    l2: float = Field(1e-2, ge=0, description="lambda_2: redundancy, relative to the mean loss.")
-    bias: float = Field(1.0, description="b: threshold of (3.2).")
-    rank: int | None = Field(None, ge=1, description="Columns of W; None: square up to 500 features, else 50.")
-    rounds: int = Field(60, ge=1, le=100_000, description="Rounds at most.")
-    inner: int = Field(30, ge=1, description="Quasi-Newton steps of a site in each round, at most.")
-    penalty: float = Field(1.0, gt=0, description="lambda_3, relative to the slope at the start.")
-    start_scale: float = Field(1.0, gt=0, description="Length of the start, relative to the best multiple.")
-    standardize: Literal["zscore", "scale", "none"] = Field("zscore", description="By sums over all sites.")
-    weighting: Literal["mean", "balanced", "sum"] = Field("mean", description="Weight of a pair (E3.3).")
-    decorrelation: Literal["trace", "convex"] = Field("trace", description="Redundancy penalty (E3.4).")
-    radius: float = Field(1e6, gt=0, description="Public: no |value| exceeds it.")
-    max_patients: int = Field(10_000_000, ge=1, description="Public: no site has more patients.")
-
-
-@dataclass(frozen=True)
-class UnPSLPublic:
-    """What everybody knows: moments, numbers of pairs, the start, W and the figures of the last round."""
-
-    sites: int
-    moments: Moments
-    stage: str  # moments -> pairs -> scale -> slope -> rounds
-    round: int
-    similar: float
-    different: float
-    W: Array  # the answer so far, with exact zero rows
-    drift: Array  # mean of U_p, which follows from earlier sums
-    rho: float
-    floor: float
-    objective: float
-    primal: float
-    dual: float
-
-
-@dataclass(frozen=True)
-class UnPSLPrivate:
-    """A site's own W_p and multipliers U_p (preconditioned), and the rho they belong to (0 before round 1)."""
-
-    W: Array
-    U: Array
-    rho: float
 
 
 class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
@@ -136,7 +89,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
             raise ConfigError(
                 f"{d} features make messages that are too large", faults=over, hint="fewer features, a lower rank, l2=0"
             )
-        moments = Moments.begin(d, p.radius, crossed=crossed)
+        moments = SummedMoments.begin(d, p.radius, crossed=crossed)
         W = directions(d, rank, None, rng, 0) if rank == d else np.zeros((d, rank))
         return UnPSLPublic(
             len(setting.sites), moments, "moments", 0, 0.0, 0.0, W, 0.0 * W, 1.0, 0.0, np.inf, np.inf, np.inf

@@ -49,7 +49,7 @@ def folds(who: Index, codes: Index | None, *, cv: int, repeats: int, seed: int) 
 
 
 def best_of(
-    models: Sequence[Any], X: Array, y: NDArray[Any], *, k: int, groups: Any = None, cv: int = 5, seed: int = 0
+    models: Sequence[Any], X: Array, y: NDArray[np.generic], *, k: int, groups: Any = None, cv: int = 5, seed: int = 0
 ) -> Any:
     """Fit the one of ``models`` whose k nearest neighbours are right most often on held-out training patients.
 

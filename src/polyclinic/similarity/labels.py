@@ -30,7 +30,7 @@ def class_texts(labels: Any) -> list[str]:
     return made
 
 
-def classes_at(site: Site) -> NDArray[Any]:
+def classes_at(site: Site) -> NDArray[np.generic]:
     """The labels of a site's patients, numbers or text; an error if there are none, some are missing or they are no classes.
 
     >>> classes_at(Site("north", features=[[0.0], [1.0]], labels=["ill", "well"])).tolist()
@@ -61,7 +61,7 @@ def classes_at(site: Site) -> NDArray[Any]:
     return labels
 
 
-def classes_of_all(sites: Sequence[Site]) -> NDArray[Any]:
+def classes_of_all(sites: Sequence[Site]) -> NDArray[np.generic]:
     """All classes of several hospitals, sorted; an error if some write them as text and some as numbers."""
     found = {s.name: classes_at(s) for s in sites if s.labels is not None}
     text = sorted(n for n, v in found.items() if v.dtype.kind in "US" and len(v))

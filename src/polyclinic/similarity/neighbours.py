@@ -28,7 +28,7 @@ def scores(truth: ArrayLike, called: ArrayLike, *, positive: Any = 1) -> dict[st
     return {"accuracy": float(np.mean(t == c)), "recall": hit / wanted if wanted else 0.0, "f1": f1, "f2": f2}
 
 
-def knn_predict(train: Array, labels: ArrayLike, test: Array, *, k: int) -> NDArray[Any]:
+def knn_predict(train: Array, labels: ArrayLike, test: Array, *, k: int) -> NDArray[np.generic]:
     """Class of the majority of the k nearest training patients, by distance in the learned space; ties: the nearer wins.
 
     >>> knn_predict(np.array([[0.0], [1.0], [5.0]]), [0, 0, 1], np.array([[4.0]]), k=1)
@@ -48,7 +48,12 @@ def knn_predict(train: Array, labels: ArrayLike, test: Array, *, k: int) -> NDAr
 
 
 def halves(
-    subjects: Sequence[Any] | NDArray[Any], *, by: Literal["sample", "subject"], train: int, repeats: int, seed: int
+    subjects: Sequence[Any] | NDArray[np.generic],
+    *,
+    by: Literal["sample", "subject"],
+    train: int,
+    repeats: int,
+    seed: int,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Random splits: ``train`` samples against the rest, or whole persons until ``train`` samples are reached.
 

@@ -323,7 +323,7 @@ def _together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
 
 def _one_each(
     column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
-) -> NDArray[Any]:
+) -> NDArray[np.generic]:
     """(patients,) outcomes, NaN where unknown; whole numbers where all are known."""
     found = column.numbers()
     known = None if found is None else found[~np.isnan(found)]
@@ -348,7 +348,7 @@ def _one_each(
 
 def _one_value(
     column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
-) -> NDArray[Any]:
+) -> NDArray[np.generic]:
     """(patients,) numbers (NaN: unknown) or texts (empty: unknown) of a covariate."""
     numbers = column.numbers()
     if numbers is None:

@@ -62,7 +62,7 @@ class People:
     def __len__(self) -> int:
         return len(self.time) if self.time is not None else len(next(iter(self.columns.values())))
 
-    def take(self, index: NDArray[Any]) -> People:
+    def take(self, index: NDArray[np.generic]) -> People:
         """Some of the rows."""
         return People(
             {n: v[index] for n, v in self.columns.items()},
@@ -82,7 +82,7 @@ class People:
         )
 
 
-def _column(values: ArrayLike) -> NDArray[Any]:
+def _column(values: ArrayLike) -> NDArray[np.generic]:
     """Numbers as float64 with NaN, anything else as text with ''."""
     given = np.asarray(values)
     if given.dtype.kind in "biuf":

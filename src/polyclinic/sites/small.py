@@ -170,7 +170,7 @@ def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
     return Site(name, union, None, labels, people=people)
 
 
-def _labels(members: Sequence[Site], who: NDArray[np.int64], patients: int) -> NDArray[Any]:
+def _labels(members: Sequence[Site], who: NDArray[np.int64], patients: int) -> NDArray[np.generic]:
     """Outcomes of joined patients: it happened if it happened at one of the sites; unknown if no site knows."""
     given = [np.full(s.patients, np.nan) if s.labels is None else np.asarray(s.labels) for s in members]
     if any(g.dtype.kind not in "iufb" for g in given):  # classes of a similarity study: nobody is at two sites

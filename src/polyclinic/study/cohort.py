@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 
-from polyclinic.study.toml import Section
+from polyclinic.study.toml import TomlSection
 
 __all__ = ["CohortRule", "ExcludeRule", "TimeRule", "VisitRule", "bin_label"]
 
@@ -17,7 +17,7 @@ __all__ = ["CohortRule", "ExcludeRule", "TimeRule", "VisitRule", "bin_label"]
 BINS: Final = 12  # of one width, where only the width is given
 
 
-class CohortRule(Section):
+class CohortRule(TomlSection):
     """``[cohort]``: whose records take part, and from which day on they are looked at (the index date)."""
 
     definition: int | None = Field(None, description="OMOP: cohort_definition_id of the site's COHORT table.")
@@ -47,7 +47,7 @@ class CohortRule(Section):
         return self
 
 
-class TimeRule(Section):
+class TimeRule(TomlSection):
     """``[time]``: the study period, and the look-back around the index date."""
 
     start: date | None = Field(None, description="First day of the study period.")
@@ -111,7 +111,7 @@ class TimeRule(Section):
         return self.before is not None or self.after is not None or bool(self.bins)
 
 
-class VisitRule(Section):
+class VisitRule(TomlSection):
     """``[visits]``: which visits count."""
 
     types: tuple[str, ...] = Field(
@@ -120,7 +120,7 @@ class VisitRule(Section):
     )
 
 
-class ExcludeRule(Section):
+class ExcludeRule(TomlSection):
     """``[exclude]`` of a node: patients who opted out; read at every ingest."""
 
     patients: str = Field(description="CSV file, one identifier of a patient a line under a header.")

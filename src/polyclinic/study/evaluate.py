@@ -7,14 +7,14 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from polyclinic.study.rules import hours
-from polyclinic.study.toml import Section
+from polyclinic.study.toml import TomlSection
 
 __all__ = ["EvaluateRule", "PeopleRule", "SurvivalRule"]
 
 Act = Literal["carriers", "people", "outcome", "survival", "completion", "replicate"]
 
 
-class SurvivalRule(Section):
+class SurvivalRule(TomlSection):
     """``[people] survival``: columns of the days to an event (or until last seen) and of whether it came."""
 
     time: str = Field(description="Column of days.")
@@ -41,7 +41,7 @@ class SurvivalRule(Section):
         return (hours(self.until) or 24.0) / 24
 
 
-class PeopleRule(Section):
+class PeopleRule(TomlSection):
     """``[people]``: one row a patient, made at the site, never sent. Columns are read where labels are."""
 
     outcome: str | None = Field(None, description="As [labels] outcome: mortality, readmission, or a boolean column.")
@@ -69,7 +69,7 @@ class PeopleRule(Section):
         return (*made, *((self.survival.time, self.survival.event) if self.survival else ()))
 
 
-class EvaluateRule(Section):
+class EvaluateRule(TomlSection):
     """``[evaluate]``: what follows the fit."""
 
     what: tuple[Act, ...] | None = Field(None, description="Acts; default: all that [people] and [labels] allow.")

@@ -12,12 +12,12 @@ from polyclinic.errors import ConfigError
 from polyclinic.study.cohort import ExcludeRule
 from polyclinic.study.service import CourierRule, MonitorRule
 from polyclinic.study.source import Source
-from polyclinic.study.toml import NAME, Section, TomlFile
+from polyclinic.study.toml import NAME, TomlFile, TomlSection
 
 __all__ = ["Node", "SiteIdentity", "secret"]
 
 
-class SiteIdentity(Section):
+class SiteIdentity(TomlSection):
     """``[site]``: who this hospital is, and the one folder where everything about it is kept."""
 
     name: str = Field(pattern=NAME, description="Unique in the federation.")

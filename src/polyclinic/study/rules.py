@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from polyclinic.study.toml import NAME, Section
+from polyclinic.study.toml import NAME, TomlSection
 
 __all__ = ["CodeRule", "FeatureRule", "LabelRule", "MethodRule", "PrivacyAsked", "StudyRule", "TensorRule", "hours"]
 
@@ -40,7 +40,7 @@ def _per_kind(value: dict[str, int]) -> dict[str, int]:
     return value
 
 
-class StudyRule(Section):
+class StudyRule(TomlSection):
     """``[study]``: its name, and how long it waits for whom."""
 
     name: str = Field(pattern=NAME, description="Name of the study.")
@@ -73,7 +73,7 @@ class StudyRule(Section):
     )
 
 
-class TensorRule(Section):
+class TensorRule(TomlSection):
     """``[tensor]``: which codes count as occurring together (docs/howto/ingest.md states the rule exactly)."""
 
     modes: tuple[str, ...] = Field(min_length=1, max_length=7, description="Kind of event of every feature mode.")
@@ -124,7 +124,7 @@ class TensorRule(Section):
         return self.window in ("visit", "day")
 
 
-class CodeRule(Section):
+class CodeRule(TomlSection):
     """``[codes.KIND]``: how codes of one kind are grouped."""
 
     to: str = Field(
@@ -135,7 +135,7 @@ class CodeRule(Section):
     mixed: bool = Field(False, description="Allow ICD-9 and ICD-10 codes side by side in one mode.")
 
 
-class LabelRule(Section):
+class LabelRule(TomlSection):
     """``[labels]``: the outcome of a patient."""
 
     outcome: str = Field(description="mortality, readmission, or the name of a boolean column of the source.")
@@ -148,7 +148,7 @@ class LabelRule(Section):
         )
 
 
-class FeatureRule(Section):
+class FeatureRule(TomlSection):
     """``[features]``: columns of a feature matrix (similarity, mixtures)."""
 
     columns: tuple[str, ...] = Field(
@@ -174,7 +174,7 @@ class MethodRule(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class PrivacyAsked(Section):
+class PrivacyAsked(TomlSection):
     """``[privacy]``: the guarantee the study asks for (docs/explanation/privacy)."""
 
     level: Literal["patient", "entry"] = Field("patient", description="Neighbouring data differ by a patient or entry.")

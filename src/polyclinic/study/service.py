@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from polyclinic.study.toml import Section
+from polyclinic.study.toml import TomlSection
 
 __all__ = ["CourierRule", "MonitorRule", "address"]
 
@@ -21,7 +21,7 @@ def address(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class MonitorRule(Section):
+class MonitorRule(TomlSection):
     """``[monitor]``: health and metrics for the hospital's own monitoring; off unless it is written."""
 
     listen: str | None = Field(
@@ -43,7 +43,7 @@ class MonitorRule(Section):
         return value
 
 
-class CourierRule(Section):
+class CourierRule(TomlSection):
     """``[courier]``: studies through folders that somebody carries (SFTP, rsync, S3, a stick); no socket is opened."""
 
     inbox: str = Field(min_length=1, description="Folder where files for this site appear.")

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self, get_args
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from polyclinic.plugins import did_you_mean, plugged
-from polyclinic.study.toml import Section
+from polyclinic.study.toml import TomlSection
 
 __all__ = ["BUILT_IN", "Source", "SourceKind", "WideKind"]
 
@@ -16,7 +16,7 @@ SourceKind = Literal["files", "omop", "mimic3", "mimic4", "eicu", "synpuf", "fhi
 BUILT_IN: Final[tuple[str, ...]] = get_args(SourceKind)
 
 
-class WideKind(Section):
+class WideKind(TomlSection):
     """``[source.wide.KIND]``: one kind of event spread over several columns of a row."""
 
     columns: tuple[str, ...] = Field(min_length=1, description="The columns.")
@@ -24,7 +24,7 @@ class WideKind(Section):
     without: tuple[str, ...] = Field((), description="Values that mean 'did not happen', e.g. No.")
 
 
-class Source(Section):
+class Source(TomlSection):
     """``[source]``: where the records are. Which keys apply depends on ``kind`` (docs/howto/ingest.md)."""
 
     kind: str = Field(

@@ -14,7 +14,7 @@ from polyclinic.study.evaluate import EvaluateRule, PeopleRule
 from polyclinic.study.node import Node
 from polyclinic.study.rules import CodeRule, FeatureRule, LabelRule, MethodRule, PrivacyAsked, StudyRule, TensorRule
 from polyclinic.study.source import Source
-from polyclinic.study.toml import NAME, Section, TomlFile
+from polyclinic.study.toml import NAME, TomlFile, TomlSection
 
 __all__ = ["GENERATORS", "Generated", "SiteEntry", "Split", "Study"]
 
@@ -22,14 +22,14 @@ CENTRAL: Final = frozenset({"cpals", "cpsgd"})  # methods that see the union: no
 GENERATORS: Final = ("icu_network", "planted_counts", "planted_four_mode")  # of polyclinic.datasets, for [data]
 
 
-class SiteEntry(Section):
+class SiteEntry(TomlSection):
     """``[[site]]``: one hospital of a simulation, by its node file."""
 
     node: str = Field(description="Path of its node.toml.")
     name: str | None = Field(None, pattern=NAME, description="Another name than the node's own.")
 
 
-class Split(Section):
+class Split(TomlSection):
     """``[sites]``: hospitals of a simulation, by their node files or by splitting one source."""
 
     nodes: tuple[str, ...] = Field((), description="Paths of node.toml files.")

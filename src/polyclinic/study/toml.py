@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean
 
-__all__ = ["NAME", "Section", "TomlFile", "section_in"]
+__all__ = ["NAME", "TomlFile", "TomlSection", "section_in"]
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$"
 
 
-class Section(BaseModel):
+class TomlSection(BaseModel):
     """One section of a file: frozen, no other keys than its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -32,7 +32,7 @@ __all__ = ["ModeCoverage", "NothingTogether", "Vocabulary", "choose_codes", "cou
 SLICE: Final = 1_000_000  # combinations of codes laid out at a time
 SLICES: Final = 24  # at most so many: each looks through all events
 PACKED: Final = 2**62  # combinations of a slice's patients and codes that one number can name
-Cells = list[NDArray[Any]]  # patients, how many cells each has, codes of every mode, values
+Cells = list[NDArray[np.generic]]  # patients, how many cells each has, codes of every mode, values
 
 
 class NothingTogether(DataError):
@@ -222,7 +222,7 @@ def _reduced(columns: dict[str, Any], whole: bool, sizes: Sequence[int], rule: T
     return [people[starts], sizes_of, *codes, short if np.array_equal(short, values) else values]
 
 
-def _taken(parts: list[Cells], n: int, kind: type[Any] | None = None) -> NDArray[Any]:
+def _taken(parts: list[Cells], n: int, kind: type[Any] | None = None) -> NDArray[np.generic]:
     """One column of all parts, which let go of it."""
     out = np.empty(sum(len(x[n]) for x in parts), kind or parts[0][n].dtype)
     at = 0

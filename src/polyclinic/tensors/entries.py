@@ -16,7 +16,7 @@ __all__ = ["check_axes", "check_coords", "check_shape", "check_values", "code_ty
 MAX_CODES: Final = 2**31 - 1
 SHOWN: Final = 5  # faulty rows named in an error
 
-Array = NDArray[Any]
+Array = NDArray[np.generic]
 
 
 def code_type(size: int) -> type[np.uint16] | type[np.int32]:

@@ -100,6 +100,15 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
             raise HTTPException(404)
         return FileResponse(STATIC / name, media_type=FILES[name])
 
+    _reading(app, root)
+    _deciding(app, root, token)
+    app.add_middleware(_Closed)
+    return app
+
+
+def _reading(app: FastAPI, root: Path) -> None:
+    """What can be read of the runs: their list, one of them as it goes, two side by side, the report."""
+
     @app.get("/api/runs")
     def runs() -> list[dict[str, Any]]:
         return [{"id": k, **PageWatch(p).brief()} for k, p in find_runs(root).items()]
@@ -134,6 +143,21 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
     def compare(a: str, b: str) -> dict[str, Any]:
         return side_by_side(_watch(root, a).path, _watch(root, b).path)
 
+    @app.get("/report")
+    def report(id: str) -> Response:
+        path = _watch(root, id).path
+        from polyclinic.report.contents import RunContents
+        from polyclinic.report.html import render
+
+        file = path / "report.html"
+        fresh = file.is_file() and file.stat().st_mtime >= (path / "metrics.json").stat().st_mtime
+        text = file.read_text(encoding="utf-8") if fresh else render(RunContents.read(path))
+        return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _deciding(app: FastAPI, root: Path, token: str | None) -> None:
+    """What waits in the outboxes, and the owner's word on it."""
+
     @app.get("/api/outbox")
     def outbox() -> list[dict[str, Any]]:
         return [
@@ -153,20 +177,6 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
             raise HTTPException(404, "no such release")
         done = box.decide(decision.id, approve=decision.approve, by=decision.by)
         return {"id": done.id, "state": done.state, "by": done.decided_by}
-
-    @app.get("/report")
-    def report(id: str) -> Response:
-        path = _watch(root, id).path
-        from polyclinic.report.contents import RunContents
-        from polyclinic.report.html import render
-
-        file = path / "report.html"
-        fresh = file.is_file() and file.stat().st_mtime >= (path / "metrics.json").stat().st_mtime
-        text = file.read_text(encoding="utf-8") if fresh else render(RunContents.read(path))
-        return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
-
-    app.add_middleware(_Closed)
-    return app
 
 
 class _Closed:

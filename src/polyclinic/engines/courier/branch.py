@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from polyclinic.engines.courier.letters import Letters
+from polyclinic.engines.courier.letters import LetterBox
 from polyclinic.engines.courier.mailbox import Mailbox
 from polyclinic.engines.courier.parcel import Parcel, own_key
 from polyclinic.engines.flare.admission import asked
@@ -91,7 +91,7 @@ class Branch:
 
     def __post_init__(self) -> None:
         rule = self.folder.node.courier
-        self.letters = Letters(self.box, self._writing, 60.0 if rule is None else rule.resend)
+        self.letters = LetterBox(self.box, self._writing, 60.0 if rule is None else rule.resend)
 
     def once(self) -> int:
         """Take what came; returns how many files were taken."""

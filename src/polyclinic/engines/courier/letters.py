@@ -20,7 +20,7 @@ from polyclinic.engines.courier.mailbox import Mailbox
 from polyclinic.engines.courier.parcel import Parcel, fresh_id
 from polyclinic.federation import wire
 
-__all__ = ["Letters"]
+__all__ = ["LetterBox"]
 
 TRIES: Final = 25  # of one letter; its sum has long been tried anew by then
 KEPT: Final = 4096  # ids of letters that were taken
@@ -28,7 +28,7 @@ LYING: Final = 64  # receipts that may lie in the outbox; one that is missed is 
 
 
 @dataclass
-class Waiting:
+class LetterWaiting:
     """A letter without a receipt."""
 
     parcel: Parcel
@@ -37,7 +37,7 @@ class Waiting:
     tries: int = 1
 
 
-class Letters:
+class LetterBox:
     """Of one site, to and from the others.
 
     Parameters
@@ -52,7 +52,7 @@ class Letters:
 
     def __init__(self, box: Mailbox, writing: threading.Lock, resend: float) -> None:
         self.box, self.writing, self.resend = box, writing, resend
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, LetterWaiting] = {}
         self._taken: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._receipts: deque[Path | None] = deque()
 
@@ -60,7 +60,7 @@ class Letters:
         """Write a letter for a neighbour."""
         with self.writing:
             parcel = Parcel(self.box.me, to, "post", study, fresh_id(), data)
-            self._waiting[parcel.id] = Waiting(parcel, self.box.put(parcel), time.monotonic())
+            self._waiting[parcel.id] = LetterWaiting(parcel, self.box.put(parcel), time.monotonic())
 
     def take(self, parcel: Parcel) -> bool:
         """Give a receipt, each time; True if the letter was not read before."""

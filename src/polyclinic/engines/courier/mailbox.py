@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from polyclinic.engines.courier.parcel import Half, Parcel, card_of, open_parcel, read_card, seal_parcel
+from polyclinic.engines.courier.parcel import HalfParcel, Parcel, card_of, open_parcel, read_card, seal_parcel
 from polyclinic.engines.flare.folders import private
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation import wire
@@ -113,7 +113,7 @@ class Mailbox:
                 continue
             try:
                 found.append(self._opened(path, named[2], named[3]))
-            except Half:  # it may become whole; its sender sends it again otherwise
+            except HalfParcel:  # it may become whole; its sender sends it again otherwise
                 self._clear(path)
                 continue
             except FileNotFoundError:

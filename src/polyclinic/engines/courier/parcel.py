@@ -26,7 +26,7 @@ from polyclinic.errors import MessageRefused
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Channel, Identity, agree, digest
 
-__all__ = ["Half", "Parcel", "card_of", "open_parcel", "own_key", "read_card", "seal_parcel"]
+__all__ = ["HalfParcel", "Parcel", "card_of", "open_parcel", "own_key", "read_card", "seal_parcel"]
 
 MARK: Final = b"PCF1"
 HEAD: Final = 12 + 32
@@ -37,7 +37,7 @@ CARD: Final = "polyclinic courier card 1"
 SIGNED: Final = "polyclinic courier 1"
 
 
-class Half(Exception):
+class HalfParcel(Exception):
     """The file is shorter than it says: half-written, or cut."""
 
 
@@ -121,12 +121,12 @@ def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identi
         It was changed, or is not from whom it says.
     """
     if len(data) < HEAD and MARK.startswith(data[:4]):
-        raise Half
+        raise HalfParcel
     if data[:4] != MARK or len(data) > LIMIT:
         raise MessageRefused("not a file of this courier")
     (length,) = struct.unpack("<Q", data[4:12])
     if len(data) < length <= LIMIT:
-        raise Half
+        raise HalfParcel
     if len(data) != length:
         raise MessageRefused("its length was changed")
     outer = data[12:HEAD]

@@ -8,7 +8,7 @@ from typing import Final
 from polyclinic.engines.flare.folders import SiteFolder
 from polyclinic.engines.flare.probe import Probe
 from polyclinic.errors import PolyclinicError
-from polyclinic.events.tables import address_of
+from polyclinic.events.postgres import address_of
 from polyclinic.study import Node
 
 __all__ = ["data_there", "nearby"]

@@ -25,11 +25,11 @@ from polyclinic.mixtures.paid import bounded, patient_rows
 from polyclinic.mixtures.statistics import expect
 from polyclinic.sites.site import Site
 
-__all__ = ["Inversion", "View", "invert", "run", "watch"]
+__all__ = ["AttackerView", "Inversion", "invert", "run", "watch"]
 
 
 @dataclass(frozen=True)
-class View:
+class AttackerView:
     """What colluders hold of one round: the public mixture, and the honest sites' sums as one vector."""
 
     mixture: Mixture
@@ -78,7 +78,7 @@ def _paid(Z: Array, mixture: Mixture) -> Array:
     return np.asarray((rows / np.maximum(length, 1.0)).sum(0))
 
 
-def watch(sites: Sequence[Site], honest: Collection[str], **params: Any) -> list[View]:
+def watch(sites: Sequence[Site], honest: Collection[str], **params: Any) -> list[AttackerView]:
     """Run the mixture, and collect what the sites that are not honest know about the rest."""
     method = _Witness(**params)
     Fold(method, sites).run()
@@ -93,11 +93,13 @@ def watch(sites: Sequence[Site], honest: Collection[str], **params: Any) -> list
             sums = np.concatenate([arrays[n].ravel() for n in ("a", "b", "C")])
             parts = [bounded(in_ball(x, method._center(x.shape[1]), method._radius), public.mixture) for x in corrupt]
             own = sum((np.concatenate([p[n].ravel() for n in ("a", "b", "C")]) for p in parts), np.zeros(len(sums)))
-        views.append(View(public.mixture, sums - own, method.params.privacy is not None))
+        views.append(AttackerView(public.mixture, sums - own, method.params.privacy is not None))
     return views
 
 
-def invert(views: Sequence[View], records: int, rng: np.random.Generator, *, starts: int = 40) -> tuple[Array, float]:
+def invert(
+    views: Sequence[AttackerView], records: int, rng: np.random.Generator, *, starts: int = 40
+) -> tuple[Array, float]:
     """Records (n, d), in the mixture's units, that explain the honest sums best, and the residual.
 
     Parameters

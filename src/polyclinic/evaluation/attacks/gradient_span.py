@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.federation.fold import Fold
-from polyclinic.similarity.consensus import ConsensusUnPSL, UnPSLPublic
+from polyclinic.similarity.consensus import ConsensusUnPSL
+from polyclinic.similarity.consensusstate import UnPSLPublic
 from polyclinic.similarity.redundancy import Redundancy
 from polyclinic.sites.site import Site
 

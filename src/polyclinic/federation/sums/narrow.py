@@ -7,8 +7,6 @@ uniformly distributed, too, and the sum, read as a signed number of b bytes, is 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +29,7 @@ def width(step: Step, sites: int = 1) -> int:
     return min(8, (2 * most + 1).bit_length() // 8 + 1)
 
 
-def narrow(words: NDArray[Any], size: int) -> Bytes:
+def narrow(words: NDArray[np.generic], size: int) -> Bytes:
     """The lowest bytes of every word, one after the other.
 
     >>> widen(narrow(np.array([5, -7], np.int64), 2), 2).view(np.int64).tolist()
