@@ -23,7 +23,7 @@ READABLE: Final = (
 )
 
 VOTE: Final = 0.02  # share that asks whether a prior fits: one number, so little is enough
-RANK, LEAST, ROUNDS, FREE_ROUNDS = 40, 20, 12, 30
+RANK, LEAST, ROUNDS, FREE_ROUNDS = 40, 20, 12, 20
 FREE_RANK: Final = 30
 
 
