@@ -70,19 +70,25 @@ def test_a_grid_of_nothing_is_as_fine_as_a_word(grid: float) -> None:
         _ = Packing({"x": Field((3,), 0.1, -1.0, float("inf"))}, ("a", "b"), "t").size
 
 
-def test_a_sum_outside_its_window_is_noticed() -> None:
-    code = Packing({"x": Field((50,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "t")
-    x = np.full(50, 0.2)
-    for far, at in ((0.6, 17), (-0.4, 49), (0.9, 0)):  # one alone is found by the checksum and mended
-        one = x.copy()
-        one[at] = far
-        mended = code.unpack(sum(code.pack({"x": one}, s)["packed"] for s in code.sites))
-        assert mended is not None and np.abs(mended["x"] - 3 * one).max() < 0.05
-    x[[17, 40]] = 0.6
-    assert code.unpack(sum(code.pack({"x": x}, s)["packed"] for s in code.sites)) is None
-    wide = code.widened(1)
-    found = wide.unpack(sum(wide.pack({"x": x}, s)["packed"] for s in code.sites))
-    assert found is not None and np.abs(found["x"] - 3 * x).max() < 0.05 and wide.size > code.size
+def test_sums_outside_their_windows_are_put_right_or_noticed() -> None:
+    """As many as are paid for, wherever they stand in their words, neighbours among them; one more, and nothing is read."""
+    for mends, sites in ((2, 3), (7, 6), (24, 100)):
+        names = tuple(f"s{k:03d}" for k in range(sites))
+        code = Packing({"x": Field((500,), 0.01, 0.0, 1.0)}, names, "t", mends=mends)
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            x = np.full(500, 0.5)
+            far = rng.permutation(500)[: mends - 2]
+            far = np.unique(np.append(far, [7, 8]))
+            x[far] += rng.choice([-3, -1, 1, 2], len(far)) * 1.3
+            found = code.unpack(sum(code.pack({"x": x / sites}, s)["packed"] for s in names))
+            assert found is not None and np.abs(found["x"] - x).max() < 0.06 * np.sqrt(sites / 12)
+        x = np.full(500, 0.5)
+        x[: mends + 1] = 2.0
+        assert code.unpack(sum(code.pack({"x": x / sites}, s)["packed"] for s in names)) is None
+        wide = code.widened(1)
+        found = wide.unpack(sum(wide.pack({"x": x / sites}, s)["packed"] for s in names))
+        assert found is not None and np.abs(found["x"] - x).max() < 0.06 * np.sqrt(sites / 12) and wide.size > code.size
 
 
 def test_masked_and_plain_give_the_same_bits_in_any_order() -> None:

@@ -8,8 +8,8 @@ words are whole numbers that floating point adds without rounding, so plain and 
 totals stay below 2^53. (Whole bits a field would cost a twelfth more.)
 
 A sum outside its window would be read wrongly, in silence: one more word carries a weighted checksum of all fields modulo 2^40. If
-it does not agree, one such sum is found by it and mended; if more were outside, the step is repeated with wider fields
-(:meth:`Packing.widened`).
+it does not agree, up to ``mends`` such sums are found and put right by some words more (:mod:`.mending`); if more were outside, the step
+is repeated with wider fields (:meth:`Packing.widened`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ProtocolMismatch
+from polyclinic.federation.mending import PRIME, lacking, located, weights
 from polyclinic.federation.protocol import Contribution, Step, Total, seeds
 from polyclinic.tensors.compiled import kernel
 
@@ -33,6 +34,8 @@ Whole = NDArray[np.int64]
 EXACT: Final = 53  # bits of whole numbers that float64 adds exactly
 CHECK: Final = 40
 WIDER: Final = 2  # bits more at every repetition
+FAR: Final = 64  # windows: what lies further away was cut, perhaps, and is asked for again
+MENDS: Final = 2  # sums outside their windows that are put right, unless more are asked for
 
 
 @kernel
@@ -85,13 +88,15 @@ class Packing:
         The study's.
     wider
         Bits more a field than the windows need.
+    mends
+        How many sums outside their windows are put right; each costs two numbers of 22 bits and a site's logarithm.
 
     Examples
     --------
     >>> code = Packing({"x": Field((3,), 0.01, -1.0, 2.0)}, ("a", "b"), "demo", seed=0)
     >>> parts = [code.pack({"x": np.array([0.3, -0.2, 1.0])}, s)["packed"] for s in ("a", "b")]
     >>> code.unpack(sum(parts))["x"].round(1).tolist(), len(parts[0])
-    ([0.6, -0.4, 2.0], 2)
+    ([0.6, -0.4, 2.0], 4)
     """
 
     fields: Mapping[str, Field]
@@ -99,6 +104,7 @@ class Packing:
     label: str
     seed: int = 0
     wider: int = 0
+    mends: int = MENDS
 
     def widened(self, times: int) -> Packing:
         """The same with wider fields, for the repetition of a step whose checksum failed.
@@ -137,7 +143,8 @@ class Packing:
             wide = np.minimum(width * 2.0**self.wider, 2.0**self.word)
             grids.append(np.full(len(low), grid))
             lows.append((from_ - np.floor((wide - width) / 2)).astype(np.int64))
-            levels.append(wide.astype(np.int64))
+            whole = wide.astype(np.int64)
+            levels.append(whole - (whole % PRIME == 0))  # every digit has an inverse in the field
             sent.append(high > low)
         return np.concatenate(grids), np.concatenate(lows), np.concatenate(levels), np.concatenate(sent)
 
@@ -167,8 +174,8 @@ class Packing:
 
     @property
     def size(self) -> int:
-        """Words of a contribution, the checksum among them."""
-        return len(self._places[2]) + 1
+        """Words of a contribution, those that mend and the checksum among them."""
+        return len(self._places[2]) + len(self._syndromes([0] * 2 * self.mends)) + 1
 
     def step(self, round_: int, name: str, **options: object) -> Step:
         """The step that carries it."""
@@ -185,6 +192,33 @@ class Packing:
             np.bitwise_and(np.sum(value.view(np.uint64) * self._odd, dtype=np.uint64), np.uint64(2**CHECK - 1))
         )
         return words
+
+    @cached_property
+    def _above(self) -> Whole:
+        """The next digit of a number's word; -1 for the last."""
+        words, bases, _ = self._places
+        above, order = np.full(len(words), -1, np.int64), np.lexsort((bases, words))
+        same = words[order[1:]] == words[order[:-1]]
+        above[order[:-1][same]] = order[1:][same]
+        return above
+
+    @cached_property
+    def _weights(self) -> Whole:
+        _, _, levels, sent = self._flat
+        return weights(levels[sent], self._above, self._lanes, 2 * self.mends)
+
+    @cached_property
+    def _many(self) -> int:
+        """Power sums that fit in a word, each with room for the sum of all sites."""
+        most, room = PRIME * max(len(self.sites), 1), 1
+        while most ** (room + 1) <= 2**self.word:
+            room += 1
+        return room
+
+    def _syndromes(self, sums: Sequence[int]) -> list[int]:
+        """Power sums as words."""
+        most, n = PRIME * max(len(self.sites), 1), self._many
+        return [sum(int(x) * most**i for i, x in enumerate(sums[k : k + n])) for k in range(0, len(sums), n)]
 
     def _dither(self, site: str) -> Array:
         count = int(self._flat[3].sum())
@@ -205,11 +239,10 @@ class Packing:
             )
         value = whole.astype(np.int64)
         words, bases, products = self._places
-        out = np.zeros(len(products) + 1, np.int64)
+        out = np.zeros(len(products), np.int64)
         np.add.at(out, words, np.mod(value, products[words] // bases) * bases)
-        out[:-1] %= products
-        out[-1] = self._checksum(value)
-        return {"packed": out.astype(np.float64)}
+        more = [*self._syndromes(lacking(value, self._weights).tolist()), self._checksum(value)]
+        return {"packed": np.concatenate([out % products, np.array(more, np.int64)]).astype(np.float64)}
 
     def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution:
         """The same as a contribution."""
@@ -220,7 +253,7 @@ class Packing:
         grid, low, levels, sent = self._flat
         words, _, products = self._places
         whole = np.asarray(total, np.float64).astype(np.int64)
-        left, room = whole[:-1] % products, products.copy()
+        left, room = whole[: len(products)] % products, products.copy()
         low, levels = low[sent], levels[sent]
         value = np.zeros(len(low), np.int64)
         for lane in self._lanes:  # the lowest digit of every word first; what it carries goes with it
@@ -229,7 +262,7 @@ class Packing:
             left[w] = np.mod(left[w] - value[lane], room[w]) // base
             room[w] //= base
         wrong = (int(whole[-1]) - self._checksum(value)) % 2**CHECK
-        if wrong and not self._mended(value, levels, wrong):
+        if wrong and not self._mended(value, levels, whole):
             return None
         dither = np.zeros(len(value))
         for site in self.sites:
@@ -243,30 +276,19 @@ class Packing:
             at += size
         return out
 
-    def _mended(self, value: Whole, levels: Whole, wrong: int) -> bool:
-        """Mend ONE sum that lay outside its window, in place: the checksum says which, and by how many windows.
-
-        A digit read e windows too low takes e from the next digit of its word: the checksum is off by
-        e (L_j w_j - w_next). Among some thousand numbers another one fits by accident with a probability of 1e-8.
-        """
-        after = np.full(len(value), -1, np.int64)
-        words, bases, _ = self._places
-        order = np.lexsort((bases, words))
-        same = words[order[1:]] == words[order[:-1]]
-        after[order[:-1][same]] = order[1:][same]
-        odd = self._odd
-        carried = np.where(after >= 0, odd[after], np.uint64(0))
-        once = levels.view(np.uint64) * odd - carried
-        for e in (1, -1, 2, -2):
-            off = (once * np.uint64(e % 2**64)) & np.uint64(2**CHECK - 1)
-            found = np.flatnonzero(off == np.uint64(wrong))
-            if len(found) == 1:
-                j = int(found[0])
-                value[j] += e * levels[j]
-                if after[j] >= 0:
-                    value[after[j]] -= e
-                return True
-        return False
+    def _mended(self, value: Whole, levels: Whole, whole: Whole) -> bool:
+        """Put right, in place, the sums that lay outside their windows, if they are few; whether the checksum agrees then."""
+        most, n = PRIME * max(len(self.sites), 1), self._many
+        sums = [int(w) // most**i % most for w in whole[len(self._places[2]) : -1] for i in range(n)]
+        lack = (np.array(sums[: 2 * self.mends], np.int64) - lacking(value, self._weights)) % PRIME
+        found = located(lack.tolist(), len(value)) if len(value) < PRIME else None
+        if found is None or np.abs(found[1]).max() > FAR:
+            return False
+        for j, q in zip(*found):
+            value[j] += q * levels[j]
+            if self._above[j] >= 0:
+                value[self._above[j]] -= q
+        return bool((int(whole[-1]) - self._checksum(value)) % 2**CHECK == 0)
 
     def opened(self, total: Total) -> dict[str, Array] | None:
         """:meth:`unpack` of a total."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     Base = Started  # SumALS names the types: its file reads this one
 
-__all__ = ["SWEEPS", "PackedSweeps"]
+__all__ = ["SWEEPS", "Far", "PackedSweeps"]
 
 Array = NDArray[np.float64]
 SWEEPS = 3
@@ -31,10 +31,35 @@ UNSURE = (
     8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
 )
 CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
+PATIENT = 1e-3  # `tol` where the structure is weak
 LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
 WIDE = 3  # sweeps of a search
 SEARCHING = (2e-2, 1e-2)  # ROUNDING in a search
+AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
+LOOSE = 0.15  # typical distance from a start's prediction above which it says nothing of the coming sums
+AWAY = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
+SLACK = (
+    2.0,
+    0.5,
+    -0.5,
+)  # and so many steps of the grid more (rounding itself has 4.5 standard deviations): sweep 1, 2, ...
+EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window
+MENDS = 4
 ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
+
+
+@dataclass(frozen=True)
+class Far:
+    """How far the sums of a mode may lie from what is expected: (codes, 1) times (1, R); empty: as far as energies allow."""
+
+    rows: Array
+    columns: Array
+
+    def window(self) -> Array:
+        return self.rows * self.columns
+
+
+UNKNOWN = Far(np.empty((0, 1)), np.empty((1, 0)))
 
 
 class PackedSweeps(Base):
@@ -57,9 +82,8 @@ class PackedSweeps(Base):
         grid = gram.grid(begun, shares[min(nth, len(shares)) - 1], rank * gram.shape[n])
         bound = gram.bounds(begun, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
-        likely = np.where(bound > 0, self._predicted(public), 0.0) if nth > 1 else np.zeros((len(bound), rank))
-        low, high = (0.3, 1.3) if nth == 1 else (public.spread[n], public.spread[n])
-        fields = {"mttkrp": Packed(likely.shape, grid, likely - low * bound, likely + high * bound)}
+        likely, (low, high), mends = self._windows(public, bound, grid)
+        fields = {"mttkrp": Packed(likely.shape, grid, low, high)}
         if public.mode == 1:
             assert public.patients is not None
             unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
@@ -67,7 +91,24 @@ class PackedSweeps(Base):
             fields["gram"] = Packed((rank * (rank + 1) // 2,), unit * 2.0**-16, 0.0, unit)
             fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
         label = f"{public.round} mode{public.mode} {public.wider}"
-        return Packing(fields, begun.sites, label, self.params.seed).widened(public.wider)
+        return Packing(fields, begun.sites, label, self.params.seed, mends=mends).widened(public.wider)
+
+    def _windows(self, public: SumPublic, bound: Array, grid: float) -> tuple[Array, tuple[Array, Array], int]:
+        """What is expected of a packed sum, between what it is read, and how many numbers may lie outside and are put right."""
+        n, nth, rank = public.mode - 1, self._nth(public), len(public.scale)
+        if not len(public.far[n].rows):  # nothing is known but the codes' energies
+            none = np.zeros((len(bound), rank))
+            return none, (none - 0.15 * bound, none + 1.1 * bound), MENDS + rank * len(bound) // 400
+        likely = np.where(bound > 0, self._predicted(public), 0.0)
+        room = public.far[n].window() + SLACK[min(nth, len(SLACK)) - 1] * grid
+        room = np.where(bound > 0, np.maximum(room, 0.1 * grid), 0.0)
+        low, high = likely - room, likely + room
+        if nth == 1:
+            low, high = (
+                np.maximum(low, np.minimum(-0.3 * bound, likely)),
+                np.minimum(high, np.maximum(1.3 * bound, likely)),
+            )
+        return likely, (low, high), max(MENDS, rank * int((bound > 0).sum()) // EVERY[min(nth, len(EVERY)) - 1])
 
     def _roots(self, public: SumPublic) -> tuple[Array, Array]:
         """G^(-1/2) and G^(1/2) of the mode's Gram as far as everybody knows it before the sum."""
@@ -133,12 +174,7 @@ class PackedSweeps(Base):
         if public.careful and public.round <= CAREFUL:
             solved = _gradient(public.factors[n], g, right)
         new, length = ordered.unit(solved)
-        bound = self._gram(public.factors).bounds(public.start, n)
-        away = np.abs(opened["mttkrp"] - self._predicted(public)) / np.where(bound > 0, bound, np.inf)
-        # Before the first sum the Gram is an estimate over cells, so it is further off than the next will be.
-        factor, most = (0.7, 0.5) if nth == 1 else (1.6, 1.5)
-        spread = min(max(factor * float(np.max(away)), 0.03), most)
-        public = replace(public, spread=(*public.spread[:n], spread, *public.spread[n + 1 :]))
+        public = replace(public, far=self._reach(public, opened["mttkrp"] - self._predicted(public)))
         if aside is not None:
             public = replace(public, explained=max(float(aside[1] - aside[0]), least), everything=float(aside[1]))
         public = replace(public, patients=patients, wider=0)
@@ -147,6 +183,29 @@ class PackedSweeps(Base):
         left = _left(public.everything, new * length, right, g)
         swept = self._turned(replace(public, end=left), new, length, aside)
         return self._reduced(swept) if public.search == "wide" and nth == WIDE else swept
+
+    def _reach(self, public: SumPublic, away: Array) -> tuple[Far, ...]:
+        """How far the coming sums may lie from what is expected, by how far this one lay; per mode.
+
+        Where the start said little (more than LOOSE of the codes' energies), its error says little of the next one's.
+        """
+        n, nth, gram = public.mode - 1, self._nth(public), self._gram(public.factors)
+        bound = gram.bounds(public.start, n)
+        share = np.abs(away) / np.where(bound > 0, bound, np.inf)
+        typical = float(np.sqrt(ordered.inner(share, share) / share.size))
+        out = list(public.far)
+        if nth == 1 and not n and typical > LOOSE:
+            out[n] = Far(min(max(0.7 * float(np.max(share)), 0.03), 0.5) * bound, np.ones((1, away.shape[1])))
+            return tuple(out)
+        square, rows, columns = np.square(away), np.ones((away.shape[1], 1)), np.ones((1, len(away)))
+        row, column = np.sqrt(ordered.product(square, rows)), np.sqrt(ordered.product(columns, square))
+        all_ = float(np.sqrt(ordered.inner(away, away)))
+        out[n] = Far(AWAY * row, column / max(all_, 1e-300))
+        if nth == 1 and not n:  # other modes have not been summed since: they are expected to be as far away
+            for q in range(1, len(out)):
+                codes = 1.5 * typical * gram.bounds(public.start, q)
+                out[q] = Far(codes, np.ones((1, away.shape[1])))
+        return tuple(out)
 
     def _reduced(self, public: SumPublic) -> SumPublic:
         """The end of a search: the coming sum is the audition of models of the asked rank within the wide one."""
@@ -179,7 +238,27 @@ class PackedSweeps(Base):
             gained = (public.before - public.end) / public.explained
             expected = gained * min(max(gained / max(public.gained, 1e-300), 0.0), 1.0)
         public = replace(public, before=public.end, gained=gained)
-        return self._rested(public, expected <= self._tol(public.start))
+        return self._rested(public, expected <= self._enough(public))
+
+    def _weak(self, public: SumPublic) -> bool:
+        return public.gain is not None and public.gain > WEAK
+
+    def _enough(self, public: SumPublic) -> float:
+        """The share of the explained energy below which a packed sweep gains little: less where the way is long."""
+        weak = self.params.tol is None and self._weak(public)
+        return PATIENT if weak else self._tol(public.start)
+
+    def _further(self, public: SumPublic, factors: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Where the next sweep begins, after the sweep that ended with ``factors``; and what is kept of them for the one after.
+
+        Where the structure is weak, sweeps go on in one direction for long: the next one begins as far again on the way of the last one
+        (F + (F - F_before), not below 0), unless that one lost. Nothing more is sent; the next sum's error tells whether it was right.
+        """
+        if not self._weak(public) or public.search == "wide":
+            return factors, ()
+        if len(public.last) != len(factors) or public.last[0].shape != factors[0].shape or public.gained < 0:
+            return factors, factors
+        return tuple(ordered.unit(np.maximum(2.0 * f - old, 0.0))[0] for f, old in zip(factors, public.last)), factors
 
     def _rested(self, public: SumPublic, rests: bool) -> SumPublic:
         return replace(public, still=public.still + 1 if rests else 0)

@@ -20,9 +20,9 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.deviance import LossParams, SumLikelihood
 from polyclinic.phenotypes.losses import Climb
-from polyclinic.phenotypes.packedsweeps import SWEEPS, UNSURE, PackedSweeps
+from polyclinic.phenotypes.packedsweeps import AUDITIONED, SWEEPS, UNKNOWN, UNSURE, Far, PackedSweeps
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
-from polyclinic.phenotypes.started import WEAK, Started, StartedParams
+from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.phenotypes.startpublic import StartPublic
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
@@ -64,7 +64,7 @@ class SumPublic:
     saturation: float | None = None
     patients: Array | None = None  # packed sums: (R, R) A'A as last summed, before `scale`
     explained: float = 0.0
-    spread: tuple[float, ...] = ()  # per mode: how far packed sums may lie from what the model predicts
+    far: tuple[Far, ...] = ()  # per mode: how far packed sums may lie from what the model predicts
     wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
     nonzeros: float = 0.0
     climb: Climb | None = None  # with another loss than squares: the ascent of the likelihood
@@ -75,6 +75,7 @@ class SumPublic:
     everything: float = 0.0  # ||O||^2 as weighted, once it was summed
     end: float | None = None  # packed sums: squared error after the last whole sweep, as its rounded sums tell it
     before: float | None = None  # ... after the sweep before
+    last: tuple[Array, ...] = ()  # packed sums, weak structure: factors at the end of the last sweep
     gained: float = 0.0  # share of explained energy that the last packed sweep gained
 
 
@@ -164,9 +165,12 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
             public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
             if not self.params.packed or self.params.loss != "squares":
                 return self._climbing(public)
-            spread = (1.0,) * len(factors)
+            far = [UNKNOWN] * len(factors)
+            if public.search == "done":
+                codes = self._gram(factors).bounds(start, 0)
+                far[0] = Far(AUDITIONED * codes, np.ones((1, factors[0].shape[1])))
             known = UNSURE * public.explained if public.search == "wide" else np.inf  # of the smaller model, by a sum
-            return replace(public, patients=start.patients, explained=min(start.explained, known), spread=spread)
+            return replace(public, patients=start.patients, explained=min(start.explained, known), far=tuple(far))
         if public.climb is not None:
             return self._likelihood_combine(public, total)
         if step.name == "score":
@@ -225,8 +229,17 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
             public = self._expecting(public)
             ended = ended or self._arrived(public)
         over = ended or public.mode == len(factors)
+        if (
+            ended and public.patients is not None and public.end is not None
+        ):  # the last sums tell how much there is of what
+            energy, left = np.diagonal(public.patients) * np.square(scale), max(public.end, 0.0)
+            return replace(public, stage="end", factors=factors, scale=scale, energy=energy, objective=left / 2)
+        last: tuple[Array, ...] = public.last
+        if over and not ended and public.patients is not None:
+            factors, last = self._further(public, factors)
         return replace(
             public,
+            last=last,
             stage="score" if ended else "sweep",
             round=public.round + (over and not ended),
             mode=1 if over else public.mode + 1,
@@ -236,8 +249,8 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
 
     def _arrived(self, public: SumPublic) -> bool:
         """A random start, and one that saw little of the structure, rest on plateaus on their way."""
-        rest = 2 if public.start.kind == "random" or (public.gain is not None and public.gain > WEAK) else 1
-        return self._tol(public.start) > 0 and public.still >= rest
+        rest = 2 if public.start.kind == "random" or self._weak(public) else 1
+        return self._enough(public) > 0 and public.still >= rest
 
     def figures(self, public: SumPublic) -> Mapping[str, float | None]:
         if public.objective is None:
