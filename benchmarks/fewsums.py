@@ -1,20 +1,28 @@
-"""What the Gram start and packed sums reach and cost, line by line: `python benchmarks/fewsums.py laws|records [--seeds 3101 3111]`.
+"""What the Gram start and packed sums reach and cost, line by line: `python benchmarks/fewsums.py laws|records|halves|small [--seeds 3101 3111]`.
 
 laws: the acceptance table of the start on generated networks, masked, bytes as one site sends them. records: open data (DE-SynPUF,
-diabetes-130, MIMIC demo, DE-SynPUF dealt to 100 sites), rank 10, masked; one line a seed. Every line ends with value, goal and verdict.
+diabetes-130, MIMIC demo, DE-SynPUF dealt to 100 sites, units made anew), rank 10, masked. halves: agreement of two halves of the
+patients. small: 100 and 1,000 sites. Every line ends with value, goal and verdict.
 """
 
 import argparse
+import runpy
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 import polyclinic as pc
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.halves import halves_of
 from polyclinic.federation.sums.narrow import width
+from polyclinic.sites.ingest import read_sites
 from polyclinic.sites.site import Site, pooled
+from polyclinic.study import Study
 from polyclinic.tensors import cp, kernels
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.sparse import SparseTensor
@@ -210,7 +218,54 @@ def loads() -> dict[str, Callable[[int], list[Site]]]:
         "diabetes-130": lambda seed: list(pc.datasets.load_diabetes130()),
         "MIMIC demo": lambda seed: list(pc.datasets.load_mimic3_demo()),
         "DE-SynPUF at 100 sites": lambda seed: dealt(pc.datasets.load_synpuf(), 100, seed),
+        "unseen units": lambda seed: unseen(seed, tiny=False),
+        "unseen tiny units": lambda seed: unseen(seed, tiny=True),
     }
+
+
+def unseen(seed: int, *, tiny: bool) -> list[Site]:
+    """Intensive-care tables made anew from the seed (tests/acceptance/unseen.py), read as a study reads them; units not merged."""
+    made = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "acceptance" / "unseen.py"), run_name="unseen")
+    with tempfile.TemporaryDirectory() as folder:
+        made["write"](Path(folder), seed, tiny=tiny)
+        return list(pc.align(read_sites(Study.read(Path(folder) / "eicu" / "study.toml"))))
+
+
+def halves(seed: int, only: list[str]) -> Iterator[Line]:
+    """How alike the fits of two halves of the patients are, each with its own seed: from the Gram, beside a random start."""
+    for name, load in loads().items():
+        if only and name not in only:
+            continue
+        sites, like = load(seed), {}
+        for start in ("gram", "random"):
+            fits = []
+            for h in (0, 1):
+                half = [s.take(np.flatnonzero(halves_of(s, f"fewsums {seed}") == h)) for s in sites]
+                fits.append(pc.SumALS(rank=10, seed=2 * seed + h, start=start).fit(half).factors_)
+            like[start] = pc.factor_match_score(*fits)
+        told = f"{name}, agreement of halves from the Gram, less a random start's ({like['gram']:.3f}, {like['random']:.3f})"
+        yield Line(told, like["gram"] - like["random"], -0.03, most=False)
+
+
+def small(seed: int) -> Iterator[Line]:
+    """Many small hospitals: DE-SynPUF dealt to 100 and 1,000 sites, plain sums; weighted and as counted."""
+    for weighting in ("saturating", "none"):
+        whole = list(pc.datasets.load_synpuf())
+        best = max(pc.CPALS(rank=10, seed=s, weighting=weighting).fit(whole).score(whole) for s in range(3))
+        for parts in (100, 1000):
+            sites = dealt(whole, parts, seed)
+            for method, more in (
+                (pc.SumALS, {}),
+                (pc.TRIP, {}),
+                (pc.TRIP, {"penalty": 1.0}),
+                (pc.TRIP, {"penalty": 10.0}),
+            ):
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    m = method(rank=10, seed=seed, weighting=weighting, **more).fit(sites)
+                warned = any("SumALS" in str(w.message) for w in said)
+                told = f"{parts} sites, {weighting}, {method.__name__} {more or ''} ({m.traffic_.rounds} rounds, warned {warned})"
+                yield Line(f"{told}, of pooled", m.score(sites) / best, 0.96, most=False)
 
 
 def records(seed: int, only: list[str], trip: bool) -> Iterator[Line]:
@@ -235,18 +290,20 @@ LAWS = {"icu": icu, "hidden": hidden, "many": many, "four": four, "auto": auto}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["laws", "records", *LAWS])
+    parser.add_argument("what", choices=["laws", "records", "halves", "small", *LAWS])
     parser.add_argument("--seeds", type=int, nargs=2, default=(3101, 3111))
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--trip", action="store_true", help="records: TRIP, too")
     a = parser.parse_args()
     table: dict[str, list[Line]] = {}
     for seed in range(*a.seeds):
-        made = (
-            records(seed, a.only, a.trip)
-            if a.what == "records"
-            else (line for n, law in LAWS.items() if a.what in ("laws", n) for line in law(seed))
-        )
+        others = {
+            "records": lambda s: records(s, a.only, a.trip),
+            "halves": lambda s: halves(s, a.only),
+            "small": small,
+        }
+        chosen = [others[a.what]] if a.what in others else [law for n, law in LAWS.items() if a.what in ("laws", n)]
+        made = (line for law in chosen for line in law(seed))
         for line in made:
             print(seed, line, flush=True)
             table.setdefault(line.name.split(" (")[0] + line.name.rpartition(")")[2], []).append(line)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.sums.robust import Median
 
@@ -49,15 +50,22 @@ def test_weak_structure_is_searched_for_with_more_phenotypes_and_then_auditioned
 ) -> None:
     """Where the cells saw little, 1.8 R columns go on for three sweeps; the best R of them are kept; any order, same bits."""
     monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.WEAK", 0.0)
-    names, fold = [], Fold(pc.SumALS(rank=8, seed=3), SITES)
+    names, states, fold = [], [], Fold(pc.SumALS(rank=8, seed=3), SITES)
     while (step := fold.step()) is not None:
         names.append((step.round, step.name, len(fold.public.factors[0].T)))
         fold.advance()
+        states.append(wire.encode(fold.state(), limit=2**30))
     assert fold.public.search == "done" and fold.public.factors[0].shape[1] == 8
     assert [n for n in names if n[1] == "audition" and n[0] > 1] and max(w for _, _, w in names) == 15
     masked = Fold(pc.SumALS(rank=8, seed=3, aggregation="masked"), SITES[::-1]).run()
-    for a, b in zip(fold.public.factors, masked.public.factors):
-        np.testing.assert_array_equal(a, b)
+    ends = [masked.public.factors]
+    for at in (6, 9, len(states) - 2):  # within the search, before its audition, and after
+        again = Fold(pc.SumALS(rank=8, seed=3), SITES[::-1])
+        again.restore(wire.decode(states[at], limit=2**30))
+        ends.append(again.run().public.factors)
+    for end in ends:
+        for a, b in zip(fold.public.factors, end):
+            np.testing.assert_array_equal(a, b)
     found, short = (pc.SumALS(rank=8, seed=3, rounds=r).fit(SITES) for r in (60, 4))  # 4: no room for a search
     assert short.traffic_.rounds <= 4 and found.score(SITES) > 0.99 * short.score(SITES)
 

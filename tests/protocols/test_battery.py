@@ -51,6 +51,17 @@ def test_method_passes_the_contract_battery(name: str) -> None:
     assert sum(p.state == "passed" for p in battery.parts) >= 8, str(battery)
 
 
+@pytest.mark.parametrize("cls", [pc.SumALS, pc.TRIP])
+def test_methods_that_start_from_the_gram_pass_the_battery(cls: type) -> None:
+    """But for two parts: packed sums are rounded by site, so one site alone differs by the rounding ("twin"); and how many words they
+    have follows from the sums before, so it moves with everybody's patients ("releases"), though with no site's own."""
+    sites = list(pc.datasets.planted_counts(1200, 16, 20, phenotypes=3, codes=(4, 5), sites=3, seed=4))
+    assert cls(rank=3, rounds=2).fit(sites).start_.kind == "gram"
+    parts = ["order", "resume", "silent", "wire", "degenerate", "sums", "retry", "return", "publish"]
+    battery = pc.check_protocol(cls(rank=3, rounds=2), sites, parts=parts)
+    assert battery.passed and all(p.state == "passed" for p in battery.parts), str(battery)
+
+
 class Forgetful(pc.LocalTF):
     """Keeps state outside of Private: a resumed run differs."""
 
