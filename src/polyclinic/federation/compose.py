@@ -37,12 +37,15 @@ class Half(Method[Params, object, object]):
         self.Public, self.Private = method.Public, method.Private  # type: ignore[misc]
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> object:
+        """public_0 = method.begin: the half changes who is counted, not how it starts."""
         return self.method.begin(setting, rng)
 
     def next(self, public: object) -> Step | None:
+        """step = method.next(public)."""
         return self.method.next(public)
 
     def combine(self, step: Step, public: object, total: Total) -> object:
+        """public' = method.combine(step, public, total), where total = sum_k x_k over the half's patients."""
         return self.method.combine(step, public, total)
 
     def figures(self, public: object) -> Mapping[str, float | None]:
@@ -54,6 +57,7 @@ class Half(Method[Params, object, object]):
     def contribute(
         self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
     ) -> tuple[object, Contribution]:
+        """x_k = method's own part of the site's patients p with half(p) = h."""
         return self.method.contribute(step, self.taken(site), private, public, rng)
 
     def remedy(self, site: Site, public: object) -> str:
@@ -128,9 +132,11 @@ class Ladder(Method[Params, object, object]):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> object:
+        """public_0 = (begin_1, ..., begin_Q): each part from its own seed."""
         return self.Public(*(m.begin(setting, seeds(m.params.seed, "begin")) for m in self.parts))
 
     def next(self, public: object) -> Step | None:
+        """The next sums of all unfinished parts in one: shapes ``q/name``, each bounded by 1 after division by its unit."""
         steps = self._steps(public)
         if not steps:
             return None
@@ -163,6 +169,7 @@ class Ladder(Method[Params, object, object]):
         )
 
     def combine(self, step: Step, public: object, total: Total) -> object:
+        """public_q' = combine_q(step_q, public_q, unit_q * total_q) for every part that had a sum."""
         publics = list(self.publics(public))
         for i, s in self._steps(public).items():
             unit = 1.0 if step.sensitivity is not None else _unit(s)
@@ -185,6 +192,7 @@ class Ladder(Method[Params, object, object]):
     def contribute(
         self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
     ) -> tuple[object, Contribution]:
+        """x = (w_1 x_1 / unit_1, ..., w_Q x_Q / unit_Q), unit_q the power of two above the part's bound."""
         privates, publics = list(self.privates(private)), self.publics(public)
         arrays: dict[str, NDArray[np.float64]] = {}
         for i, s in self._steps(public).items():
@@ -293,6 +301,7 @@ class Then(Method[Params, _Both, _Own]):
         return self._made[1]
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> _Both:
+        """public_0 = (begin_1, nothing yet of the second)."""
         made: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.begin(setting, rng))
         return self._advanced(made, 0)
 
@@ -304,12 +313,14 @@ class Then(Method[Params, _Both, _Own]):
         return replace(public, rounds=rounds, second=m.begin(setting, seeds(m.params.seed, "begin")))
 
     def next(self, public: _Both) -> Step | None:
+        """step = next_1 until it is None, then next_2 with rounds counted on."""
         if public.second is None:
             return self.first.next(public.first)
         step = self.after(public).next(public.second)
         return None if step is None else replace(step, round=step.round + public.rounds, counts=False)
 
     def combine(self, step: Step, public: _Both, total: Total) -> _Both:
+        """public_1' = combine_1(step, public_1, total); after its end public_2' = combine_2(step, public_2, total)."""
         if public.second is None:
             return self._advanced(replace(public, first=self.first.combine(step, public.first, total)), step.round)
         m = self.after(public)
@@ -326,6 +337,7 @@ class Then(Method[Params, _Both, _Own]):
     def contribute(
         self, step: Step, site: Site, private: _Own, public: _Both, rng: np.random.Generator
     ) -> tuple[_Own, Contribution]:
+        """x_k = contribute_1 until the first has ended, then contribute_2, each given its own states."""
         if public.second is None:
             mine, out = self.first.contribute(step, site, private.first, public.first, rng)
             return self._own(mine), out

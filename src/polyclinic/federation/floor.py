@@ -107,15 +107,18 @@ class Floor(Method[Any, Any, Any]):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
+        """public_0 = (begin of the method, no code counted yet)."""
         return self.Public(tuple(setting.shape), self.method.begin(setting, rng))
 
     def next(self, public: Any) -> Step | None:
+        """First the support, c_n = sum_k (patients of each code of mode n at site k); then the method's own sums."""
         if public.done:
             return self.method.next(public.inner)  # type: ignore[no-any-return]
         shapes = {f"mode{n}": (int(size),) for n, size in enumerate(public.shape, start=1)}
         return Step(0, SUPPORT, shapes, bound=PATIENTS, counts=False)
 
     def combine(self, step: Step, public: Any, total: Total) -> Any:
+        """kept_n = (c_n >= minimum); later public' = method.combine(step, public, total)."""
         if public.done:
             return replace(public, inner=self.method.combine(step, public.inner, total))
         kept = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
@@ -147,6 +150,7 @@ class Floor(Method[Any, Any, Any]):
     def contribute(
         self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
     ) -> tuple[Any, Contribution]:
+        """x_k = patients of each code; later the method's part of the cells whose codes are all kept."""
         if not public.done:
             counts = enumerate(self.counted([site]), start=1)
             return private, Contribution({f"mode{n}": c for n, c in counts})

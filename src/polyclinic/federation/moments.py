@@ -163,7 +163,7 @@ class SummedMoments:
         return self.stage == ZOOMS + 1
 
     def contribute(self, X: Array) -> Contribution:
-        """One site's part."""
+        """n_k; then sum_i z_i with z = (x - mean) / unit, sum_i |z_i| (zooming) or sum_i z_i z_i' (at the end)."""
         if self.stage == 0:
             there = {} if self.known is None else {"known": np.count_nonzero(~np.isnan(X), axis=0).astype(float)}
             return Contribution({"n": np.array([float(len(X))]), **there})
@@ -184,7 +184,7 @@ class SummedMoments:
         return Contribution({"first": first, "second": half(other) if other.ndim == 2 else other})
 
     def combine(self, total: Total) -> SummedMoments:
-        """What the sum tells."""
+        """n = sum_k n_k; then mean' = mean + unit * first / n, and last C = second / n - (first / n)(first / n)'."""
         stage = self.stage + 1
         if self.stage == 0:
             known = None if self.known is None else np.rint(total.arrays["known"])

@@ -110,12 +110,14 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
     result_: learned.Moments
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> MomentsPublic:
+        """mean = 0, unit = radius: nothing is known before the first sum."""
         p, d = self.params, setting.shape[0]
         if p.center is not None and len(p.center) != d:
             raise ConfigError(f"center has {len(p.center)} values, the sites have {d} features")
         return MomentsPublic(SummedMoments.begin(d, self._radius, crossed=self.crossed), p.privacy is not None)
 
     def next(self, public: MomentsPublic) -> Step | None:
+        """sum_k n_k, then sum_k of features and of squares; with privacy ONE release of all, sensitivity 1, on a grid."""
         if public.moments.done:
             return None
         if not public.paid:
@@ -140,12 +142,14 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
     def contribute(
         self, step: Step, site: Site, private: Nothing, public: MomentsPublic, rng: np.random.Generator
     ) -> tuple[Nothing, Contribution]:
+        """sum_i x_i, sum_i x_i x_i'; paid: sum_i of (1, z_i, z_i z_i') with |z_i| <= 1, each row scaled to length <= 1."""
         if not public.paid:
             return private, public.moments.contribute(site.matrix())
         z = in_ball(site.matrix(), self._center(site.matrix().shape[1]), self._radius)
         return private, Contribution({"rows": moment_rows(z, crossed=self.crossed)})
 
     def combine(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
+        """mean' = sum_k sum_i x_i / n, C' = sum_k sum_i (x_i - mean)(x_i - mean)' / n; noisy sums are freed of their bias."""
         if not public.paid:
             return replace(public, moments=public.moments.combine(total))
         d = len(public.moments.mean)

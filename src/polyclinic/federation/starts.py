@@ -95,16 +95,19 @@ class Starts(Method[Params, _Begun, _Own]):
     # ---- at every party that folds
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> _Begun:
+        """public_0 = begin of the first start, from its own seed."""
         first = self.method.begin(setting, seeds(self.method.params.seed, "begin"))
         made: _Begun = self.Public(tuple(setting.shape), tuple(setting.sites), (0,), 0, q0=first)
         return made
 
     def next(self, public: _Begun) -> Step | None:
+        """The next sum of the start whose turn it is; start s begins when start s - 1 has ended."""
         _, method, state, began = self._now(public)
         step = method.next(state)
         return None if step is None else replace(step, round=step.round + began)
 
     def combine(self, step: Step, public: _Begun, total: Total) -> _Begun:
+        """q_s' = combine(step, q_s, total) of that start alone; best = argmin_s objective(q_s) is taken at the end."""
         k, method, state, began = self._now(public)
         state = method.combine(replace(step, round=step.round - began), state, total)
         return replace(public, **{"began": (*public.began[:k], began), "round": step.round, f"q{k}": state})
@@ -122,6 +125,7 @@ class Starts(Method[Params, _Begun, _Own]):
     def contribute(
         self, step: Step, site: Site, private: _Own, public: _Begun, rng: np.random.Generator
     ) -> tuple[_Own, Contribution]:
+        """x_k = the start's own part of its round t - t_s, t_s the round at which it began."""
         k, method, state, began = self._now(public)
         inner = replace(step, round=step.round - began)
         own = getattr(private, f"q{k}")

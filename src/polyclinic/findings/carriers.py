@@ -80,6 +80,7 @@ class Carriers(Act):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> CarriersPublic:
+        """All counts 0."""
         r = self.placer.rank
         empty = tuple(np.zeros(c.shape) for c in self.codes()) if self.params.support else ()
         return CarriersPublic(
@@ -87,6 +88,7 @@ class Carriers(Act):
         )
 
     def next(self, public: CarriersPublic) -> Step | None:
+        """One sum over patients p: (half(p)), (has_r(p)), share_r(p), share_r(p)^2, and the codes' support."""
         if public.done:
             return None
         r = self.placer.rank
@@ -97,6 +99,7 @@ class Carriers(Act):
         return Step(1, "carriers", shapes, bound=PATIENTS, counts=False)
 
     def combine(self, step: Step, public: CarriersPublic, total: Total) -> CarriersPublic:
+        """carriers_r = sum_k sum_p has_r(p), first_r = sum share_r, second_r = sum share_r^2; counts rounded to whole ones."""
         a = total.arrays
         modes = range(1, len(self.placer.factors) + 1) if self.params.support else ()
         halves = np.rint(a["halves"])
@@ -119,6 +122,7 @@ class Carriers(Act):
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: CarriersPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """sum_p has_r(p) by half, sum_p share_r(p)^m, m = 1, 2; per top code c: sum_p [c in p] has_r(p) and weights."""
         from scipy.sparse import coo_matrix
 
         share, has, half = self.placer.shares(site), self.placer.has(site), self.half(site)

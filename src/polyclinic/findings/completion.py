@@ -76,11 +76,13 @@ class Completion(Act):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> CompletionPublic:
+        """Marginals flat: 1 / codes of the mode."""
         q = len(self.candidates)
         flat = tuple(np.full((2, len(f)), 1.0 / len(f)) for f in self.placer.factors)
         return CompletionPublic("marginals", flat, np.zeros(q + 2), np.zeros((q + 1, q + 1)))
 
     def next(self, public: CompletionPublic) -> Step | None:
+        """First events by code and half, then gains in nats and their products."""
         if public.stage == "marginals":
             shapes: dict[str, tuple[int, ...]] = {f"mode{m}": x.shape for m, x in enumerate(public.marginals, start=1)}
             return Step(1, "marginals", shapes, bound=2.0**10 * PATIENTS, counts=False)
@@ -90,6 +92,7 @@ class Completion(Act):
         return None
 
     def combine(self, step: Step, public: CompletionPublic, total: Total) -> CompletionPublic:
+        """m_c = (n_c + 1/2) / sum_c (n_c + 1/2), then sums S = sum_p g_p and products P = sum_p g_p g_p'."""
         if step.name == "marginals":
             counts = [np.rint(total.arrays[f"mode{m}"]) + 0.5 for m in range(1, len(public.marginals) + 1)]
             return replace(public, stage="gains", marginals=tuple(c / c.sum(1, keepdims=True) for c in counts))
@@ -100,6 +103,7 @@ class Completion(Act):
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: CompletionPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """n_c = events of every code by half; then g_p = log(model / marginal) of p's hidden events, and g_p g_p'."""
         t, half = site.counts(), self.half(site)
         who = np.repeat(t.rows, np.diff(t.indptr))
         if step.name == "marginals":

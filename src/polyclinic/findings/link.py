@@ -76,10 +76,12 @@ class Link(Act):
         return list(combinations(range(len(self.placer.factors)), 2))
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> LinkPublic:
+        """Moments 0 for every pair of modes."""
         r = self.placer.rank
         return LinkPublic(not self.pairs, np.zeros((len(self.pairs), r, 4)), np.zeros(r))
 
     def next(self, public: LinkPublic) -> Step | None:
+        """One sum: four moments per pair and phenotype, and who carries it."""
         if public.done:
             return None
         return Step(
@@ -91,11 +93,13 @@ class Link(Act):
         )
 
     def combine(self, step: Step, public: LinkPublic, total: Total) -> LinkPublic:
+        """moments = sum_k (u'u, u'v, v'v, free degrees): the correlation is u'v / sqrt(u'u v'v)."""
         return replace(public, done=True, moments=total.arrays["moments"], carried=np.rint(total.arrays["carried"]))
 
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: LinkPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """(u'u, u'v, v'v, f): u = s - Z (Z'Z)^-1 Z's of a phenotype's score s in one mode, v in the other, Z the others'."""
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
         out = np.zeros(public.moments.shape)
         for k, pair in enumerate(self.pairs):

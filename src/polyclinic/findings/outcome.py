@@ -110,6 +110,7 @@ class OutcomeAct(Act):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> OutcomePublic:
+        """Coefficients 0, designs not centred yet."""
         widths = [self.designs.width(d) for d, _ in self.problems]
         rank, d = self.placer.rank, self.designs
         return OutcomePublic(
@@ -130,6 +131,7 @@ class OutcomeAct(Act):
         )
 
     def next(self, public: OutcomePublic) -> Step | None:
+        """Moments of the designs, Newton rounds of all problems together, then tests without one phenotype each."""
         if public.stage == "end":
             return None
         made: dict[str, tuple[int, ...]] = {}
@@ -156,6 +158,7 @@ class OutcomeAct(Act):
         return Step(public.round, public.stage, made, bound=BOUND, counts=False)
 
     def combine(self, step: Step, public: OutcomePublic, total: Total) -> OutcomePublic:
+        """beta' = beta + H^-1 g, g = sum_k g_k, H = sum_k H_k (steps halved where l fell); p_r from 2 (l - l_without_r)."""
         after = replace(public, round=public.round + 1)
         a, n = total.arrays, self._patients(public)
         if step.name == "moments":
@@ -241,6 +244,7 @@ class OutcomeAct(Act):
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: OutcomePublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """g_k = sum_i (y_i - s(x_i'beta)) x_i and H_k = sum_i s(1 - s) x_i x_i', the site's own intercept profiled out."""
         y, known, half = self._rows(site, public)
         if step.name == "moments":
             return private, Contribution(self._moments(site, public, y, known, half))

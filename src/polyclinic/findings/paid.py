@@ -149,6 +149,7 @@ class Paid(Act):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> PaidPublic:
+        """n is bought first where nobody said it; else the plan follows from n."""
         said = self.params.planning_size
         public = PaidPublic("size" if said is None else "tables", 1, float(said or 0), len(setting.sites))
         return public if said is None else self._sized(public, float(said))
@@ -158,6 +159,7 @@ class Paid(Act):
         return replace(now, stage="tables" if self.spending(now).what else "end")
 
     def next(self, public: PaidPublic) -> Step | None:
+        """One release a stage (size, tables, gradients, scores), its multiplier from the plan's share of epsilon."""
         if public.stage == "end":
             return None
         if public.stage == "size":
@@ -189,6 +191,7 @@ class Paid(Act):
         return made.tables if stage == "tables" else made.scores
 
     def combine(self, step: Step, public: PaidPublic, total: Total) -> PaidPublic:
+        """value = total / scale with sd = noise_sd / scale; beta' = E[beta | all noisy gradients g(beta_t) so far]."""
         after = replace(public, round=public.round + 1)
         if step.name == "size":
             return self._sized(after, float(total.arrays["n"][0]))
@@ -300,6 +303,7 @@ class Paid(Act):
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: PaidPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """sum_i of rows scaled so that one patient moves all of them by at most 1: |row_i| <= 1."""
         if step.name == "size":
             return private, Contribution({"n": np.array([float(site.patients)])})
         records = Records.of(self, site)

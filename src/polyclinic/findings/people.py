@@ -58,22 +58,26 @@ class PeopleAct(Act):
         return self.params.variables
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> PeoplePublic:
+        """All counts 0."""
         return PeoplePublic(
             not self.variables, tuple(np.zeros((self.placer.rank + 1, len(v.words))) for v in self.variables)
         )
 
     def next(self, public: PeoplePublic) -> Step | None:
+        """One sum: patients by level of every variable, of each phenotype and of everybody."""
         if public.done:
             return None
         return Step(1, "people", {f"v{i}": c.shape for i, c in enumerate(public.counts)}, bound=PATIENTS, counts=False)
 
     def combine(self, step: Step, public: PeoplePublic, total: Total) -> PeoplePublic:
+        """counts_vl = sum_k counts_vlk, rounded to whole patients."""
         counts = tuple(np.rint(total.arrays[f"v{i}"]) for i in range(len(public.counts)))
         return replace(public, done=True, counts=counts)
 
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: PeoplePublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """counts[r, l] = sum_p has_r(p) [level_v(p) = l]; the last row counts everybody."""
         rows = np.column_stack([self.placer.has(site), np.ones(site.patients, bool)]).astype(np.float64)
         arrays = {}
         for i, v in enumerate(self.variables):

@@ -96,21 +96,25 @@ class Splits(Act):
         self.modes = list(combinations(range(len(self.placer.factors)), 2))
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> SplitsPublic:
+        """Moments 0 for every pair."""
         own = np.zeros((len(self.modes), self.placer.rank, 4))
         return SplitsPublic(not self.pairs, own, np.zeros((len(self.pairs), 4)))
 
     def next(self, public: SplitsPublic) -> Step | None:
+        """One sum: four moments of each phenotype between its modes, and of pairs of phenotypes within one."""
         if public.done:
             return None
         shapes = {"own": public.own.shape, "between": public.between.shape}
         return Step(1, "splits", shapes, bound=2.0**10 * PATIENTS, counts=False)
 
     def combine(self, step: Step, public: SplitsPublic, total: Total) -> SplitsPublic:
+        """own, between = sum_k (u'u, u'v, v'v, free degrees)."""
         return SplitsPublic(True, total.arrays["own"], total.arrays["between"])
 
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: SplitsPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """(u'u, u'v, v'v, f): u = s - Z (Z'Z)^-1 Z's of a score s, v of the other, Z all other phenotypes' scores."""
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
         own, between = np.zeros(public.own.shape), np.zeros(public.between.shape)
         for k, (i, j) in enumerate(self.modes):

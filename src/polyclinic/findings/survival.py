@@ -67,10 +67,12 @@ class SurvivalAct(Act):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> SurvivalPublic:
+        """Table 0, beta = 0."""
         table = np.zeros((self.placer.rank + 1, 2, self.grid, 2))
         return SurvivalPublic("table", 1, table, 0.0, Climbs.at([np.zeros(self.width)]))
 
     def next(self, public: SurvivalPublic) -> Step | None:
+        """Patients by time, event and phenotype; then Newton rounds of Cox's model."""
         if public.stage == "end":
             return None
         if public.stage == "table":
@@ -84,6 +86,7 @@ class SurvivalAct(Act):
         return Step(public.round, "cox", made, bound=BOUND, counts=False)
 
     def combine(self, step: Step, public: SurvivalPublic, total: Total) -> SurvivalPublic:
+        """S(t) = prod_{s <= t} (1 - d_s / n_s) from the table; beta' = beta + H^-1 g, Efron's g and H from summed risk sets."""
         a = total.arrays
         if step.name == "survival":
             table = np.rint(a["table"])
@@ -113,6 +116,7 @@ class SurvivalAct(Act):
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: SurvivalPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
+        """d_t, n_t by carrier; then sums of e^{x'beta} (1, x, xx') over the risk sets, or its own g, H if stratified."""
         people, n = site.people, site.patients
         time = np.full(n, np.nan) if people is None or people.time is None else people.time
         event = np.zeros(n, bool) if people is None or people.event is None else people.event

@@ -75,6 +75,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
     # ---- coordinator, or every node
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> MixturePublic:
+        """Mixture of k empty groups; the moments come first."""
         p, d = self.params, setting.shape[0]
         crossed = p.covariance_type in ("full", "tied")
         wrong = [
@@ -95,6 +96,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
         return public if p.privacy is None else self._ready(public)
 
     def next(self, public: MixturePublic) -> Step | None:
+        """Moments, votes for public points, Lloyd rounds, EM rounds, and the likelihood."""
         p, d = self.params, public.mixture.d
         if public.stage == "end":
             return None
@@ -114,6 +116,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
         return Step(public.round, "statistics", {**sums, "loglik": (1,)}, bound=bound, asides=("loglik",))
 
     def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+        """w_j = n_j / n, mu_j = s_j / n_j, Sigma_j = S_j / n_j - mu_j mu_j' + reg I, from n_j, s_j, S_j = sum_k."""
         p = self.params
         if p.privacy is not None:
             return self._paid_combine(public, total)
@@ -170,6 +173,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
     def contribute(
         self, step: Step, site: Site, private: Nothing, public: MixturePublic, rng: np.random.Generator
     ) -> tuple[Nothing, Contribution]:
+        """n_j = sum_i r_ij, s_j = sum_i r_ij x_i, S_j = sum_i r_ij x_i x_i'; r_ij = w_j N(x_i; mu_j, Sigma_j), rows to 1."""
         p, X = self.params, site.matrix()
         if p.privacy is not None:
             return private, self._paid_contribution(X, public)

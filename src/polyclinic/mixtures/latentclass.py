@@ -74,6 +74,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> ClassPublic:
+        """w_j = 1 / k; the columns' kinds are found first, or told with privacy."""
         p, d = self.params, setting.shape[0]
         names = setting.columns or tuple(f"feature {j}" for j in range(d))
         unknown = sorted({*p.kinds, *p.bounds} - set(names))
@@ -104,6 +105,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
         return Column(name, "continuous", centre=(low + high) / 2, unit=(high - low) / 2, low=low, high=high)
 
     def next(self, public: ClassPublic) -> Step | None:
+        """Moments, levels, the table of pairs, EM rounds, the likelihood."""
         p, k = self.params, self.params.n_components
         if public.stage == "end":
             return None
@@ -137,6 +139,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
         return max(public.moments.n, 1.0) * 1e6
 
     def combine(self, step: Step, public: ClassPublic, total: Total) -> ClassPublic:
+        """w_j = n_j / n and theta_jc = sums_jc / n_j (per kind of column), from sums = sum_k sum_i r_ij t(x_i)."""
         p = self.params
         if public.stage == "moments":
             moments = public.moments.combine(total)
@@ -272,6 +275,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
     def contribute(
         self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic, rng: np.random.Generator
     ) -> tuple[ClassPrivate, Contribution]:
+        """sums_j = sum_i r_ij t(x_i), r_ij = w_j prod_c f(x_ic; theta_jc) / sum_l ...; t: one-hot levels, counts, (x, x^2)."""
         X = site.matrix()
         if public.stage == "moments":
             return private, public.moments.contribute(np.where(np.isnan(X), public.moments.mean, X))

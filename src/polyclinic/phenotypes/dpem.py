@@ -86,6 +86,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> DPEMPublic:
+        """Factors drawn from Gamma, mixture flat; the plan of the releases follows from epsilon and the planning size."""
         p = self.params
         bought = p.privacy is not None and p.planning_size is None
         plan = self._plan(setting.shape, len(setting.sites), p.planning_size)
@@ -156,6 +157,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         return replace(alone, stage="marginals", round=1)
 
     def next(self, public: DPEMPublic) -> Step | None:
+        """Size (bought), marginals, a vote on the prior, then rounds of unit vectors; each multiplier from the plan."""
         if public.stage == "end":
             return None
         codes = sum(len(m) for m in public.marginals)
@@ -194,6 +196,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         )
 
     def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
+        """f_cr = E[share of code c | T] per mode, T = sum_k sum_p u_p + noise and what was bought before (empirical Bayes)."""
         if step.name == "size":
             # One standard deviation below what was bought: a count that is mostly noise opens no gate.
             return self._sized(public, float(total.arrays["n"][0]) - total.noise_sd)
@@ -252,6 +255,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
     def contribute(
         self, step: Step, site: Site, private: DPEMPrivate, public: DPEMPublic, rng: np.random.Generator
     ) -> tuple[DPEMPrivate, Contribution]:
+        """sum_p u_p, u_p = s_p / |s_p| on a grid, s_p[c, r] = sum over p's events e of code c of n_e P(r | e)."""
         if step.name == "size":  # who has no event says nothing, here as everywhere
             return private, Contribution({"n": np.array([float(len(site.counts().rows))])})
         if step.name == "vote":

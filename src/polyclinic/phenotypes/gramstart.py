@@ -169,7 +169,7 @@ class GramStart:
         return candidates(start.lifted, start.patients, self.rank, self.seed)
 
     def combine(self, step: Step, start: StartPublic, total: Total) -> StartPublic:
-        """The next public state from a sum."""
+        """Energies, then coarse factors from S = sum_k X_k'X_k of hashed cells, then lifted A_n = M_n G^-1; the best of them."""
         if start.stage == "audition":
             best = int(np.argmin(total.arrays["errors"]))
             chosen = self.candidates(start)[best]
@@ -297,7 +297,10 @@ class GramStart:
         return {"cells": cells, "rows": np.concatenate(rows), "small": small}
 
     def contribute(self, step: Step, site: Site, tensor: SparseTensor, start: StartPublic, unit: float) -> Contribution:
-        """One site's part: ``tensor`` are its counts as fitted (weighted), ``unit`` the public unit of squared counts."""
+        """One site's part, S_k = X_k'X_k over hashed cells, or M_kn = X_k(n) kr(A_k, coarse factors) and A_k'A_k.
+
+        ``tensor`` are its counts as fitted (weighted), ``unit`` the public unit of squared counts.
+        """
         if start.stage == "audition":
             errors = [_error(tensor, f) for f in self.candidates(start)]
             return Contribution({"errors": np.array(errors) / unit})

@@ -73,6 +73,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
     params: LocalModelParams
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> AlonePublic:
+        """A public start for every hospital."""
         if self.params.privacy is not None:
             raise ConfigError(
                 "LocalModel adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None"
@@ -82,6 +83,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
         return AlonePublic("setup" if p.estimates else "factors", factors, saturation=p.public_saturation)
 
     def next(self, public: AlonePublic) -> Step | None:
+        """Sizes (if weights are estimated), then every hospital's own factors, shown singly."""
         if public.stage == "end":
             return None
         if public.stage == "setup":
@@ -90,6 +92,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
         return Step(1, "factors", shapes, bound=1.0 + 1e-9, weight_bound=1e12, how="gather")
 
     def combine(self, step: Step, public: AlonePublic, total: Total) -> AlonePublic:
+        """average_n = F_n + sum_k F_kn P_k, P_k matching site k's columns to the largest site's; columns to length 1."""
         if step.name == "setup":
             return replace(public, stage="factors", saturation=sizes_of(self.params, total).saturation)
         modes = range(1, len(public.factors) + 1)
@@ -112,6 +115,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
     def contribute(
         self, step: Step, site: Site, private: AlonePrivate, public: AlonePublic, rng: np.random.Generator
     ) -> tuple[AlonePrivate, Contribution]:
+        """F_k = argmin ||X_k - [A_k; F_k]||^2, the hospital alone; weight = its nonzeros."""
         p, tensor = self.params, site.counts()
         if step.name == "setup":
             return private, own_sizes(p, site)

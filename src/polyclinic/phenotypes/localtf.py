@@ -101,6 +101,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> LocalPublic:
+        """A_n^0: public random factors, the same at all sites."""
         self._check(len(setting.sites))
         unknown = (
             sorted(set(self.params.sparsity) - set(setting.sites)) if isinstance(self.params.sparsity, dict) else []
@@ -121,6 +122,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         )
 
     def next(self, public: LocalPublic) -> Step | None:
+        """Sizes, rounds of factors, and at the end the energy of the memberships."""
         if public.stage == "setup":
             return setup(self.params)
         if public.stage == "factors":
@@ -136,6 +138,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         return None
 
     def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
+        """A_n' = sum_k w_k A_kn / sum_k w_k; columns of length 1 where all cells count (E1.2)."""
         p = self.params
         if step.name == "setup":
             size = sizes_of(self.params, total)
@@ -193,6 +196,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
     def contribute(
         self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic, rng: np.random.Generator
     ) -> tuple[LocalPrivate, Contribution]:
+        """w_k A_kn, A_kn = A_n after the site's passes of SGD (DPFact eq. 13, 17); its squared error as an aside."""
         if step.name == "setup":
             return private, own_sizes(self.params, site)
         if step.name == "score":

@@ -140,6 +140,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> CoursePublic:
+        """V random, H = I, flat course."""
         p, names = self.params, [a.name for a in setting.axes]
         wanted = ORDERED if p.order is None else (p.order,)
         found = [n for n, name in enumerate(names, start=1) if name in wanted]
@@ -155,6 +156,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
         return CoursePublic("setup", 0, order, codes, np.eye(rank), one, flat, saturation=p.public_saturation)
 
     def next(self, public: CoursePublic) -> Step | None:
+        """Sizes, sweeps of courses, and the mean course."""
         rank = len(public.shape)
         if public.stage == "setup":
             return setup(self.params)
@@ -168,6 +170,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
         return None
 
     def combine(self, step: Step, public: CoursePublic, total: Total) -> CoursePublic:
+        """V' = argmin_{V >= 0} tr(V G V') - 2 tr(V'M), H' = sum_p mu_p Q_p'B_p / sum_p mu_p; G, M summed over sites."""
         p = self.params
         if step.name == "setup":
             size = sizes_of(p, total)
@@ -228,6 +231,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
     def contribute(
         self, step: Step, site: Site, private: CoursePrivate, public: CoursePublic, rng: np.random.Generator
     ) -> tuple[CoursePrivate, Contribution]:
+        """M = sum_p X_p'B_p diag(w_p), G = sum_p diag(w_p) B_p'B_p diag(w_p), for the site's own w_p and B_p = Q_p H (about)."""
         p = self.params
         if step.name == "setup":
             return private, own_sizes(p, site)

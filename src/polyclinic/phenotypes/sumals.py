@@ -116,6 +116,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> SumPublic:
+        """A_n random and public, or from the Gram of hashed codes."""
         p = self.params
         if p.zeros == "missing" or p.privacy is not None:
             raise ConfigError("SumALS counts every cell and adds no noise", hint="use zeros='observed', privacy=None")
@@ -123,6 +124,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         return SumPublic("setup", 0, 1, factors, np.ones(factors[0].shape[1]), begun, saturation=p.public_saturation)
 
     def next(self, public: SumPublic) -> Step | None:
+        """Sizes, the start's sums, then per mode M_n and A'A; the score at the end."""
         rank = public.factors[0].shape[1]
         if public.stage == "setup":
             return setup(self.params)
@@ -142,6 +144,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         return None
 
     def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
+        """A_n' = argmin_{A >= 0} tr(A G A') - 2 tr(A'M), G = (sum_k A_k'A_k) * prod_{m != n} A_m'A_m, M = sum_k M_k."""
         if step.name == "setup":
             size = sizes_of(self.params, total)
             cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
@@ -271,6 +274,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
     def contribute(
         self, step: Step, site: Site, private: SumPrivate, public: SumPublic, rng: np.random.Generator
     ) -> tuple[SumPrivate, Contribution]:
+        """M_k = X_k(n) kr(A_k, A_m != A_n) and A_k'A_k, for its own patients A_k = argmin ||X_k - [A_k, A_1, ...]||^2."""
         if step.name == "setup":
             return private, own_sizes(self.params, site)
         tensor = weighted(site.counts(), public.saturation)

@@ -127,6 +127,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> TRIPPublic:
+        """Factors public and random, or from the Gram of hashed codes; multipliers 0."""
         if self.params.privacy is not None:
             raise ConfigError("TRIP adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None")
         begun, factors = self._begin(setting)
@@ -136,6 +137,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         return TRIPPublic("setup", 0, factors, twins, zeros, none, none, begun, saturation=n0)
 
     def next(self, public: TRIPPublic) -> Step | None:
+        """Sizes, the start's sums, one Gram scale a mode, ADMM rounds of all modes, the score."""
         modes, rank = len(public.factors), public.factors[0].shape[1]
         if public.stage == "setup":
             return setup(self.params)
@@ -183,6 +185,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
 
     def combine(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
+        """A_n' = max(0, sum_k (omega A_kn - H_kn)) / (K omega) (eq. 10), with distinct: the twin's proximal step."""
         p = self.params
         k = total.members
         if step.name == "setup":
@@ -285,6 +288,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     def contribute(
         self, step: Step, site: Site, private: TRIPPrivate, public: TRIPPublic, rng: np.random.Generator
     ) -> tuple[TRIPPrivate, Contribution]:
+        """A_kn - H_kn / omega, with H_kn += omega (A_n - A_kn) and A_kn = (M_kn + omega A_n + H_kn)(G + omega I)^-1 (eq. 9)."""
         if step.name == "setup":
             return private, own_sizes(self.params, site)
         tensor, p = weighted(site.counts(), public.saturation), self.params

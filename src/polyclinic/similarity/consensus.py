@@ -75,6 +75,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
     # ---- everybody
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> UnPSLPublic:
+        """W orthonormal directions; moments first."""
         p, d = self.params, setting.shape[0]
         if p.privacy is not None:
             raise ConfigError(
@@ -104,6 +105,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
         return int(min(p.rank or (d if d <= WIDE else THIN), d))
 
     def next(self, public: UnPSLPublic) -> Step | None:
+        """Moments, pairs, losses at SCALES, the slope, then rounds of W_k + U_k."""
         p = self.params
         d, rank = public.W.shape
         if public.stage == "moments":
@@ -127,6 +129,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
         return Step(public.round + 1, "consensus", shapes, bound=bound, asides=("loss", "size"))
 
     def combine(self, step: Step, public: UnPSLPublic, total: Total) -> UnPSLPublic:
+        """W' = argmin_W l1 sum_f |w_f| + K rho / 2 ||W - T||^2, T = sum_k (W_k + U_k) / K (4.22, E3.7): rows shrunk."""
         p = self.params
         if public.stage == "moments":
             moments = public.moments.combine(total)
@@ -278,6 +281,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
     def contribute(
         self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic, rng: np.random.Generator
     ) -> tuple[UnPSLPrivate, Contribution]:
+        """W_k = argmin loss_k(W) + l2 redundancy(W) + rho / 2 ||W - A + U_k||^2 (4.19-4.21), U_k' = U_k + W_k - A (4.23)."""
         if public.stage == "moments":
             return private, public.moments.contribute(site.matrix())
         if public.stage == "pairs":

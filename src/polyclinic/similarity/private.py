@@ -139,6 +139,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     assumptions = ("the number of patients used for planning, radius and centre are public",)
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> PrivatePublic:
+        """W = Q of a random (d, r) matrix; standardising unknown."""
         p, d = self.params, setting.shape[0]
         faults = []
         if p.privacy is None:
@@ -172,6 +173,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         return found[0], found[1]
 
     def next(self, public: PrivatePublic) -> Step | None:
+        """One release of moments, then one of clipped pair gradients a round, each of sensitivity 1."""
         d, rank = public.W.shape
         first, later = self._multipliers()
         bound = 1e9
@@ -184,6 +186,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         return Step(public.round + 1, "gradient", shapes, bound=bound, sensitivity=1.0, multiplier=later, grid=GRID)
 
     def combine(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
+        """v' = m v + (1 - m) G / pairs, W' = row_shrink(W - eta v', eta l1), G = sum_k sum of clipped pairs + noise."""
         p = self.params
         d, rank = public.W.shape
         if public.round < 0:
@@ -214,6 +217,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     def contribute(
         self, step: Step, site: Site, private: PairKey, public: PrivatePublic, rng: np.random.Generator
     ) -> tuple[PairKey, Contribution]:
+        """sum over disjoint pairs (i, j) of g_ij / max(1, |g_ij|), g_ij the gradient of log(1 + e^{-y (x_i'WW'x_j - b)})."""
         p = self.params
         d, rank = public.W.shape
         center = np.zeros(d) if p.center is None else np.asarray(p.center, float)

@@ -108,9 +108,11 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
     outcome: Any = None  # the class whose share is told
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> SearchPublic:
+        """The query, and nobody asked."""
         return SearchPublic(self.query, False, np.zeros((len(setting.sites), 2)), setting.sites)
 
     def next(self, public: SearchPublic) -> Step | None:
+        """One gathered answer of two counts a hospital."""
         if public.asked:
             return None
         bound = 3.0 * max(self.params.max_patients, self.params.cell)  # rounded up, each of two counts
@@ -123,6 +125,7 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
     def contribute(
         self, step: Step, site: Site, private: NoneKept, public: SearchPublic, rng: np.random.Generator
     ) -> tuple[NoneKept, Contribution]:
+        """(n, n_outcome) of its patients with s(x, query) >= threshold, rounded up to cells; fewer than a cell are HIDDEN."""
         m = self.metric
         # rounded here, not by the asker: the answering site protects itself
         query = np.rint(public.query * QUARTERS) / QUARTERS
@@ -135,6 +138,7 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
         )
 
     def combine(self, step: Step, public: SearchPublic, total: Total) -> SearchPublic:
+        """answers_k = what hospital k told, or HIDDEN."""
         rows = [total.gathered[s].arrays["answer"] if s in total.gathered else np.full(2, HIDDEN) for s in public.sites]
         return replace(public, asked=True, answers=np.stack(rows))
 
