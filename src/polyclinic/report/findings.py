@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from polyclinic.findings.ranks import suggestion
 from polyclinic.report.cards import PhenotypeCard
+from polyclinic.report.cells import called, p_value, rows_of, span
 from polyclinic.report.words import number
 from polyclinic.table import Table
 
@@ -49,7 +50,7 @@ class Verdict:
 def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
     """Per phenotype whether it comes back and holds together, as the card says it; empty where it was not tested."""
     out = []
-    for r in _rows(found.get("replicability")):
+    for r in rows_of(found.get("replicability")):
         back = f"comes back in halves: {r['comes_back']} ({r['halves']:.2f})"
         if r["holds_together"] is None:
             out.append(Verdict(False, f"{back}; whether it holds together was not tested", "not tested"))
@@ -111,30 +112,10 @@ def _there(found: Mapping[str, Any], id_: str) -> bool:
     return bool(found.get({"replicate": "replicability", "carriers": "prevalence"}.get(id_, id_)))
 
 
-def _rows(table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    return [] if not table else [dict(zip(table["columns"], r)) for r in table["rows"]]
-
-
-def _called(names: Sequence[str], r: int | None) -> str:
-    if r is None:
-        return "everybody"
-    return f"{r + 1} {names[r]}" if r < len(names) and names[r] else f"phenotype {r + 1}"
-
-
-def _span(low: float | None, high: float | None, digits: int = 2) -> str:
-    return "\N{EN DASH}" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "\N{EN DASH}"
-    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
-
-
 def _replicate(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     rows = [
         [
-            _called(names, r["phenotype"]),
+            called(names, r["phenotype"]),
             "yes" if r["replicable"] else "no",
             f"{r['comes_back']} ({r['halves']:.2f})",
             "not tested"
@@ -142,7 +123,7 @@ def _replicate(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str
             else f"{'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})",
             "\N{EN DASH}" if r["carried"] is None else f"{r['carried']} of {r['sites']}",
         ]
-        for r in _rows(found["replicability"])
+        for r in rows_of(found["replicability"])
     ]
     words = [
         first_words(found),
@@ -160,8 +141,8 @@ def _replicate(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str
 
 def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     rows = [
-        [_called(names, r["phenotype"]), r["patients"], r["share"], _span(r["low"], r["high"], 3), r["effective"]]
-        for r in _rows(found["prevalence"])
+        [called(names, r["phenotype"]), r["patients"], r["share"], span(r["low"], r["high"], 3), r["effective"]]
+        for r in rows_of(found["prevalence"])
     ]
     words = [f"Of {found['patients']:,} patients; counts are sums over all hospitals. Intervals are Wilson's, 95 %."]
     columns = ["phenotype", "patients", "share", "95 %", "effective patients"]
@@ -182,7 +163,7 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
                 r["bought"],
                 r["reason"],
             ]
-            for r in _rows(found["forecast"])
+            for r in rows_of(found["forecast"])
         ]
         expected = ("Expected before anything was spent", Table(["figure", "error of 95 %", "bought", "why not"], told))
         tables = [("Prevalence", Table(columns, rows)), expected]
@@ -190,7 +171,7 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
 
 
 def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
-    rows = _rows(found["people"])
+    rows = rows_of(found["people"])
     groups = list(dict.fromkeys(r["phenotype"] for r in rows))
     groups = [None, *(g for g in groups if g is not None)]
     tables = []
@@ -211,7 +192,7 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
                 for c in shown
             ]
             lines.append([level, *texts])
-        tables.append((variable, Table([variable, *(_called(names, g) for g in groups)], lines)))
+        tables.append((variable, Table([variable, *(called(names, g) for g in groups)], lines)))
     words = "Carriers of each phenotype by public levels; small counts and those that give them away are not shown."
     if found.get("forecast"):
         words = "Carriers of each phenotype by public levels; intervals (95 %) contain the noise."
@@ -227,12 +208,12 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
     if adds is not None:
         sure = "they add" if adds[1] > 0 else "it is not shown that they add anything"
         words.append(
-            f"{o['name'].capitalize()}: phenotypes change the AUC of the covariates by {adds[0]:+.3f} ({_span(adds[1], adds[2], 3)}): {sure}. "
-            f"With them it is {o['auc'][0]:.3f} ({_span(o['auc'][1], o['auc'][2], 3)})."
+            f"{o['name'].capitalize()}: phenotypes change the AUC of the covariates by {adds[0]:+.3f} ({span(adds[1], adds[2], 3)}): {sure}. "
+            f"With them it is {o['auc'][0]:.3f} ({span(o['auc'][1], o['auc'][2], 3)})."
         )
     if found.get("forecast"):
         return _outcome_paid(found, names)
-    better = [r for r in _rows(o["baselines"]) if r["gain_high"] is not None and r["gain_high"] < 0]
+    better = [r for r in rows_of(o["baselines"]) if r["gain_high"] is not None and r["gain_high"] < 0]
     if better:
         told = ", ".join(f"{r['model']} ({r['auc']:.3f})" for r in better)
         size = any("numbers of events" in r["model"] for r in better)
@@ -253,21 +234,21 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
     )
     words.append(f"Every patient is judged by the regression of the other half of the patients, and {seen}.")
     rows = [
-        [r["model"], r["auc"], _span(r["low"], r["high"], 3), r["gain"], _span(r["gain_low"], r["gain_high"], 3)]
-        for r in _rows(o["baselines"])
+        [r["model"], r["auc"], span(r["low"], r["high"], 3), r["gain"], span(r["gain_low"], r["gain_high"], 3)]
+        for r in rows_of(o["baselines"])
     ]
     tables.append(("What predicts the outcome", Table(["model", "AUC", "95 %", "phenotypes add", "95 % "], rows)))
     effects = [
         [
-            _called(names, r["phenotype"]),
+            called(names, r["phenotype"]),
             r["odds_ratio"],
-            _span(r["low"], r["high"]),
-            _p(r["p"]),
-            _p(r["q"]),
+            span(r["low"], r["high"]),
+            p_value(r["p"]),
+            p_value(r["q"]),
             r["events"],
             "yes" if r["confirmed"] else "no",
         ]
-        for r in _rows(o["effects"])
+        for r in rows_of(o["effects"])
     ]
     columns = [
         "phenotype",
@@ -280,7 +261,7 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
     ]
     tables.append(("Odds ratios", Table(columns, effects)))
     if o["calibration"]:
-        lines = [[a, b, _span(c, d)] for a, b, c, d in o["calibration"]]
+        lines = [[a, b, span(c, d)] for a, b, c, d in o["calibration"]]
         tables.append(("Calibration", Table(["predicted", "observed", "95 %"], lines)))
     words.append(
         "Odds ratios are of carriers against others, the other phenotypes and covariates held fixed, with a log-F(1,1) prior; p by "
@@ -295,7 +276,7 @@ def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[
     near = (
         ""
         if o["auc"] is None
-        else f" AUC {o['auc'][0]:.3f} ({_span(o['auc'][1], o['auc'][2], 3)}), of the patients it was learned from."
+        else f" AUC {o['auc'][0]:.3f} ({span(o['auc'][1], o['auc'][2], 3)}), of the patients it was learned from."
     )
     words = [
         f"{o['name'].capitalize()}: about {o['patients']:,} patients, {o['events']:,} with the outcome.{near}",
@@ -309,8 +290,8 @@ def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[
         ),
     ]
     rows = [
-        [_called(names, r["phenotype"]), r["odds_ratio"], _span(r["low"], r["high"]), _p(r["p"]), _p(r["q"])]
-        for r in _rows(o["effects"])
+        [called(names, r["phenotype"]), r["odds_ratio"], span(r["low"], r["high"]), p_value(r["p"]), p_value(r["q"])]
+        for r in rows_of(o["effects"])
     ]
     return words, [("Odds ratios", Table(["phenotype", "odds ratio of carriers", "95 %", "p", "q"], rows))]
 
@@ -322,8 +303,8 @@ def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         mean = s["mean"]
         texts = "; ".join(f"{k} {v:.0f}" for k, v in mean.items())
         if s["phenotype"] is not None:
-            near = "\N{EN DASH}" if ratio is None else f"{ratio[0]:.2f} ({_span(ratio[1], ratio[2])})"
-            rows.append([_called(names, s["phenotype"]), near, _p(s["p"]), _p(s["log_rank_p"]), texts])
+            near = "\N{EN DASH}" if ratio is None else f"{ratio[0]:.2f} ({span(ratio[1], ratio[2])})"
+            rows.append([called(names, s["phenotype"]), near, p_value(s["p"]), p_value(s["log_rank_p"]), texts])
         else:
             tables.append(("Everybody", _curve(s)))
     first = (
@@ -338,21 +319,21 @@ def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         words = [
             "Kaplan-Meier from paid counts; intervals contain the noise, and a curve ends where they are 30 points wide."
         ]
-        carried = [(_called(names, s["phenotype"]), _curve(s)) for s in found["survival"] if s["phenotype"] is not None]
+        carried = [(called(names, s["phenotype"]), _curve(s)) for s in found["survival"] if s["phenotype"] is not None]
         return words, [*tables, *carried]
     return words, [*first, *tables]
 
 
 def _curve(s: Mapping[str, Any]) -> Table:
-    lines = [[r["time"], r["at_risk"], r["survival"], _span(r["low"], r["high"])] for r in _rows(s["curve"])]
+    lines = [[r["time"], r["at_risk"], r["survival"], span(r["low"], r["high"])] for r in rows_of(s["curve"])]
     return Table(["days", "at risk", "without the event", "95 %"], lines)
 
 
 def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     yes = found["predicts_unseen_codes"]
     rows = [
-        [r["model"], r["nats"], _span(r["low"], r["high"], 3), r["events"], r["patients"]]
-        for r in _rows(found["completion"])
+        [r["model"], r["nats"], span(r["low"], r["high"], 3), r["events"], r["patients"]]
+        for r in rows_of(found["completion"])
     ]
     gain = rows[0][1]
     hardly = (
@@ -378,7 +359,7 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
             [
                 r["rank"],
                 r["nats"],
-                _span(r["low"], r["high"], 3),
+                span(r["low"], r["high"], 3),
                 r["to_best"],
                 r["se"],
                 "\N{EN DASH}" if r["replicable"] is None else r["replicable"],
