@@ -145,9 +145,44 @@ class Quiet(Plain):
         return 0.2
 
 
+class Forgetful(Plain):
+    """Does not take what an engine gives."""
+
+    facts = SumFacts(name="forgetful", reveals="each", saw={"coordinator": "all"})
+
+    def side(self, me, roster, step, mine):  # type: ignore[override]
+        return super().side(me, roster, step, mine)
+
+
+class Endless(Plain):
+    """Waits for ever."""
+
+    facts = SumFacts(name="endless", reveals="each", saw={"coordinator": "all"})
+
+    def side(self, me, roster, step, mine, *, promises=None):
+        made = super().side(me, roster, step, mine, promises=promises)
+        vars(made)["deadline"] = list
+        return made
+
+
+class Nameless(Plain):
+    """Says nothing of itself."""
+
+    facts = None  # type: ignore[assignment]
+
+
+class Double(Plain):
+    """Another sum under the name of one of ours."""
+
+
 @pytest.mark.parametrize(
     ("adder", "part"),
     [
+        (Forgetful, "between"),
+        (Endless, "lost"),
+        (Endless, "between"),
+        (Nameless, "facts"),
+        (Double, "facts"),
         (Doubling, "total"),
         (Doubling, "model"),
         (Showing, "hidden"),
@@ -160,6 +195,15 @@ class Quiet(Plain):
 def test_the_battery_catches_a_broken_sum(adder: type[Plain], part: str) -> None:
     with pytest.raises(AssertionError, match=rf"{part} +failed"):
         pc.check_sum(adder(), parts=[part])
+
+
+def test_the_battery_says_what_an_engine_would_meet() -> None:
+    with pytest.raises(AssertionError, match=r"'site0': TypeError: .*unexpected keyword argument 'promises'"):
+        pc.check_sum(Forgetful(), parts=["between"])
+    with pytest.raises(AssertionError, match=r"after the deadline coordinator still wait: deadline\(\) must end"):
+        pc.check_sum(Endless(), parts=["lost"])
+    with pytest.raises(AssertionError, match=r"contract battery of Nameless\n 1 facts +failed .*SumFacts"):
+        pc.check_sum(Nameless())
 
 
 def test_parts_and_things_that_are_no_sum_are_told() -> None:

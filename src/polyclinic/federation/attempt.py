@@ -8,7 +8,7 @@ from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation import wire
 from polyclinic.federation.attendance import Script
 from polyclinic.federation.late import Late
-from polyclinic.federation.messages import Answer, Behind, Differs, Key, Letters, Mail, Take
+from polyclinic.federation.messages import Answer, Behind, Differs, Key, Letters, Mail, Refused, Take
 from polyclinic.federation.order import host
 from polyclinic.federation.protocol import Exchange, Message, Step
 from polyclinic.federation.refusals import told
@@ -48,6 +48,7 @@ class Attempt:
         self.late = side if isinstance(side, Late) else None
         self.round = 0 if step is None else step.round
         self.gone: set[str] = set()  # out of this attempt: refused, or lost its keys
+        self.broken = False  # somebody's program failed at what it was asked; it will fail at the same again
         self.known: dict[str, bytes] = {}  # the chains that sites reached, among peers
         self._began = self._phase = driver.now
         self._asked = dict.fromkeys(sites, driver.now)
@@ -74,6 +75,8 @@ class Attempt:
                 if self.gone or any(d.state(s) in ("lost", "refused") for s in self.sites):
                     return set()
                 self._ask_for_news()
+            elif self._still():
+                self._ask_for_news()
             pointless = self.late is None and self.step is not None and self._vain()
             if (pointless or d.now - self._phase > d.order.deadline) and not self._overdue():
                 return set()
@@ -91,6 +94,7 @@ class Attempt:
                 line.queue.appendleft(self._opening(site))
         else:
             self.gone.add(site)
+            self.broken |= isinstance(answer, Refused) and answer.why == "malformed"
             line.rest = d.now + 1.0 if self.late is not None else line.rest
             d.trouble(site, "bad", told(getattr(answer, "why", None)), number=self.key[0])
 
@@ -140,6 +144,15 @@ class Attempt:
             if d.now - self._asked[site] > min(0.5, 0.1 * (d.now - self._began)):
                 self._asked[site] = d.now
                 d.lines[site].queue.append(Mail(*self.key))
+
+    def _still(self) -> bool:
+        """Star: nothing is on its way and nobody is out, and there is no total yet.
+
+        Then sites write to each other, and what one of them has for the coordinator since lies there until it is asked.
+        """
+        d = self.driver
+        here = (s not in self.gone and d.state(s) == "ready" and d.idle(s) for s in self.sites)
+        return self.late is None and all(here)
 
     def _vain(self) -> bool:
         """Whether waiting is pointless: everybody else has answered, and those who have not are gone.

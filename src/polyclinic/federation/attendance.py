@@ -106,6 +106,7 @@ class Attendance:
         self.keys = {n: bytes.fromhex(k) for n, k in order.keys.items()}
         self.books = Relay(order.digest, self.keys, Witness(folder.parent / "witness.json"))
         self.now = 0.0
+        self.resume = "polyclinic coordinator resume"  # the engine's word for going on
         self._news: list[tuple[str, Ask, Answer]] = []
         self._serial, self._run_id = 0, secrets.token_hex(6)
 
@@ -213,16 +214,20 @@ class Attendance:
     def ready(self) -> tuple[str, ...]:
         return tuple(s for s in self.order.sites if s not in self.refused and self.state(s) == "ready")
 
-    def lost(self, why: str) -> PeerLost:
+    def standing(self) -> list[str]:
+        """How every site stands, and what it last said."""
         states = []
         for s in self.order.sites:
             said = self.refused.get(s) or self.lines[s].trouble
             state = "refused" if s in self.refused else self.state(s)
             states.append(f"{s!r}: {state}{': ' if said else ''}{'; '.join(said)}")
+        return states
+
+    def lost(self, why: str) -> PeerLost:
         return PeerLost(
             f"study {self.order.id!r}: {why}; {self.order.least} sites are needed",
-            faults=states,
-            hint="wait for them and resume: polyclinic coordinator resume",
+            faults=self.standing(),
+            hint=f"wait for them and resume: {self.resume}",
         )
 
     def idle(self, site: str) -> bool:

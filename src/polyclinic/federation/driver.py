@@ -43,6 +43,7 @@ from polyclinic.federation.totals import Totals
 __all__ = ["Driver"]
 
 ATTEMPTS: Final = 50  # of one secure sum, before the run stops (it can be resumed)
+BROKEN: Final = 5  # of these, one after the other, at which a site's program failed
 ALIGNING: Final = 5  # attempts to agree on codes
 Office = Callable[[Order, Roster, Identity], Exchange]  # the coordinator's side of agreeing on codes
 
@@ -87,6 +88,9 @@ class Driver(Attendance):
         self.outcome: Outcome | None = None
         self._setting: dict[str, Any] = {}
         self._steps: dict[int, Step] = {}  # asynchronous: of the sums that a contribution may still belong to
+        self._burnt = self._broken = (
+            0  # attempts of the sum now taken; of these in a row, with a site whose program failed
+        )
         self._shown = 0  # peers: the round that was told last
         self._saved: Any = None  # what the checkpoint on disk is of
         self._packed = b""  # the setting as the checkpoint holds it
@@ -200,7 +204,7 @@ class Driver(Attendance):
         """One sum that the coordinator sees, in as many attempts as it needs."""
         c = self.conductor
         late = self.order.staleness is not None and step.counts
-        for _ in range(ATTEMPTS):
+        while True:
             sites = self.order.sites if late else (yield from self._roster(step))
             c.stand(self.order.left(sites, self.counted))
             step = c.step() or step
@@ -208,16 +212,15 @@ class Driver(Attendance):
             roster = self.order.roster(sites, self.attempt, paid=bool(step.noise_sd))
             roster = c.roster = replace(roster, chain=c.chain)
             side = self._late(step) if late else self.adder.side(COORDINATOR, roster, step, None)
-            yield from Attempt(self, sites, side, step).run()
+            attempt = Attempt(self, sites, side, step)
+            yield from attempt.run()
             total = side.result()
             if isinstance(total, Total):
                 break
             self.log(event="burnt", number=self.number, attempt=self.attempt, step=step.name)
             if not self.order.secure:
                 raise self.lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
-            self.attempt += 1
-        else:
-            raise SumBurnt(f"round {step.round}, step {step.name!r}: {ATTEMPTS} attempts were burnt")
+            self._again(attempt, f"round {step.round}, step {step.name!r}")
         members = getattr(side, "members", sites)
         entered = side.entered if isinstance(side, Late) else dict.fromkeys(members, (self.number, self.attempt))
         if isinstance(side, Late):
@@ -232,6 +235,17 @@ class Driver(Attendance):
             self.counted = tuple(sorted(entered))
         self._taken(opened, c.public)
 
+    def _again(self, attempt: Attempt, what: str) -> None:
+        """Another attempt, unless there were too many, or a site's program fails at every one."""
+        self.attempt, self._burnt = self.attempt + 1, self._burnt + 1
+        self._broken = self._broken + 1 if attempt.broken else 0
+        if self._burnt >= ATTEMPTS or self._broken >= BROKEN:
+            raise SumBurnt(
+                f"{what}: {self._burnt} attempts were burnt",
+                faults=self.standing(),
+                hint=f"the sites' own logs (events.jsonl) say why; then: {self.resume}",
+            )
+
     def _late(self, step: Step) -> Late:
         assert isinstance(self.adder, Plain)
         bound = self.order.staleness or 0
@@ -241,7 +255,7 @@ class Driver(Attendance):
     def _taken(self, opened: Opened, public: Any = None) -> None:
         """A sum counts: what others need for it is on disk before the next one begins."""
         self.totals.put(opened, public)
-        self.number, self.attempt = self.number + 1, 0
+        self.number, self.attempt, self._burnt, self._broken = self.number + 1, 0, 0, 0
         self.votes, self.ballots = self.ballots, {}
         self._save()
         known = [line.at or 0 for s, line in self.lines.items() if s not in self.refused]
@@ -250,17 +264,14 @@ class Driver(Attendance):
     def _sum_of_peers(self) -> Script[bool]:
         """One sum that only the sites see; False when there is none left to take."""
         found = self._held()  # after a crash: every site holds the finished sum, so it counts, and nobody pays twice
-        for _ in range(ATTEMPTS):
-            if found:
-                break
+        while not found:
             sites = yield from self._roster(None)
             self._save()
-            found = yield from Attempt(self, sites, None, None).run()
+            attempt = Attempt(self, sites, None, None)
+            found = yield from attempt.run()
             if not found:
                 self.log(event="burnt", number=self.number, attempt=self.attempt)
-                self.attempt += 1
-        else:
-            raise SumBurnt(f"sum {self.number}: {ATTEMPTS} attempts were burnt")
+                self._again(attempt, f"sum {self.number}")
         if found == {ENDED}:
             return False
         if len(found) > 1:
@@ -369,5 +380,5 @@ class Driver(Attendance):
         raise PeerLost(
             f"study {order.id!r}: the sites could not agree on codes in {ALIGNING} attempts",
             faults=[f"{s!r}: {'; '.join(self.lines[s].trouble) or self.state(s)}" for s in sites],
-            hint="wait for them and resume: polyclinic coordinator resume",
+            hint=f"wait for them and resume: {self.resume}",
         )

@@ -166,6 +166,7 @@ def run_by_courier(
         with alone(run / "lock", f"study {order.id!r}"), one_thread():
             write_json(run / "status.json", {**status, "state": "running"})
             driver = driver_of(order, folder.identity(), run)
+            driver.resume = "polyclinic courier resume"
             box = office_box(folder, inbox, outbox, log)
             office = Office(driver, box, pace, resend if resend is not None else 2 * pace)
             outcome = office.run(stopped, every, lambda v: _tell(run, v))
