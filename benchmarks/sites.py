@@ -4,6 +4,7 @@
     python benchmarks/sites.py --thousand      the same with 1,000 sites
     python benchmarks/sites.py --tag           what checking the total costs, at 20 kB and 10 MB
     python benchmarks/sites.py --methods N     TRIP, DPEM and a mixture over N sites of 30 patients: plain, masked, median
+    python benchmarks/sites.py --peers N       a sum of 500 numbers among N neighbours without a coordinator (PDMM)
 
 Times are of the processor (``time.process_time``), the smallest of some repeats where repeats are cheap. "a site" is what the side of ONE site
 does in a sum: encode, keys, shares, masks, votes, unmasking, checking the total; keys once a run are spread over ``--sums`` sums.
@@ -24,6 +25,7 @@ import polyclinic as pc
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.protocol import Contribution, Roster, Step, least_threshold
 from polyclinic.federation.sums.masked import Masked
+from polyclinic.federation.sums.subspace import Subspace
 from polyclinic.federation.sums.tag import Check, Tag
 
 GOALS = {3: 0.3, 10: 0.6, 30: 1.5, 100: 2.0, 1000: 5.0}  # ms of a site
@@ -131,7 +133,7 @@ def methods(n: int, rounds: int) -> None:
     """TRIP, DPEM and a mixture over n sites of 30 patients."""
     sites = network(n)
     rng = np.random.default_rng(0)
-    rows = [pc.Site(s.name, features=rng.normal(size=(30, 4)) + 3 * (i % 3)) for i, s in enumerate(sites)]
+    rows = [pc.Site(s.name, features=rng.normal(size=(30, 4)) + 3 * rng.integers(0, 3, (30, 1))) for s in sites]
     made: list[tuple[str, Any, Any]] = [
         ("TRIP", pc.TRIP(rank=3, rounds=rounds, tol=0.0, seed=0), sites),
         ("DPEM", pc.DPEM(rank=3, rounds=rounds, privacy=pc.Privacy(4.0, 1e-6), seed=0), sites),
@@ -149,6 +151,28 @@ def methods(n: int, rounds: int) -> None:
                 f"ms a site and sum, memory {peak():.0f} MB",
                 flush=True,
             )
+
+
+def peers(n: int, size: int) -> None:
+    """Consensus of n nodes: what follows from the graph (once a run), and one sum."""
+    rng = np.random.default_rng(0)
+    names = tuple(f"s{i:04d}" for i in range(n))
+    adder = Subspace()
+    begin = time.process_time()
+    roster = adder.enrol(Roster(names, threshold=n))
+    plan = adder.plan(roster)
+    planned = time.process_time() - begin
+    step = Step(1, "factors", {"x": (size,)}, bound=1.0)
+    parts = {s: Contribution({"x": rng.uniform(-1, 1, size)}) for s in names}
+    begin = time.process_time()
+    total = adder.at_once(roster, step, parts).arrays["x"]
+    spent = time.process_time() - begin
+    off = float(np.abs(total - sum(parts[s].arrays["x"] for s in names)).max())
+    print(
+        f"{n:5d} nodes  {len(plan.edges):,} edges, masks of {plan.sd:.3g}, {plan.slots} iterations: the plan {planned:.1f} s once a run, a sum of "
+        f"{size} numbers {spent:.1f} s = {1e3 * spent / n:.2f} ms a node; off by {off:.1e}; memory {peak():.0f} MB",
+        flush=True,
+    )
 
 
 def network(n: int) -> list[Any]:
@@ -169,10 +193,13 @@ def main() -> None:
     parser.add_argument("--thousand", action="store_true")
     parser.add_argument("--tag", action="store_true")
     parser.add_argument("--methods", type=int, metavar="N")
+    parser.add_argument("--peers", type=int, metavar="N")
     parser.add_argument("--rounds", type=int, default=5)
     a = parser.parse_args()
     if a.tag:
         tag()
+    elif a.peers:
+        peers(a.peers, min(a.size, 500))
     elif a.methods:
         methods(a.methods, a.rounds)
     else:

@@ -18,6 +18,7 @@ from polyclinic.engines.owners import door_in_process, owners_of
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.evaluation.association import associate
 from polyclinic.evaluation.attrition import attrition
+from polyclinic.evaluation.judging import Judging
 from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
@@ -140,7 +141,8 @@ def run_study(
         model = method.fit(found, progress=follow)
         if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
             model.findings_ = run_acts(study, model, found, minimum=_least(study))
-    figures = summary(model, found, seed=study.seed)
+    held = Judging(model, found, study.seed)
+    figures = summary(model, found, seed=study.seed, held=held)
     figures |= write_findings(model, folder)
     value = vars(model).get("result_")
     if (
@@ -150,7 +152,7 @@ def run_study(
         model.result_ = value.with_origin(figures=kept)
     write_outcome(model, found, folder)
     if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
-        counted = write_counts(model, found, folder, study)
+        counted = write_counts(model, found, folder, study, held)
         if counted is not None and counted.kept:
             figures["phenotypes_named"] = counted.named
         figures |= dict.fromkeys((k for k in figures if k.startswith("auc") and _untold(folder)), None)
@@ -329,7 +331,9 @@ def _least(study: Study) -> int:
     return max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
 
 
-def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: Study) -> Presence | None:
+def write_counts(
+    model: Any, sites: Sequence[Site], folder: RunFolder, study: Study, held: Judging | None = None
+) -> Presence | None:
     """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
 
     Small counts are removed before anything is written, at the strictest owner's limit.
@@ -352,7 +356,7 @@ def write_counts(model: Any, sites: Sequence[Site], folder: RunFolder, study: St
     if study.privacy is not None and study.evaluate is not None:
         return found  # the outcome was paid for; an exact one beside it would undo that
     asked = _outcome_of(study) if any(s.labels is not None for s in sites) or study.labels is not None else None
-    outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked)
+    outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked, held=held)
     if outcome is not None:
         folder.write_json(folder.path / "association.json", outcome.to_json())
     return found

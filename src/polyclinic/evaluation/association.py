@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.evaluation.judging import Judging
 from polyclinic.evaluation.order import ranks_of
-from polyclinic.evaluation.prediction import labelled, predict, split
+from polyclinic.evaluation.prediction import predict
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.sites.site import Site
 
@@ -26,7 +27,6 @@ __all__ = ["Association", "Effect", "Judged", "associate", "auc_interval", "benj
 
 Array = NDArray[np.float64]
 Z: Final = 1.959963984540054  # 95 % of a normal distribution
-SHARE: Final = 0.6
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ def associate(
     minimum: int = MINIMUM,
     random: Sequence[Array] | None = None,
     outcome: str | None = None,
+    held: Judging | None = None,
 ) -> Association | None:
     """The outcome tables of a fitted phenotype model, or the reason why there are none.
 
@@ -119,10 +120,13 @@ def associate(
         Frozen random factors to compare with; default: a start of the same size.
     outcome
         What was asked for, in words.
+    held
+        The patients by whom it is judged, where they are placed already; else from the arguments before.
     """
     if outcome is None and all(s.labels is None for s in sites):
         return None
-    known = labelled(sites)
+    held = Judging(model, sites, seed, random) if held is None else held
+    known = held.known
     everybody = sum(s.patients for s in sites)
     nothing = Association(
         everybody,
@@ -133,24 +137,18 @@ def associate(
     )
     if not known.sites:
         return replace(nothing, reason="no patient has a known outcome")
-    y = np.concatenate([np.asarray(s.labels) for s in known.sites])
+    y = held.labels
     if not np.isin(y, (0, 1)).all():
         return replace(nothing, reason="the outcome has other values than 0 and 1")
     if min((y == 1).sum(), (y == 0).sum()) < 2 * minimum:
         rare = "to have had it" if (y == 1).sum() < 2 * minimum else "not to have had it"
         why = f"fewer than {2 * minimum} patients are known {rare}: too few to judge, and to show"
         return replace(nothing, reason=why)
-    placed = np.concatenate([_of(model, s) for s in known.sites])
-    train, test = split(known.sites, SHARE, seed)
+    names = ["phenotypes", "numbers of events and of different entries", "frozen random factors"]
+    train, test = held.halves(y)
     try:
-        names = ["phenotypes", "numbers of events and of different entries", "frozen random factors"]
-        tried = [
-            [np.concatenate([_of(model, s) for s in part]) for part in (train, test)],
-            [np.concatenate([_counts(s) for s in part]) for part in (train, test)],
-            [np.concatenate([_random(model, s, seed, random) for s in part]) for part in (train, test)],
-        ]
-        labels = [np.concatenate([np.asarray(s.labels) for s in part]) for part in (train, test)]
-        found = [predict(a, labels[0], b, labels[1]) for a, b in tried]
+        tried = [held.placed, np.concatenate([_counts(s) for s in known.sites]), held.random]
+        found = [predict(a, train, b, test) for a, b in map(held.halves, tried)]
     except DataError as e:
         return replace(nothing, reason=e.what)
     best = found[0]
@@ -159,7 +157,7 @@ def associate(
     return replace(
         nothing,
         events=int((y == 1).sum()),
-        effects=logistic(placed, y),
+        effects=logistic(held.placed, y),
         judged=judged,
         roc=roc,
         calibration=calibration,
@@ -286,10 +284,6 @@ def _wilson(k: int, n: int) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _of(model: Any, site: Site) -> Array:
-    return np.asarray(model.transform(site), np.float64)
-
-
 def _counts(site: Site) -> Array:
     """(patients, 2) log number of events and of different entries: what a counter without a model knows."""
     t = site.counts()
@@ -297,11 +291,3 @@ def _counts(site: Site) -> Array:
     return np.log1p(
         np.column_stack([np.bincount(who, t.values, t.patients), np.bincount(who, minlength=t.patients)])
     ).astype(np.float64)
-
-
-def _random(model: Any, site: Site, seed: int, factors: Sequence[Array] | None) -> Array:
-    from polyclinic.phenotypes.start import start
-    from polyclinic.tensors.cp import solve_memberships
-
-    used = factors if factors is not None else start(site.counts().shape[1:], len(model.weights_), seed)
-    return np.asarray(solve_memberships(site.counts(), used))

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.evaluation.prediction import Labelled, labelled, predict, random_factors_auc, split
+from polyclinic.evaluation.judging import Judging
+from polyclinic.evaluation.prediction import predict
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site
@@ -21,7 +22,7 @@ __all__ = ["privacy_figures", "quality", "summary", "to_truth"]
 NAMES = ("rmse_observed", "rmse_full", "fit")
 
 
-def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, object]:
+def quality(model: Any, sites: Sequence[Site], *, seed: int = 0, held: Judging | None = None) -> dict[str, object]:
     """How well a model describes the sites, and how well it predicts their outcome where labels exist.
 
     The outcome's AUC is of held-out patients: memberships by ``transform``, logistic regression on 60 % of each site's
@@ -31,25 +32,24 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, ob
         return {}
     figures: dict[str, Any] = dict(model.quality(sites))
     if any(s.labels is not None for s in sites):
-        figures |= _outcome(model, labelled(sites), seed)
+        figures |= _outcome(Judging(model, sites, seed) if held is None else held)
     found = to_truth(model, getattr(sites, "truth", None))
     if found is not None:
         figures["fms_to_truth"] = found
     return figures
 
 
-def _outcome(model: Any, known: Labelled, seed: int) -> dict[str, object]:
+def _outcome(held: Judging) -> dict[str, object]:
     """AUC of held-out patients with a known outcome, and how many have none (None: 1 to 10, a small count)."""
+    known = held.known
     few = 0 < known.unknown < MINIMUM
     out: dict[str, Any] = {"outcome_unknown": None if few else known.unknown}
     if not known.sites:
         return {"auc": None, "auc_reason": "no patient has a known outcome", **out}
-    train, test = split(known.sites, 0.6, seed)
-    placed = [np.concatenate([model.transform(s) for s in part]) for part in (train, test)]
-    labels = [np.concatenate([np.asarray(s.labels) for s in part]) for part in (train, test)]
+    train, test = held.halves(held.labels)
     try:
-        auc = predict(placed[0], labels[0], placed[1], labels[1]).auc
-        random = random_factors_auc(known.sites, len(model.weights_), 0.6, seed)
+        (a, b), (c, d) = held.halves(held.placed), held.halves(held.random)
+        auc, random = predict(a, train, b, test).auc, predict(c, train, d, test).auc
     except DataError as e:
         return {"auc": None, "auc_reason": e.what, **out}
     return {"auc": auc, "auc_random_factors": random, **out}
@@ -88,9 +88,12 @@ def privacy_figures(model: Any) -> dict[str, object]:
     return {"epsilon": card.epsilon, "delta": card.delta, "adjacency": card.adjacency, "guarantee": card.guarantee}
 
 
-def summary(model: Any, sites: Sequence[Site], *, seed: int = 0) -> dict[str, Any]:
-    """All figures of a run. Under a formal guarantee what was not paid for is null, and stands in ``simulation_only``."""
-    figures = quality(model, sites, seed=seed)
+def summary(model: Any, sites: Sequence[Site], *, seed: int = 0, held: Judging | None = None) -> dict[str, Any]:
+    """All figures of a run. Under a formal guarantee what was not paid for is null, and stands in ``simulation_only``.
+
+    ``held``: the outcome's patients, where somebody else (:func:`~polyclinic.evaluation.association.associate`) uses them, too.
+    """
+    figures = quality(model, sites, seed=seed, held=held)
     out: dict[str, Any] = {name: figures.pop(name, None) for name in NAMES}
     out |= {"auc": figures.pop("auc", None)} if "auc" in figures else {}
     out |= figures

@@ -150,10 +150,11 @@ def load(path: Path) -> Any:
 
 
 def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
-    if depth > DEPTH:
-        raise MessageRefused(f"a message nested deeper than {DEPTH}")
-    if type(value) in PLAIN:  # nearly all of a message: before the questions that take long
+    """The tree without its arrays. A letter is mostly leaves: they are told by their exact type, and never called for."""
+    if type(value) in PLAIN:
         return value
+    if depth == DEPTH and isinstance(value, Mapping | list | tuple) and value:  # what is in it is nested one deeper
+        raise MessageRefused(f"a message nested deeper than {DEPTH}")
     if isinstance(value, np.ndarray):
         a = np.ascontiguousarray(value) if value.ndim else value
         if a.dtype.byteorder == ">":
@@ -162,10 +163,10 @@ def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
             raise MessageRefused(f"an array of type {a.dtype} cannot travel")
         arrays.append(a)
         return {ARRAY: len(arrays) - 1}
-    if isinstance(value, Mapping):
-        return {str(k): _strip(v, arrays, depth + 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_strip(v, arrays, depth + 1) for v in value]
+        return [v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for k, v in value.items()}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, bool | int | float | str | bytes):

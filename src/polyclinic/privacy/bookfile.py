@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +56,7 @@ class BookFile:
         self._key: BookKey | None = None
         self._mutex = threading.RLock()
         self._holder = 0
+        self._headed = -1  # lines of the head that this process wrote last
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -95,8 +96,7 @@ class BookFile:
         number = body.count if isinstance(body, Gap) else read.count  # the lost lines keep their numbers
         entry, line = sealed(number, body, read.hash, self.site, key.sign)
         try:
-            head = read_head(self._file(".head"), [])
-            if read.count and (head is None or head.count < read.count):
+            if read.count and self._headed != read.count and self._behind():
                 self._write_head()  # a crash came between a line and its head; a second one must not leave two lines
                 for stray in self.path.parent.glob(f".{self._file('.head').name}.*"):
                     stray.unlink(missing_ok=True)
@@ -120,6 +120,11 @@ class BookFile:
         read.looked(self.path)
         return entry
 
+    def _behind(self) -> bool:
+        """Whether the head on disk is of fewer lines than were read."""
+        head = read_head(self._file(".head"), [])
+        return head is None or head.count < self._reading.count
+
     def _own_key(self) -> BookKey:
         if self._key is None:
             self._key = BookKey.of(self._file(".key"), make=False)
@@ -133,7 +138,7 @@ class BookFile:
     def _write_head(self) -> None:
         from polyclinic.tensors.files import atomic
 
-        value = json.dumps(asdict(self._signed()))
+        value = json.dumps(vars(self._signed()))
         with atomic(self._file(".head")) as temporary:
             temporary.write_text(value)
         if self.anchor is not None:
@@ -143,6 +148,7 @@ class BookFile:
             import syslog
 
             syslog.syslog(f"polyclinic book {self.site}: {self._reading.count} lines, head {self._reading.hash}")
+        self._headed = self._reading.count
 
     def _signed(self, *, light: bool = False) -> Head:
         read = self._reading
@@ -151,7 +157,7 @@ class BookFile:
         key = self._own_key()
         seal = "" if light else key.seal(read.tally.summary())
         bare = Head(read.count, read.hash, self.site, read.book, key.public, seal)
-        return Head(**{**asdict(bare), "signature": key.sign(bare.signed_words()).hex()})
+        return replace(bare, signature=key.sign(bare.signed_words()).hex())
 
     def _write_state(self) -> None:
         from polyclinic.tensors.files import atomic

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -81,6 +82,7 @@ def heads_of(told: object) -> dict[str, Head]:
     return found
 
 
+@lru_cache(maxsize=64)
 def verifier(key: str) -> Ed25519PublicKey:
     """The public key that verifies lines and heads."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -131,11 +133,9 @@ class BookKey:
 
         return HKDF(SHA256(), 32, None, purpose).derive(self._raw)
 
+    @cached_property
     def _secret(self) -> bytes:
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-        return HKDF(SHA256(), 32, None, b"polyclinic/head/2 summary").derive(self._raw)
+        return self.own(b"polyclinic/head/2 summary")
 
     def seal(self, summary: Mapping[str, object]) -> str:
         """A summary only this key's owner can read; always the same length."""
@@ -146,7 +146,7 @@ class BookKey:
             short = {k: summary[k] for k in ("time", "all") if k in summary}
             text = json.dumps(short, separators=(",", ":")).encode()
         nonce = os.urandom(12)
-        return (nonce + ChaCha20Poly1305(self._secret()).encrypt(nonce, text.ljust(SIZE), None)).hex()
+        return (nonce + ChaCha20Poly1305(self._secret).encrypt(nonce, text.ljust(SIZE), None)).hex()
 
     def unseal(self, sealed: str) -> dict[str, Any] | None:
         """The summary of a head that this key sealed; None if it did not."""
@@ -155,7 +155,7 @@ class BookKey:
 
         try:
             raw = bytes.fromhex(sealed)
-            found: dict[str, Any] = json.loads(ChaCha20Poly1305(self._secret()).decrypt(raw[:12], raw[12:], None))
+            found: dict[str, Any] = json.loads(ChaCha20Poly1305(self._secret).decrypt(raw[:12], raw[12:], None))
         except (InvalidTag, ValueError):
             return None
         return found

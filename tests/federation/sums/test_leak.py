@@ -9,6 +9,7 @@ import pytest
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.sums import graph, pdmm
+from polyclinic.federation.sums import leak as leaks
 from polyclinic.federation.sums.leak import How, ideal_bits, ksg, leak, linear_gaussian, mask_sd, views
 
 NAMES = "12345"
@@ -193,3 +194,17 @@ def test_ten_thousand_runs_give_figure_3() -> None:
     assert got["subspace"] == pytest.approx(got["ideal"], abs=0.01)
     assert got["cycle"] * itself == pytest.approx(0.5, abs=0.05)
     assert got["subspace"] * itself == pytest.approx(ideal_bits(3), abs=0.05)
+
+
+@pytest.mark.parametrize("schedule", ["synchronous", "asynchronous"])
+def test_masks_of_many_sites_follow_from_one_inverse(monkeypatch: pytest.MonkeyPatch, schedule: leaks.Schedule) -> None:
+    names = tuple(f"s{i:02d}" for i in range(24))
+    edges = graph.ring(names) | graph.given(names, [(names[i], names[(i + 5) % 24]) for i in range(24)])
+    here = mask_sd(names, edges, 1, 1e-6, schedule)
+    monkeypatch.setattr(leaks, "MANY", 5)
+    leaks._mask_sd.cache_clear()
+    assert mask_sd(names, edges, 1, 1e-6, schedule) == here
+    with pytest.raises(ConfigError) as refused:
+        mask_sd(names, edges - {e for e in edges if names[0] in e} | {(names[0], names[1])}, 1, 1e-6, schedule)
+    assert refused.value.faults == (f"without {names[1]} the remaining sites are cut off from each other",)
+    leaks._mask_sd.cache_clear()

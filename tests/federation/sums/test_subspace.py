@@ -59,6 +59,27 @@ def test_eighty_nodes_within_1e8_in_300_activations_with_masks_of_1000(seed: int
     assert np.abs(y[:, 0] - s.mean()).max() < 1e-8
 
 
+def test_many_nodes_have_such_a_plan_and_the_same_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"n{i:02d}" for i in range(40)]
+    rng = np.random.default_rng(5)
+    a, s = graph.adjacency(names, graph.geometric(names, rng)), rng.standard_normal((40, 3))
+    _, u, v = duals(a, 1e3, rng)
+    found = []
+    for many in (200, 5):
+        monkeypatch.setattr(pdmm, "MANY", many)
+        pdmm._best.cache_clear()
+        pdmm._iterations.cache_clear()
+        c, rate = pdmm.best_constant(a)
+        count = pdmm.iterations(a, c, 1e3, 1e-8)
+        start = u[:, None] * np.ones(3), v[:, None] * np.ones(3)
+        found.append((c, count, rate, pdmm.synchronous(a, s, *start, c, count)))
+    (_, count, rate, y), there = found
+    assert count == pytest.approx(there[1], rel=0.15)
+    assert rate == pytest.approx(there[2], rel=0.05)
+    np.testing.assert_allclose(y, there[3], atol=1e-8)
+    np.testing.assert_allclose(y, np.broadcast_to(s.mean(0), y.shape), atol=1e-8)
+
+
 def test_the_planned_iterations_suffice_and_half_do_not() -> None:
     rng = np.random.default_rng(3)
     for edges, names in [(FIVE, "12345"), (graph.ring("abcdefg"), "abcdefg"), (graph.complete("abcdef"), "abcdef")]:

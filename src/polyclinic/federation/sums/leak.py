@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import comb, inf, log2
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from polyclinic.privacy.release import Array
 
 __all__ = ["How", "Schedule", "ksg", "leak", "linear_gaussian", "mask_sd", "views"]
 
+MANY: Final = 200  # sites above which the graphs without one of them are not built
 How = Literal["federated", "ideal", "cycle", "subspace"]
 Schedule = Literal["synchronous", "asynchronous"]
 
@@ -139,6 +140,26 @@ def mask_sd(
     return _mask_sd(tuple(names), edges, max(1, colluders), bits, schedule)
 
 
+def _uncut(names: tuple[str, ...], edges: Edges) -> Array:
+    """The graph of many sites; refused if one of them could cut it."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    a, n = adjacency(names, edges), len(names)
+    near, faults = csr_array(a), []
+    for b in range(n):
+        at = np.delete(np.arange(n), b)
+        if connected_components(near[at][:, at], directed=False, return_labels=False) > 1:
+            faults.append(f"without {names[b]} the remaining sites are cut off from each other")
+    if faults:
+        raise ConfigError(
+            "the graph does not hide a site from 1 corrupt neighbour(s)",
+            faults=faults[:10],
+            hint="every site needs several neighbours: use a complete or denser graph",
+        )
+    return a
+
+
 @lru_cache(maxsize=64)
 def _honest(names: tuple[str, ...], edges: Edges, colluders: int) -> tuple[Array, ...]:
     """Honest subgraphs for every set of corrupt sites, and the whole graph; refuses a graph that can be cut."""
@@ -166,11 +187,40 @@ def _honest(names: tuple[str, ...], edges: Edges, colluders: int) -> tuple[Array
     return tuple(subgraphs)
 
 
+def _one_out(a: Array, sd: float, schedule: Schedule) -> float:
+    """The worst excess when any ONE of many sites is corrupt, and of an eavesdropper: n graphs from the inverse of one.
+
+    Without node b the Laplacian loses its row and column, and its neighbours N one degree each. With ``K = r I + sd^2 (L + 1 1')``
+    (r views) the diagonal of ``K_b^-1`` follows from ``K^-1`` by taking b out and a Woodbury step of rank |N|, and
+
+        var(S_i | views) = 1 - 1/m - r ((K_b^-1)_ii - 1 / (m (r + sd^2 m))),       m nodes are left
+    """
+    n, r = len(a), 2.0 if schedule == "synchronous" else 1.0
+    k = np.linalg.inv(r * np.eye(n) + sd**2 * (np.diag(a.sum(axis=1)) - a + 1.0))
+
+    def excess(diagonal: Array, m: int) -> float:
+        rest = (1 - 1 / m) - r * (float(diagonal.max()) - 1 / (m * (r + sd**2 * m)))
+        return -0.5 * log2(rest) - ideal_bits(m)
+
+    worst = excess(np.diagonal(k), n)
+    for b in range(n):
+        near = np.flatnonzero(a[b])
+        out = k[:, near] - np.outer(k[:, b], k[b, near] / k[b, b])
+        change = np.linalg.inv(np.eye(len(near)) / sd**2 - out[near])
+        diagonal = np.diagonal(k) - k[:, b] ** 2 / k[b, b] + ((out @ change) * out).sum(axis=1)
+        worst = max(worst, excess(np.delete(diagonal, b), n - 1))
+    return worst
+
+
 @lru_cache(maxsize=64)
 def _mask_sd(names: tuple[str, ...], edges: Edges, colluders: int, bits: float, schedule: Schedule) -> float:
-    subgraphs = _honest(names, edges, colluders)
+    many = len(names) > MANY and colluders == 1
+    subgraphs = () if many else _honest(names, edges, colluders)
+    whole = _uncut(names, edges) if many else None
 
     def worst(sd: float) -> float:
+        if whole is not None:
+            return _one_out(whole, sd, schedule)
         return max(float(_subspace(a, sd, schedule).max()) - ideal_bits(len(a)) for a in subgraphs)
 
     # The excess falls as 1 / sd^2 for large masks; a second look at the result makes it exact.
