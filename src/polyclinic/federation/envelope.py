@@ -155,9 +155,14 @@ _WRITE: dict[type, Callable[[_Put, Any, int], None]] = {
 }
 
 
+@lru_cache(maxsize=4096)
+def _public(raw: bytes) -> X25519PublicKey:
+    return X25519PublicKey.from_public_bytes(raw)
+
+
 def agree(private: X25519PrivateKey, public: bytes, context: bytes, purpose: str, a: str, b: str) -> bytes:
     """The 32-byte key that two parties share for one purpose in one attempt: HKDF of their X25519 secret."""
-    secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+    secret = private.exchange(_public(public))
     info = digest([purpose, *sorted((a, b))])
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=info).derive(secret)
 

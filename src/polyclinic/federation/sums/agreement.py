@@ -77,6 +77,7 @@ class Session:
     def __init__(self, me: str, circle: Circle, id: bytes, pairs: dict[str, bytes], line: bytes, slots: int) -> None:
         self.me, self.circle, self.id, self.line, self.most = me, circle, id, line, slots
         self.members: tuple[str, ...] = ()  # whose secrets I keep shares of, or would if they were neighbours
+        self._here: frozenset[str] = frozenset()  # the same as a set
         self.batch, self.slot, self.slots = -1, 0, 0
         self._pairs, self._group = pairs, b""
         self._near = circle.near(me)
@@ -161,6 +162,7 @@ class Session:
                 raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
             self._group = group_key(parts, self.id)
         self._kept, self.members, self.slot = kept, tuple(members), 0
+        self._here = frozenset(members)
 
     # ---- one slot
 
@@ -175,7 +177,7 @@ class Session:
 
     def masks(self, slot: int, context: bytes) -> list[tuple[bytes, int]]:
         """Keys of the masks of my vector in this slot, and whether each is added or subtracted."""
-        here = set(self.members)
+        here = self._here
         own = [(keyed(self._secrets[0, slot].tobytes(), b"self", context), 1)]
         return own + [
             (keyed(self._bases[s][slot].tobytes(), b"pair", context), 1 if self.me < s else -1)
@@ -186,7 +188,8 @@ class Session:
     def shares(self, slot: int, alive: Sequence[str]) -> dict[str, bytes]:
         """Seed shares of survivors, lock shares of the lost, each in the order of names; never both of one site. The slot's
         shares are forgotten."""
-        here, kept = set(alive), sorted(self._kept.items())
+        here = self._here if tuple(alive) == self.members else set(alive)
+        kept = sorted(self._kept.items())
         out = {
             "seeds": b"".join(a[0, slot].tobytes() for s, a in kept if s in here),
             "masks": b"".join(a[1, slot].tobytes() for s, a in kept if s not in here),

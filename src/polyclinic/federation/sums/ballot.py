@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.federation.sums.blake import BLOCK, LONGEST, MANY, Bytes, Digests, blocks, headed, named
 
@@ -38,6 +39,7 @@ class Ballot:
 
     def __init__(self, me: str, pairs: Mapping[str, bytes]) -> None:
         self.me, self._pairs = me, pairs
+        self._asked: list[tuple[tuple[str, ...], NDArray[np.int64]]] = []
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("keys of a masked sum are never serialised")
@@ -53,9 +55,18 @@ class Ballot:
         if len(self._pairs) < MANY or len(said) > BLOCK:
             pairs, none = self._pairs, bytes(VOTE)
             return b"".join([_vote(pairs[s], said) if s in pairs else none for s in listed])
-        at, digests = self._keyed
+        _, digests = self._keyed
         made = np.vstack([digests.of(*blocks([said])), np.zeros((1, VOTE), np.uint8)])
-        return made[[at.get(s, -1) for s in listed]].tobytes()
+        return made[self._places(tuple(listed))].tobytes()
+
+    def _places(self, names: tuple[str, ...]) -> NDArray[np.int64]:
+        """Places of some sites, -1 for myself; the lists of a run are mostly the same two."""
+        for known, places in self._asked:
+            if known == names:
+                return places
+        made = np.array([self._keyed[0].get(s, -1) for s in names], np.int64)
+        self._asked = [(names, made), *self._asked[:1]]
+        return made
 
     def count(self, what: bytes, voters: Sequence[str], votes: bytes, enough: int) -> int:
         """How many votes for me are right, mine included; counting stops at ``enough``."""
@@ -71,12 +82,12 @@ class Ballot:
             pairs = self._pairs
             made = [_vote(pairs[s], what + s.encode()) if s != self.me else b"" for s in voters]
             return sum(not m or hmac.compare_digest(m, g.tobytes()) for m, g in zip(made, given))
-        at, digests = self._keyed
-        words, lengths = named(tuple(voters), len(what))
-        mine = next((i for i, s in enumerate(voters) if s == self.me), -1)
-        which = [at[s] if i != mine else 0 for i, s in enumerate(voters)]
+        _, digests = self._keyed
+        names = tuple(voters)
+        words, lengths = named(names, len(what))
+        which = self._places(names)
+        if np.count_nonzero(which < 0) > (self.me in names):
+            raise KeyError("a voter that has no key with me")
         # Every byte is looked at, wherever the first difference is.
-        differs = np.asarray((digests.of(headed(what, words), lengths, which) ^ given).any(axis=1))
-        if mine >= 0:
-            differs[mine] = False
-        return len(voters) - int(np.count_nonzero(differs))
+        differs = np.asarray((digests.of(headed(what, words), lengths, np.maximum(which, 0)) ^ given).any(axis=1))
+        return len(voters) - int(np.count_nonzero(differs & (which >= 0)))

@@ -46,6 +46,8 @@ class MaskedCoordinator(Party):
         self._got: dict[str, Any] = {}  # site -> its message of this phase
         self._bound: list[str] = []  # a list of this sum that was signed in an attempt before
         self._alive: list[str] = []  # survivors: sites whose vectors are in the sum
+        self._living: frozenset[str] = frozenset()  # the same as a set, and all whose secrets are shared
+        self._had: frozenset[str] = frozenset()
         self._sum = np.zeros(self.step.size + 2, np.uint64)
         self.opened = np.zeros(0, np.uint64)  # words and tag of the sum, for the sites to check
 
@@ -140,9 +142,10 @@ class MaskedCoordinator(Party):
     def _read_unmask(self, sender: str, body: dict[str, Any]) -> dict[str, bytes]:
         board, seeds, masks = self._board, bytes(body["seeds"]), bytes(body["masks"])
         assert board is not None
-        kept = set(board.circle.keepers(sender)) & set(board.members)  # who is near me is whom I am near
-        names = [*sorted(kept & set(self._alive)), *sorted(kept - set(self._alive))]
-        if len(seeds) != BYTES * len(kept & set(self._alive)) or len(seeds + masks) != BYTES * len(names):
+        keepers = board.circle.keepers(sender)  # who is near me is whom I am near
+        there = sorted(s for s in keepers if s in self._living)
+        names = [*there, *sorted(s for s in keepers if s in self._had and s not in self._living)]
+        if len(seeds) != BYTES * len(there) or len(seeds + masks) != BYTES * len(names):
             raise ValueError("shares of other sites than announced")
         return {s: (seeds + masks)[BYTES * i : BYTES * (i + 1)] for i, s in enumerate(names)}
 
@@ -197,7 +200,7 @@ class MaskedCoordinator(Party):
         self._board.slot += 1
         if not self._board.circle.safe(set(here), self.roster.colluders):
             return self._burn()
-        self._alive = here
+        self._alive, self._living, self._had = here, frozenset(here), frozenset(self._board.members)
         bits = to_bits(here, self._board.members)
         return self._tell("survivors", lambda s: {"sites": bits})
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgpack
@@ -44,7 +45,8 @@ def read(step: Step, share: float, opened: Words, promise: Promise, *, checked: 
     return unflatten(step, FixedPoint.of(step, promise.sites).decode(data), len(promise.members), share)
 
 
-def _text(listed: Sequence[str]) -> bytes:
+@lru_cache(maxsize=4)
+def _text(listed: tuple[str, ...]) -> bytes:
     """What a vote is for."""
     return hashlib.sha256(msgpack.packb(listed)).digest()
 
@@ -194,12 +196,12 @@ class MaskedSite(Party):
         if session is None or self._tag is None or self._made:
             raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
         listed = self._members(from_bits(bytes(body["sites"]), session.members), session.members)
-        if not session.circle.safe(set(listed), self.roster.colluders):
+        if not session.circle.safe(listed, self.roster.colluders):
             raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
         made = Promise(self.roster.attempt, tuple(listed), self._tag.over(listed).raw, len(self.roster.sites))
         self._promises.sign(made)  # on disk before the vote leaves
         self._made = made
-        return self._send("signed", {"votes": session.votes(context, _text(listed), listed)})
+        return self._send("signed", {"votes": session.votes(context, _text(made.members), listed)})
 
     def _on_signatures(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context

@@ -63,7 +63,8 @@ class Circle:
         """
         if not self.half or (len(listed) == len(self.order) and self.half > colluders):
             return True
-        here = np.array([s in listed for s in self.order], np.int64)
+        some = set(listed)
+        here = np.array([s in some for s in self.order], np.int64)
         sums = np.cumsum(np.concatenate([[0], here, here[: self.half]]))
         return bool((sums[self.half :] - sums[: -self.half] > colluders).all())
 
