@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyclinic.tensors import SparseTensor, cp, hals, kernels, oracle, sgd
+from polyclinic.tensors import SparseTensor, ahead, cp, hals, kernels, oracle, sgd
 
 SHAPES = [(30, 7), (30, 7, 9), (30, 4, 5, 6), (12, 3, 4, 2, 3)]
 
@@ -44,12 +44,24 @@ def test_kernels_equal_oracle(shape: tuple[int, ...], rank: int) -> None:
     assert full == pytest.approx(oracle.squared_error_full(x, v, shape, f), rel=1e-10)
 
 
-def test_rank_above_the_widest_row_is_worked_off_in_slabs() -> None:
-    t, f = random_tensor((30, 7, 9)), random_factors((30, 7, 9), 70)
+def test_rank_above_the_widest_row_is_worked_off_in_even_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [x[:2] for x in kernels._slabs(97)] == [(0, 52), (52, 97)]
+    monkeypatch.setattr(kernels, "LARGEST", 3)
+    t, f = random_tensor((30, 7, 9)), random_factors((30, 7, 9), 23)
     for mode in range(3):
         expected = oracle.mttkrp(t.coords, np.array(t.values), t.shape, f, mode)
         np.testing.assert_allclose(kernels.mttkrp(t, f, mode), expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(kernels.model(t, f), oracle.model(t.coords, f), rtol=1e-11, atol=1e-11)
+
+
+def test_rows_asked_for_ahead_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    t, f = random_tensor((30, 7, 9)), random_factors((30, 7, 9), 10)
+    plain = [kernels.mttkrp(t, f, mode) for mode in range(3)]
+    monkeypatch.setattr(ahead, "LARGE", 0)
+    monkeypatch.setattr(ahead, "SHORT", 0)
+    assert ahead.distance(f[1:]) == ahead.FAR
+    for mode in range(3):
+        np.testing.assert_array_equal(kernels.mttkrp(t, f, mode), plain[mode])
 
 
 def test_batch_of_patients_is_the_tensor_of_those_patients() -> None:

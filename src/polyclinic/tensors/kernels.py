@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.tensors.ahead import ask, distance
 from polyclinic.tensors.compiled import kernel
 from polyclinic.tensors.simd import (
     LARGEST,
@@ -43,28 +44,36 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["inner", "model", "model_at", "mttkrp", "residuals_at", "squared_error"]
 
 Matrix = NDArray[np.float64]
+Fixed = tuple[tuple[int, ...], tuple[Matrix, ...], int]  # of one slab: lanes, factors, first column
 CHUNK: Final = 1 << 20  # nonzeros worth a private output of their own
 CHUNKS: Final = 16  # private outputs at most
 
 
 @kernel
-def _patients(shape, batch, target, indptr, codes, values, factors, out, column, columns):  # type: ignore[no-untyped-def]
+def _patients(shape, batch, target, indptr, codes, values, factors, out, column, columns, far):  # type: ignore[no-untyped-def]
     """out[i] = sum over the entries of patient i of value * product of the codes' rows."""
+    last = np.uint64(len(values))
     for q in range(np.uint64(len(batch))):
         p = np.uint64(batch[q])
         total = zero(shape)
         for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
+            if far and e + far < last:
+                ask(shape, codes, factors, e + far)
             total = gather_add(total, spread(shape, values[e]), codes, factors, e)
         store_part(total, out, np.uint64(target[q]), column, columns)
 
 
 @kernel
-def _codes(shape, batch, target, indptr, code, codes, values, a, factors, out, column, columns):  # type: ignore[no-untyped-def]
+def _codes(shape, batch, target, indptr, code, codes, values, a, factors, out, column, columns, far):  # type: ignore[no-untyped-def]
     """out[j] += value * (patient's row) * product of the other codes' rows, entry by entry."""
+    last = np.uint64(len(values))
     for q in range(np.uint64(len(batch))):
         p = np.uint64(batch[q])
         row = load_part(shape, a, np.uint64(target[q]), column, columns)
         for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
+            if far and e + far < last:
+                ask(shape, codes, factors, e + far)
+                ask(shape, (code,), (out,), e + far)
             j = np.uint64(code[e])
             old = load(shape, out, j)
             store(gather_add(old, scale(row, values[e]), codes, factors, e), out, j)
@@ -113,9 +122,10 @@ def _run(work: Callable[[Any], Any], parts: Sequence[Any], threads: int) -> list
 def _slabs(rank: int) -> list[tuple[int, int, tuple[int, ...]]]:
     """First and last column, and width as ``lanes``, of each slab of columns worked off in one go."""
     whole = blocks(rank)
-    return [
-        (b * WIDTH, min(rank, (b + LARGEST) * WIDTH), lanes(min(LARGEST, whole - b))) for b in range(0, whole, LARGEST)
-    ]
+    most = -(
+        -whole // max(-(-whole // LARGEST), 1)
+    )  # as even as may be: a narrow last slab reads all entries for little
+    return [(b * WIDTH, min(rank, (b + most) * WIDTH), lanes(min(most, whole - b))) for b in range(0, whole, most)]
 
 
 def _selection(tensor: SparseTensor, rows: NDArray[np.int64] | None) -> tuple[Any, Any, NDArray[np.int64]]:
@@ -178,11 +188,12 @@ def mttkrp(
         pieces = _spans(lengths, min(CHUNKS, 1 + nonzeros // CHUNK))
         for first, last, shape in _slabs(rank):
             rights = tuple(padded(factors[n][:, first:last]) for n in others)
+            fixed, far = (shape, rights, first), distance(rights)
 
-            def fill(
-                s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
-            ) -> None:
-                _patients(shape, batch[s], target[s], tensor.indptr, codes, tensor.values, rights, result, first, rank)
+            def fill(s: slice, fixed: Fixed = fixed, far: np.uint64 = far) -> None:
+                shape, rights, first = fixed
+                where = batch[s], target[s], tensor.indptr
+                _patients(shape, *where, codes, tensor.values, rights, result, first, rank, far)
 
             _run(fill, pieces, threads)
         return result
@@ -192,12 +203,14 @@ def mttkrp(
     result = np.empty((size, rank))
     for first, last, shape in _slabs(rank):
         rights = tuple(padded(factors[n][:, first:last]) for n in others)
+        fixed = (shape, rights, first)
 
-        def scatter(
-            s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
-        ) -> Matrix:
+        def scatter(s: slice, fixed: Fixed = fixed) -> Matrix:
+            shape, rights, first = fixed
             own = aligned(size, len(shape) * WIDTH)
-            _codes(shape, batch[s], target[s], tensor.indptr, code, codes, tensor.values, a, rights, own, first, rank)
+            where = batch[s], target[s], tensor.indptr
+            far = distance([*rights, own])
+            _codes(shape, *where, code, codes, tensor.values, a, rights, own, first, rank, far)
             return own
 
         total, *more = _run(scatter, pieces, threads)

@@ -64,7 +64,7 @@ __all__ = [
     "zero",
 ]
 
-LARGEST: Final = 16  # blocks in one Row: wider ranks are worked off in slabs of WIDTH * LARGEST columns
+LARGEST: Final = 24  # blocks in one Row: wider ranks are worked off in slabs of at most WIDTH * LARGEST columns
 
 
 def blocks(rank: int) -> int:
