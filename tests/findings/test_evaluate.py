@@ -10,6 +10,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
+from polyclinic.findings.consensus import Matched
 from polyclinic.findings.control import permuted
 from polyclinic.sites.people import People
 from polyclinic.sites.site import Site
@@ -50,6 +51,13 @@ def test_every_section_in_at_most_fifteen_rounds_and_200_kilobytes(sites: list[S
     plain = pc.evaluate(replication, sites)
     for a, b in zip(found.outcome.effects["coefficient"], plain.outcome.effects["coefficient"]):
         assert a == pytest.approx(b, abs=1e-6)
+
+
+def test_every_cosine_has_an_interval(replication: pc.findings.replicate.Replication) -> None:  # type: ignore[name-defined]
+    for row in replication.table:
+        assert 0 <= row["low"] < row["halves"] < row["high"] <= 1
+    several = Matched(None, (), np.zeros((6, 1), np.int64), np.array([[0.9], [0.7], [0.95]]))
+    assert several.interval(0) == (0.7, 0.95)
 
 
 def test_unknown_outcomes_move_odds_ratios_by_less_than_two_standard_errors(sites: list[Site]) -> None:

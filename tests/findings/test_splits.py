@@ -7,6 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.federation.fold import run
+from polyclinic.findings.link import Link
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.splits import Splits, SplitsPublic, alike_pairs, joined
 from polyclinic.sites.site import Site, Sites
@@ -73,3 +74,16 @@ def test_what_is_flagged_was_planted_though_more_was_asked_for() -> None:
     like = np.min([a.T @ b for a, b in zip(one.model.factors_, net.truth.factors)], axis=0)[flagged]
     assert (like.max(1) >= 0.8).all() and (like.max(0) >= 0.8).sum() >= 7
     assert len(one.table) < len(apart.table) == 12
+
+
+def test_three_kinds_of_codes_come_back_and_hold_together_by_every_pair() -> None:
+    sites = pc.datasets.planted_four_mode(1200, (30, 40, 16), 4, seed=6, codes=(4, 5, 3))
+    found = pc.replicate(pc.SumALS(rank=5, rounds=12, seed=6), sites, key="three")
+    unit = [f / np.linalg.norm(f, axis=0) for f in found.model.factors_]
+    alike = np.min([u.T @ (t / np.linalg.norm(t, axis=0)) for u, t in zip(unit, sites.truth.factors)], axis=0)
+    flags = np.array(found.table["replicable"], bool)
+    assert flags.sum() == 4 and (alike[flags].max(0) >= 0.9).all(), "each planted one, and nothing else"
+    torn = [np.array(f) for f in found.model.factors_]  # the third kind of codes of another phenotype: one pair fails
+    torn[2][:, flags] = np.roll(torn[2][:, flags], 1, axis=1)
+    act = Link(model=Placer(torn, lambda site: np.ones((site.patients, torn[0].shape[1]))))
+    assert (act.rho(run(act, sites).public)[1][flags] < 3).all()

@@ -168,8 +168,9 @@ def test_people_are_read_beside_the_labels(tmp_path: Path) -> None:
 
 def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -> None:
     from polyclinic.cli import main
-    from polyclinic.report.findings import SECTIONS, first_words, sections
+    from polyclinic.report.findings import SECTIONS, sections
     from polyclinic.report.html import write_report
+    from polyclinic.report.replication import first_words
 
     study = Study.parse(BASE)
     folder = RunFolder.create(tmp_path / "run")
@@ -205,8 +206,8 @@ def _failing_ones_stand_last_and_unnamed(folder: RunFolder, found: dict[str, Any
 
     from polyclinic.report.cards import cards
     from polyclinic.report.contents import RunContents
-    from polyclinic.report.findings import by_flags
     from polyclinic.report.html import render
+    from polyclinic.report.replication import by_flags
 
     run = RunContents.read(folder)
     table = found["replicability"]

@@ -99,9 +99,7 @@ def verdict(
         back = float(np.median(found.alike[:, r]))
         link = float(np.median(z[:, r]))
         flags = back >= BACK, link >= LINKED
-        low, high = (
-            (float(found.alike[:, r].min()), float(found.alike[:, r].max())) if len(found.alike) > 1 else (None, None)
-        )
+        low, high = found.interval(r)
         words = "yes" if flags[0] else "partly" if back >= PARTLY else "no"
         where = round(float(np.median(carried[:, r])))
         correlation = float(np.median(rho[:, r]))
@@ -131,7 +129,7 @@ class Replication:
     Attributes
     ----------
     table
-        One row a phenotype: ``halves`` (cosine between the halves' columns), ``comes_back`` (yes, partly, no), ``link`` (z on
+        One row a phenotype: ``halves`` (cosine between the halves' columns) with its 95 % interval ``low``, ``high``, ``comes_back`` (yes, partly, no), ``link`` (z on
         unseen patients), ``rho``, ``holds_together``, ``carried`` (hospitals where at least 11 patients have it),
         ``replicable``.
     model
@@ -251,5 +249,5 @@ def untested(found: Matched, order: NDArray[np.int64], sites: int) -> Table:
     for place, r in enumerate(order):
         back = float(np.median(found.alike[:, r]))
         words = "yes" if back >= BACK else "partly" if back >= PARTLY else "no"
-        rows.append([place, back, None, None, words, None, None, None, None, sites, False])
+        rows.append([place, back, *found.interval(r), words, None, None, None, None, sites, False])
     return Table(COLUMNS, rows)

@@ -151,7 +151,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     kept = run.kept
     patients = run.presence.get("sites") or {}
     everybody = run.patients
-    from polyclinic.report.findings import verdicts  # it imports this module's cards
+    from polyclinic.report.replication import verdicts  # it imports this module's cards
 
     judged = verdicts(run.findings)
     for r in range(len(weights)):

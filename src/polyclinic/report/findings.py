@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from polyclinic.findings.ranks import suggestion
-from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.cells import called, p_value, rows_of, span
+from polyclinic.report.replication import replication
 from polyclinic.report.words import number
 from polyclinic.table import Table
 
-__all__ = ["SECTIONS", "FindingsSection", "by_flags", "first_words", "sections", "verdicts"]
+__all__ = ["SECTIONS", "FindingsSection", "sections"]
 
 HARDLY: Final = 0.02  # nats an event: two per cent
 SECTIONS: Final = {
@@ -37,51 +37,6 @@ class FindingsSection:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What is known about one phenotype's replication, in words."""
-
-    replicable: bool
-    words: str
-    reason: str
-    flags: tuple[int, int] = (0, 0)  # how many of the two it passed; whether it holds together
-
-
-def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
-    """Per phenotype whether it comes back and holds together, as the card says it; empty where it was not tested."""
-    out = []
-    for r in rows_of(found.get("replicability")):
-        back = f"comes back in halves: {r['comes_back']} ({r['halves']:.2f})"
-        if r["holds_together"] is None:
-            out.append(Verdict(False, f"{back}; whether it holds together was not tested", "not tested"))
-            continue
-        holds = f"holds together in unseen patients: {'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})"
-        faults = (
-            []
-            if r["comes_back"] == "yes"
-            else [f"another half of the patients gives another phenotype ({r['halves']:.2f})"]
-        )
-        faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
-        whole = bool(r["holds_together"])
-        flags = (int(r["comes_back"] == "yes") + whole, int(whole))
-        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults), flags))
-    return tuple(out)
-
-
-def first_words(found: Mapping[str, Any]) -> str:
-    """The first sentence of a report: how many phenotypes may be believed."""
-    table = found.get("replicability")
-    if not table:
-        return ""
-    n, of = found["replicable"], len(table["rows"])
-    if not n:
-        return (
-            f"None of the {of} phenotypes comes back in another half of the patients and holds together: "
-            "read them as descriptions of these records, not as findings."
-        )
-    return f"{n} of {of} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
-
-
 def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[FindingsSection, ...]:
     """All sections in their order; one that was not asked for says which line of the study adds it."""
     if not found:
@@ -100,43 +55,8 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Findi
     return tuple(made)
 
 
-def by_flags(found: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[PhenotypeCard]:
-    """Those that pass both tests, then one (holding together first), then none; inside each by weight, as they came."""
-    judged = verdicts(found)
-    if not judged:
-        return list(cards)
-    return sorted(cards, key=lambda c: tuple(-f for f in judged[c.number - 1].flags))
-
-
 def _there(found: Mapping[str, Any], id_: str) -> bool:
     return bool(found.get({"replicate": "replicability", "carriers": "prevalence"}.get(id_, id_)))
-
-
-def _replicate(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
-    rows = [
-        [
-            called(names, r["phenotype"]),
-            "yes" if r["replicable"] else "no",
-            f"{r['comes_back']} ({r['halves']:.2f})",
-            "not tested"
-            if r["holds_together"] is None
-            else f"{'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})",
-            "\N{EN DASH}" if r["carried"] is None else f"{r['carried']} of {r['sites']}",
-        ]
-        for r in rows_of(found["replicability"])
-    ]
-    words = [
-        first_words(found),
-        (
-            "The method was fitted anew on two halves of every hospital's patients, drawn by a keyed hash. A phenotype comes back "
-            "if the two halves agree on it (cosine of at least 0.8), and holds together if patients whom that fit did not see, and "
-            "who have its codes of one kind, also have its codes of the other. Agreement alone proves nothing: frequencies come "
-            "back, too. Pieces of one phenotype were joined first, so there may be fewer than were asked for. The phenotypes shown "
-            "are the mean of the matched fits."
-        ),
-    ]
-    columns = ["phenotype", "replicable", "comes back", "holds together", "hospitals with 11 or more"]
-    return words, [("What comes back", Table(columns, rows))]
 
 
 def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
@@ -373,7 +293,7 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
 
 
 MAKERS: Final = {
-    "replicate": _replicate,
+    "replicate": replication,
     "carriers": _carriers,
     "people": _people,
     "outcome": _outcome,

@@ -21,9 +21,10 @@ from polyclinic.report.cards import AtSite, PhenotypeCard, cards
 from polyclinic.report.charts import interval
 from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
-from polyclinic.report.findings import by_flags, sections, verdicts
+from polyclinic.report.findings import sections
 from polyclinic.report.hiding import hiding
 from polyclinic.report.pictures import groups_of, pictures
+from polyclinic.report.replication import by_flags, verdicts
 from polyclinic.report.section import Tab, plugged_sections
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables

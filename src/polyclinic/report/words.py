@@ -129,7 +129,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     sources = run.study.get("attrition") or [{"patients": None}]
     if run.patients and sources[-1]["patients"] is not None and run.patients > sources[-1]["patients"]:
         first += " A patient of two sites counts at both."
-    from polyclinic.report.findings import first_words  # whether anything came back is said before anything else
+    from polyclinic.report.replication import first_words  # whether anything came back is said before anything else
 
     missing = _missing(run.study.get("without"))
     out = [first_words(run.findings), first, missing, flow(run.study), *_small(run.study.get("small"))]
