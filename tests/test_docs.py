@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,13 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(m["kind"], m["code"]) for m in BLOCK.finditer(page.read_text(encoding="utf-8")) if not m["skip"]]
 
 
-WITH_CODE = [p for p in PAGES if "_build" not in p.parts and blocks(p)]
+NOTEBOOKS = [
+    ROOT / "docs" / "tutorials" / f"{page}.md"
+    for page in runpy.run_path(str(ROOT / "docs" / "notebooks" / "make.py"))["PAGES"].values()
+]
+"""Pages whose blocks ``test_notebooks.py`` runs, one by one, and compares what they print."""
+
+WITH_CODE = [p for p in PAGES if "_build" not in p.parts and p not in NOTEBOOKS and blocks(p)]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
@@ -48,6 +55,11 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
                 timeout=300,
             )
             assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_page_that_is_a_notebook_is_run_as_one(page: Path) -> None:
+    assert {kind for kind, _ in blocks(page)} == {"python"}
 
 
 def test_readme_has_blocks() -> None:
