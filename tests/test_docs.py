@@ -10,9 +10,11 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.warm_cli import command
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,8 +36,15 @@ NOTEBOOKS = [
 WITH_CODE = [p for p in PAGES if "_build" not in p.parts and p not in NOTEBOOKS and blocks(p)]
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the PATH of shell blocks."""
+    with command(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_runs(page: Path, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {"__name__": "docs"}
     for kind, code in blocks(page):
@@ -45,7 +54,7 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             for line in code.strip().splitlines():  # the set-up commands themselves: their targets exist
                 subprocess.run(["make", "-n", *line.split()[1:]], cwd=ROOT, check=True, capture_output=True)
         else:
-            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            path = os.pathsep.join((str(commands), str(Path(sys.executable).parent), os.environ["PATH"]))
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", code],
                 cwd=tmp_path,
