@@ -36,8 +36,7 @@ test: setup lint unit e2e browser papers
 lint: setup
 	$(BIN)/ruff check src papers tests benchmarks examples
 	$(BIN)/ruff format --check src papers tests benchmarks examples
-	$(BIN)/mypy
-	$(BIN)/mypy examples tests papers/tests
+	$(BIN)/mypy src/polyclinic papers/src/polyclinic_papers examples tests papers/tests
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
@@ -115,4 +114,4 @@ lowest: setup
 	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python pytest hypothesis pytest-timeout psutil httpx2
 	PYTHONPATH=src dist/lowest/bin/python -m pytest -q -m "not slow and not e2e and not paper" $(LOWEST)
 
-LOWEST ?= tests/tensors tests/events tests/federation tests/privacy tests/phenotypes tests/similarity tests/mixtures tests/web
+LOWEST ?= tests/tensors tests/sites tests/events tests/federation tests/privacy tests/phenotypes tests/similarity tests/mixtures tests/web

@@ -198,6 +198,28 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "line = line if at < 0 else line[:at] + line[at + len(part) :]",
         "compared otherwise",
     ): "a line begins with a brace: the part is never found at 0",
+    (
+        "federation/sums/masked_office.py",
+        'self._result, self._got, self._sum = "burnt", {}, np.zeros(0, np.uint64)',
+        "another number",
+    ): "nothing reads the sum of an attempt that is burnt",
+    (
+        "federation/sums/masked_office.py",
+        "self.opened, self._sum = total, np.zeros(0, np.uint64)",
+        "another number",
+    ): "nothing reads the sum once it is opened",
+    ("federation/sums/masked_office.py", "return True", "nothing returned"): "who has sent is asked, not what is kept",
+    ("federation/sums/masked_office.py", "return True", "truth turned"): "who has sent is asked, not what is kept",
+    (
+        "federation/sums/masked_site.py",
+        "self._slot = -1  # of the vector that I sent",
+        "another number",
+    ): "any number below 0 says that none was sent",
+    (
+        "federation/sums/masked_site.py",
+        "self._session, self._slot, self._tag = None, -1, None",
+        "another number",
+    ): "any number below 0 says that none was sent",
 }
 
 SWAPS: Final[dict[type[ast.AST], type[ast.AST]]] = {

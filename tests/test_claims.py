@@ -88,8 +88,9 @@ def test_words_and_numbers_of_refusals() -> None:
 def test_thresholds_and_sums_of_the_threat_model() -> None:
     assert "max((n + c) // 2 + 1, c + 2)" in PAGES["threat-model"]
     for survivors, sites in re.findall(
-        r"(\d+) of (\d+)(?=[,)])", re.search(r"\(3 of 3[^)]*\)", PAGES["threat-model"])[0]
-    ):  # type: ignore[index]
+        r"(\d+) of (\d+)(?=[,)])",
+        re.search(r"\(3 of 3[^)]*\)", PAGES["threat-model"])[0],  # type: ignore[index]
+    ):
         assert least_threshold(int(sites)) == int(survivors)
     named = set(
         re.findall(

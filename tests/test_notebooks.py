@@ -19,7 +19,7 @@ NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 
 def read(book: Path) -> dict[str, Any]:
-    return json.loads(book.read_text(encoding="utf-8"))
+    return json.loads(book.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def text(value: str | list[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from polyclinic.study import Study
 
 
 @pytest.fixture
-def only(monkeypatch: pytest.MonkeyPatch):
+def only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """As if nothing but the given entry points were installed."""
 
     def install(**entries: str) -> None:
@@ -35,7 +37,9 @@ def test_the_papers_are_plugged_in() -> None:
     assert len(pc.datasets.dpfact_synthetic(shape=(500, 300, 800))) == 5
 
 
-def test_without_the_papers_everything_that_lacks_says_where_it_is(only, capsys) -> None:
+def test_without_the_papers_everything_that_lacks_says_where_it_is(
+    only: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     only()
     assert "papers" not in verbs()
     with pytest.raises(SystemExit) as left:
@@ -47,7 +51,7 @@ def test_without_the_papers_everything_that_lacks_says_where_it_is(only, capsys)
         pc.datasets.load_colon
 
 
-def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only) -> None:
+def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only: Any) -> None:
     only(mine="polyclinic.federation.sums.plain:Plain", wrong="pathlib:Path")
     assert kind_of("mine").__name__ == "Plain"
     with pytest.raises(ConfigError, match="'wrong' is no sum: pathlib:Path"):
@@ -62,7 +66,7 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
     with pytest.raises(ConfigError, match="aggregation: unknown aggregation 'maskd'; did you mean 'masked'"):
         pc.TRIP(rank=3, aggregation="maskd")
     with pytest.raises(ConfigError, match="did you mean 'gram'") as e:
-        pc.TRIP(rank=3, start="gramm")
+        pc.TRIP(rank=3, start="gramm")  # type: ignore[arg-type]
     assert len(e.value.faults) == 1
     with pytest.raises(ConfigError, match="did you mean 'trip'"):
         find("tripp")
@@ -85,4 +89,4 @@ def test_what_is_no_hospital_is_told_what_it_is(given: object) -> None:
     model = pc.SumALS(rank=2)
     for call in (model.fit, pc.align, lambda sites: pc.evaluate(model, sites)):
         with pytest.raises(DataError, match=r"sites must be a list of pc\.Site|no sites given"):
-            call(given)
+            call(given)  # type: ignore[arg-type]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.federation.protocol import SumFacts
+from polyclinic.federation.protocol import Roster, Step, SumFacts
 from polyclinic.federation.sumbattery import SUM_PARTS
 from polyclinic.federation.sums import NAMES, by_name
 from polyclinic.federation.sums.plain import Collector, Plain
@@ -92,7 +93,7 @@ class Doubling(Plain):
 
     facts = SumFacts(name="doubling", reveals="each", saw={"coordinator": "all"})
 
-    def add(self, step, parts):
+    def add(self, step: Step, parts: Any) -> Any:
         total, weight = super().add(step, parts)
         return {n: a + parts[min(parts)].arrays[n] for n, a in total.items()}, weight
 
@@ -108,18 +109,18 @@ class Believing(Plain):
 
     facts = SumFacts(name="believing", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me, roster, step, mine, *, promises=None):
+    def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
         made = super().side(me, roster, step, mine, promises=promises)
         if isinstance(made, Collector):
 
-            def receive(m):
+            def receive(m: Any) -> Any:
                 made.parts.setdefault(m.sender, self._read(m, step))
                 return []
 
             vars(made)["receive"] = receive
         return made
 
-    def _read(self, m, step):
+    def _read(self, m: Any, step: Step) -> Any:
         from polyclinic.federation.sums.plain import contribution_of
 
         return contribution_of(m, step)
@@ -130,7 +131,7 @@ class Hasty(Plain):
 
     facts = SumFacts(name="hasty", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me, roster, step, mine, *, promises=None):
+    def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
         from dataclasses import replace
 
         return super().side(me, replace(roster, threshold=1), step, mine, promises=promises)
@@ -141,7 +142,7 @@ class Quiet(Plain):
 
     facts = SumFacts(name="quiet", reveals="each")
 
-    def share(self, roster):
+    def share(self, roster: Roster) -> float:
         return 0.2
 
 
@@ -150,7 +151,7 @@ class Forgetful(Plain):
 
     facts = SumFacts(name="forgetful", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me, roster, step, mine):  # type: ignore[override]
+    def side(self, me: Any, roster: Roster, step: Step, mine: Any) -> Any:  # type: ignore[override]
         return super().side(me, roster, step, mine)
 
 
@@ -159,7 +160,7 @@ class Endless(Plain):
 
     facts = SumFacts(name="endless", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me, roster, step, mine, *, promises=None):
+    def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
         made = super().side(me, roster, step, mine, promises=promises)
         vars(made)["deadline"] = list
         return made
@@ -210,7 +211,7 @@ def test_parts_and_things_that_are_no_sum_are_told() -> None:
     with pytest.raises(ConfigError, match="no such part"):
         pc.check_sum(Plain(), parts=["totals"])
     with pytest.raises(ConfigError, match="wants a way to add, got the class Plain"):
-        pc.check_sum(Plain)
+        pc.check_sum(Plain)  # type: ignore[arg-type]
 
 
 def test_an_installed_sum_is_named_by_a_study(installed: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from polyclinic_papers import private_em
 pytestmark = pytest.mark.paper
 
 
-def test_figure_2_curves_of_subspace_and_cycle_coincide(data_path):
+def test_figure_2_curves_of_subspace_and_cycle_coincide(data_path: Callable[[str], Path]) -> None:
     r = private_em.figure_2(data_path("parkinsons"), iterations=2)
     assert r["records"] == 195
     assert r["nodes"] == 80
@@ -20,7 +23,7 @@ def test_figure_2_curves_of_subspace_and_cycle_coincide(data_path):
     np.testing.assert_allclose(r["explained"], [0.589, 0.113], atol=1e-3)
 
 
-def test_figure_3_subspace_reveals_least_and_federated_everything():
+def test_figure_3_subspace_reveals_least_and_federated_everything() -> None:
     r = private_em.figure_3(runs=1500, iterations=1)
     assert r["order_holds"]
     assert r["nmi"]["federated"]["1"] == [1.0]
@@ -34,7 +37,7 @@ def test_figure_3_subspace_reveals_least_and_federated_everything():
 
 
 @pytest.mark.slow
-def test_figure_3_in_full():
+def test_figure_3_in_full() -> None:
     r = private_em.figure_3()
     assert r["order_holds"]
     for way in ("cycle", "subspace"):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the script beside this file, which is no package
-
-from first_contact import Contact, judge, kind_of, run
+from tests.acceptance.first_contact import Contact, judge, kind_of, run
 
 Find = Callable[[str], Path]
 

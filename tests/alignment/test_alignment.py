@@ -28,7 +28,7 @@ def test_ring_gives_equal_codes_equal_places(sets: list[set[str]]) -> None:
     places, size = ring(codes, "drug")
     union = set().union(*sets)
     assert size == len(union)
-    where = {}
+    where = {}  # type: ignore[var-annotated]
     for site, own in codes.items():
         assert set(places[site]) == set(own)
         for c, i in places[site].items():
@@ -72,8 +72,9 @@ def test_letters_of_the_ring_are_sealed_and_tell_nothing_to_a_relay() -> None:
 
 def test_sites_on_a_public_list_are_left_alone() -> None:
     axes = ["patient", pc.Axis("drug", ("p", "q"), None, "public"), pc.Axis("diagnosis", ("d",))]
-    sites = [pc.Site(n, pc.SparseTensor([[0, 1, 0]], [1.0], (1, 2, 1), axes=axes)) for n in "ab"]
+    sites = [pc.Site(n, pc.SparseTensor([[0, 1, 0]], [1.0], (1, 2, 1), axes=axes)) for n in "ab"]  # type: ignore[arg-type]
     aligned = align_by_ring(sites)
+    assert aligned[0].tensor is not None
     assert aligned[0].tensor.axes[1].labels == ("p", "q")
     assert aligned[0].tensor.axes[2].labels == ("diagnosis 0",)
 
@@ -134,18 +135,24 @@ def test_all_alignments_give_the_same_model_after_relabelling(tmp_path: Path) ->
     lists = {}
     for n, mode in enumerate(("procedure", "diagnosis"), start=1):
         path = tmp_path / f"{mode}.csv"
+        assert union[0].tensor is not None
         codes = union[0].tensor.axes[n].labels
-        path.write_text("code,name\n" + "".join(f"{c},\n" for c in (*codes, "extra")))
+        path.write_text("code,name\n" + "".join(f"{c},\n" for c in (*codes, "extra")))  # type: ignore[misc]
         lists[mode] = Dictionary.read(path, mode)
     public = align_to(sites, lists)
-    assert public[0].tensor.axes[1].vocabulary == "public" and hidden[0].tensor.axes[1].vocabulary == "data"
+    assert public[0].tensor is not None
+    assert public[0].tensor.axes[1].vocabulary == "public" and hidden[0].tensor.axes[1].vocabulary == "data"  # type: ignore[union-attr]
     scores = [pc.SumALS(rank=4, rounds=1, warmup=0, seed=0).fit(s).history_[-1]["bytes_up"] for s in (union, hidden)]
     assert scores[0] == scores[1]
     for a, b in zip(union, hidden):
+        assert a.tensor is not None
+        assert b.tensor is not None
         assert a.tensor.nnz == b.tensor.nnz
         for n in (1, 2):
-            order = [int(x) for x in np.argsort([_place(b, n, c) for c in sites[0].tensor.axes[n].labels])]
+            assert sites[0].tensor is not None
+            order = [int(x) for x in np.argsort([_place(b, n, c) for c in sites[0].tensor.axes[n].labels])]  # type: ignore[union-attr]
             assert len(order) == len(set(order))
+    assert union[0].tensor is not None
     start = [np.random.default_rng(0).random((d, 4)) for d in union[0].tensor.shape[1:]]
     moved = [f[_moved(union, hidden, n)] for n, f in enumerate(start, start=1)]
     one = pc.CPALS(rank=4, rounds=15, tol=0, warmup=0).fit(union, start=start)
@@ -154,17 +161,21 @@ def test_all_alignments_give_the_same_model_after_relabelling(tmp_path: Path) ->
 
 
 def _place(site: pc.Site, mode: int, code: str) -> int:
+    assert site.tensor is not None
     names = site.tensor.axes[mode].names
-    return next((i for i, t in enumerate(names) if t.split(" ")[0] == code), -1)
+    return next((i for i, t in enumerate(names) if t.split(" ")[0] == code), -1)  # type: ignore[arg-type]
 
 
 def _moved(union: list[pc.Site], hidden: list[pc.Site], mode: int) -> list[int]:
     """Row of the union that stands at each place of the ring's order."""
+    assert hidden[0].tensor is not None
     at = [-1] * hidden[0].tensor.shape[mode]
     for s in hidden:
-        for place, text in enumerate(s.tensor.axes[mode].names):
+        assert s.tensor is not None
+        for place, text in enumerate(s.tensor.axes[mode].names):  # type: ignore[arg-type]
             if text:
-                at[place] = union[0].tensor.axes[mode].labels.index(text.split(" ")[0])
+                assert union[0].tensor is not None
+                at[place] = union[0].tensor.axes[mode].labels.index(text.split(" ")[0])  # type: ignore[union-attr]
     return at
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import threading
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hospitals
 from tests.gossip import gossip
 
 from polyclinic.engines.flare import coordination, membership
@@ -21,9 +21,6 @@ from polyclinic.federation.order import Order, _digest
 from polyclinic.study import Study
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 
 class World:
@@ -93,7 +90,7 @@ class World:
             answer = wire.decode(self.workers[site].answer(data))
             if answer["what"] != "busy":
                 break
-        return answer
+        return answer  # type: ignore[no-any-return]
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:

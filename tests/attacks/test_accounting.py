@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ def counts(vocabulary: str = "public") -> list[pc.Site]:
     made = []
     for s in sites:
         t = s.counts()
-        axes = [t.axes[0], *(replace(Axis.of(a, n), vocabulary=vocabulary) for n, a in enumerate(t.axes[1:], 1))]
+        axes = [t.axes[0], *(replace(Axis.of(a, n), vocabulary=vocabulary) for n, a in enumerate(t.axes[1:], 1))]  # type: ignore[arg-type]
         made.append(replace(s, tensor=type(t)(t.coords, t.values, t.shape, axes)))
     return made
 
@@ -52,7 +54,7 @@ def spent(doors: dict[str, Door], delta: float = 1e-6) -> float:
 # ---- row 2: the card forgets
 
 
-def test_the_card_has_what_the_vocabulary_cost_also_without_common_doors():
+def test_the_card_has_what_the_vocabulary_cost_also_without_common_doors() -> None:
     sites = counts()
     doors = {s.name: Door(s.name) for s in sites}
     kept = paid_vocabulary(sites, top={1: 10}, epsilon=4.0, patients=1000, doors=doors)
@@ -64,15 +66,15 @@ def test_the_card_has_what_the_vocabulary_cost_also_without_common_doors():
     assert apart.epsilon == pytest.approx(card.epsilon, rel=1e-9), "other doors, the same patients"
 
 
-def test_the_card_has_what_a_scaler_cost_and_an_unpaid_one_leaves_no_bound():
+def test_the_card_has_what_a_scaler_cost_and_an_unpaid_one_leaves_no_bound() -> None:
     sites = matrices()
     doors = {s.name: Door(s.name) for s in sites}
     scaled = pc.Standardizer(radius=5.0, privacy=pc.Privacy(2.0)).fit(sites, doors=doors).transform(sites)
     asked = {"n_components": 2, "radius": 5.0, "paid_rounds": 2, "privacy": pc.Privacy(1.0)}
-    card = pc.GaussianMixture(**asked).fit(scaled, doors=doors).privacy_
+    card = pc.GaussianMixture(**asked).fit(scaled, doors=doors).privacy_  # type: ignore[arg-type]
     assert card.epsilon == pytest.approx(spent(doors), rel=1e-9)
     assert card.epsilon > 2.0
-    bare = pc.GaussianMixture(**asked).fit(pc.Standardizer().fit_transform(sites)).privacy_
+    bare = pc.GaussianMixture(**asked).fit(pc.Standardizer().fit_transform(sites)).privacy_  # type: ignore[arg-type]
     assert bare.epsilon is None
     assert bare.guarantee == "heuristic"
     assert any("zoom-1" in r for r in bare.reasons)
@@ -83,7 +85,7 @@ ADDERS = ("plain", "masked", "subspace", "median")
 
 @pytest.mark.parametrize("adder", ADDERS)
 @pytest.mark.parametrize("vocabulary", ["public", "paid", "data"])
-def test_card_and_worst_book_agree_for_tensors(adder, vocabulary):
+def test_card_and_worst_book_agree_for_tensors(adder: str, vocabulary: str) -> None:
     sites = counts("data" if vocabulary == "data" else "public")
     doors = {s.name: Door(s.name) for s in sites}
     if vocabulary == "paid":
@@ -99,7 +101,7 @@ def test_card_and_worst_book_agree_for_tensors(adder, vocabulary):
 @pytest.mark.parametrize("adder", ADDERS)
 @pytest.mark.parametrize("scaler", [False, True])
 @pytest.mark.parametrize("method", ["mixture", "standardizer", "pca"])
-def test_card_and_worst_book_agree_for_features(adder, scaler, method):
+def test_card_and_worst_book_agree_for_features(adder: str, scaler: bool, method: str) -> None:
     sites = matrices()
     doors = {s.name: Door(s.name) for s in sites}
     privacy = pc.Privacy(1.0, max_sites_per_patient=2)
@@ -113,7 +115,7 @@ def test_card_and_worst_book_agree_for_features(adder, scaler, method):
         "standardizer": lambda: pc.Standardizer(radius=5.0, privacy=privacy, aggregation=adder),
         "pca": lambda: pc.FederatedPCA(n_components=1, radius=5.0, privacy=privacy, aggregation=adder),
     }
-    card = kinds[method]().fit(sites, doors=doors).privacy_  # type: ignore[attr-defined]
+    card = kinds[method]().fit(sites, doors=doors).privacy_  # type: ignore[attr-defined, no-untyped-call]
     assert card.epsilon == pytest.approx(spent(doors), rel=1e-9, abs=1e-9)
     assert card.guarantee == "formal"
 
@@ -122,7 +124,7 @@ def test_card_and_worst_book_agree_for_features(adder, scaler, method):
 
 
 @pytest.mark.parametrize("sites_per_patient", [1, 3])
-def test_every_estimator_pays_for_patients_at_several_sites(sites_per_patient):
+def test_every_estimator_pays_for_patients_at_several_sites(sites_per_patient: int) -> None:
     privacy = pc.Privacy(1.0, max_sites_per_patient=sites_per_patient)
     methods = (
         pc.Standardizer(radius=5.0, privacy=privacy),
@@ -132,12 +134,12 @@ def test_every_estimator_pays_for_patients_at_several_sites(sites_per_patient):
     for m in methods:
         fold = Fold(m, matrices())
         m.publish(fold.run())
-        seen = [r.step.noise_sd / (r.step.multiplier * r.step.sensitivity) for r in fold.releases]
+        seen = [r.step.noise_sd / (r.step.multiplier * r.step.sensitivity) for r in fold.releases]  # type: ignore[operator]
         assert set(np.round(seen, 9)) == {float(sites_per_patient)}, m.name
         for party in fold.parties.values():
             lines = party.door.ledger.charges()
             assert {c.sites_per_patient for c in lines} == {sites_per_patient}
-            assert all(c.sd >= sites_per_patient * c.event.multiplier * c.sensitivity for c in lines)
+            assert all(c.sd >= sites_per_patient * c.event.multiplier * c.sensitivity for c in lines)  # type: ignore[operator, union-attr]
         assert any(f"no more than {sites_per_patient} site" in a for a in m.privacy_.assumptions)
 
 
@@ -162,19 +164,19 @@ def exact_epsilon(parameter: float, shares: int, moved: int, delta: float = 1e-6
 
 
 @pytest.mark.parametrize(("asked", "shares"), list(itertools.product((1.0, 4.0, 8.0, 16.0), (1, 3, 10, 30))))
-def test_votes_cost_what_is_booked(asked, shares):
+def test_votes_cost_what_is_booked(asked: Any, shares: Any) -> None:
     (multiplier,) = calibrate(asked, 1e-6, shares=(0.14,))
     step = Step(0, "votes", {"votes": (9,)}, bound=1e6, sensitivity=1.0, multiplier=multiplier, grid=1.0)
     scale = noise_scale(step, 1 / shares)
     grid = max(scale.grid, 2.0**-6)  # type: ignore[type-var]  # the curve is computed on a coarser grid than is used, which costs more
-    sd = float(np.sqrt(multiplier**2 + 4 * grid**2))
-    true = exact_epsilon(sd / np.sqrt(shares) / grid, shares, round(1 / grid))
+    sd = float(np.sqrt(multiplier**2 + 4 * grid**2))  # type: ignore[operator]
+    true = exact_epsilon(sd / np.sqrt(shares) / grid, shares, round(1 / grid))  # type: ignore[operator]
     booked = epsilon([_event(step)], 1e-6)
     assert true <= booked * (1 + 1e-6)
-    assert true >= 0.99 * booked or multiplier < 20 * grid
+    assert true >= 0.99 * booked or multiplier < 20 * grid  # type: ignore[operator]
 
 
-def _event(step: Step):
+def _event(step: Step) -> Any:
     from polyclinic.privacy.grid import event_of
 
     return event_of(step)
@@ -182,7 +184,7 @@ def _event(step: Step):
 
 @pytest.mark.parametrize("steps", [8, 12, 20, 50])  # grid steps of noise in a share
 @pytest.mark.parametrize(("shares", "moved"), [(1, 1), (1, 7), (3, 5), (6, 30)])
-def test_the_charge_is_never_below_the_exact_curve_and_tight_on_fine_grids(steps, shares, moved):
+def test_the_charge_is_never_below_the_exact_curve_and_tight_on_fine_grids(steps: int, shares: int, moved: int) -> None:
     """The lemma: shares of parameter s on a grid h, together as private as a Gaussian of sd sqrt(t s^2 - 4 h^2)."""
     total = np.sqrt(shares * steps**2)
     booked = gaussian_epsilon(moved / float(np.sqrt(total**2 - 4)), 1e-6)
@@ -194,7 +196,7 @@ def test_the_charge_is_never_below_the_exact_curve_and_tight_on_fine_grids(steps
 
 @pytest.mark.parametrize("sd", [0.2, 0.35, 0.5, 0.8, 1.5, 4.0])  # grid steps of one share
 @pytest.mark.parametrize("shares", [1, 2, 5, 30])
-def test_lines_of_version_1_on_coarse_grids_are_added_up_soundly(sd, shares):
+def test_lines_of_version_1_on_coarse_grids_are_added_up_soundly(sd: float, shares: int) -> None:
     """Their zCDP alone was too small: 2.81 for 3.27, 5.31 for 12.59."""
     multiplier = sd * np.sqrt(shares)
     old = {"study": "s", "method": "mixture", "round": 1, "step": "votes", "attempt": 0, "adjacency": "patient"}
@@ -205,7 +207,7 @@ def test_lines_of_version_1_on_coarse_grids_are_added_up_soundly(sd, shares):
     assert shares == 1 or np.isinf(epsilon([unknown.event], 1e-6)), "not known how many numbers left"
 
 
-def test_a_grid_that_cannot_be_refined_is_refused():
+def test_a_grid_that_cannot_be_refined_is_refused() -> None:
     coarse = Step(0, "votes", {"votes": (9,)}, bound=2.0**52, sensitivity=1.0, multiplier=2.0, grid=1.0)
     with pytest.raises(pc.errors.ConfigError, match="no proven cost"):
         Door("n", noise=ExactNoise()).release(coarse, Contribution({"votes": np.zeros(9)}))
@@ -214,7 +216,7 @@ def test_a_grid_that_cannot_be_refined_is_refused():
 # ---- row 11: an honest study runs to its end
 
 
-def test_a_private_mixture_with_exact_noise_runs_within_what_it_asked_for():
+def test_a_private_mixture_with_exact_noise_runs_within_what_it_asked_for() -> None:
     sites = matrices(300)
     m = pc.GaussianMixture(n_components=2, radius=5.0, paid_rounds=3, privacy=pc.Privacy(1.0), aggregation="masked")
     policy = Policy(max_epsilon_per_study=1.0, max_epsilon_total=1.0)
@@ -229,7 +231,7 @@ def test_a_private_mixture_with_exact_noise_runs_within_what_it_asked_for():
 # ---- row 19: fresh noise for an old charge
 
 
-def test_what_masks_leak_is_set_aside_with_the_price():
+def test_what_masks_leak_is_set_aside_with_the_price() -> None:
     """Under subspace a study that asks for the whole limit is refused at its door, not by its last release."""
     sites = counts()
     asked = pc.Privacy(1.0)
@@ -249,7 +251,7 @@ def test_what_masks_leak_is_set_aside_with_the_price():
         assert 1 / calibrate(1.0, 1e-6)[0] ** 2 < held.charged < held.mu2, "the leak is in it, and fits"
 
 
-def test_a_pruned_release_is_never_drawn_again(tmp_path):
+def test_a_pruned_release_is_never_drawn_again(tmp_path: Path) -> None:
     path, store = tmp_path / "l.jsonl", tmp_path / "out"
     step = Step(2, "sums", {"x": (200,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     got = set()
@@ -268,7 +270,7 @@ def test_a_pruned_release_is_never_drawn_again(tmp_path):
 
 @pytest.mark.parametrize("named", ["plain", "masked"])
 @pytest.mark.parametrize("ran", ["plain", "masked", "subspace", "cycle", "median"])
-def test_the_card_speaks_of_the_sum_that_ran(named, ran):
+def test_the_card_speaks_of_the_sum_that_ran(named: str, ran: str) -> None:
     tapped: set[str] = set()
     model = pc.TRIP(rank=2, rounds=2, aggregation=named)
     fold = Fold(model, counts(), adder=by_name(ran), tap=lambda m: tapped.add(f"{m.to == 'coordinator'} {m.kind}"))
@@ -285,6 +287,6 @@ class Mine(Plain):
     """Another author's way to add that reuses a name."""
 
 
-def test_a_tap_hears_what_the_card_says_of_a_plugged_in_sum():
+def test_a_tap_hears_what_the_card_says_of_a_plugged_in_sum() -> None:
     model = pc.TRIP(rank=2, rounds=2, aggregation="masked").fit(counts(), adder=Mine())
     assert model.privacy_.saw["the coordinator"] == "each site's contribution, exact"

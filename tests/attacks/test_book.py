@@ -10,6 +10,7 @@ import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +30,11 @@ from polyclinic.privacy.release import Contribution, Step
 LIMIT = Policy(max_epsilon_total=1.0)
 
 
-def charge(n: int, study: str = "icu", **more) -> Charge:
+def charge(n: int, study: str = "icu", **more: Any) -> Charge:
     return Charge(study, "dpem", n, "statistics", 0, more.pop("event", Gaussian(10.0)), **more)
 
 
-def _race(path: Path, k: int, start, out) -> None:
+def _race(path: Path, k: int, start: Any, out: Any) -> None:
     door = Door("n", policy=LIMIT, ledger=Ledger(path, site="n"), study=f"s{k}")
     step = Step(1, "x", {"x": (1,)}, bound=10.0, sensitivity=1.0, multiplier=calibrate(0.9, 1e-6)[0])
     start.wait()
@@ -47,7 +48,7 @@ def _race(path: Path, k: int, start, out) -> None:
 
 
 @pytest.mark.parametrize("tries", [3, pytest.param(200, marks=pytest.mark.slow)])
-def test_studies_at_once_never_exceed_a_limit(tmp_path, tries):
+def test_studies_at_once_never_exceed_a_limit(tmp_path: Path, tries: int) -> None:
     """Row 10: six processes, each asks for 0.9 under a limit of 1, half of them after an admission."""
     fork = mp.get_context("fork")
     for t in range(tries):
@@ -65,7 +66,7 @@ def test_studies_at_once_never_exceed_a_limit(tmp_path, tries):
         assert ledger.tally.epsilon(1e-6) <= 1.0 + 1e-9, "spent and set aside"
 
 
-def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_burnt(tmp_path):
+def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_burnt(tmp_path: Path) -> None:
     """Row 29: two of 5.5 under a limit of 8."""
     path, policy = tmp_path / "l.jsonl", Policy(max_epsilon_total=8.0)
     first = Door("n", policy=policy, ledger=Ledger(path), run="order-1")
@@ -89,7 +90,7 @@ def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_burnt(t
     second.admit("b", "dpem", Privacy(3.5), 3, 100)  # the rest is free again
 
 
-def test_an_admitted_study_cannot_run_out_of_budget(tmp_path):
+def test_an_admitted_study_cannot_run_out_of_budget(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     Ledger(path).charge(charge(0, study="old", event=Gaussian(20.0)))
     policy = Policy(max_epsilon_total=2.0, max_epsilon_per_study=1.6)
@@ -109,7 +110,7 @@ def test_an_admitted_study_cannot_run_out_of_budget(tmp_path):
     assert Ledger(path).epsilon(1e-6, study="new") == pytest.approx(1.6, abs=1e-6)
 
 
-def test_another_label_is_no_second_budget(tmp_path):
+def test_another_label_is_no_second_budget(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     Door("n", policy=LIMIT, ledger=Ledger(path), cohort="adults").admit("a", "dpem", Privacy(0.9), 3, 100)
     other = Door("n", policy=LIMIT, ledger=Ledger(path), cohort="over 17")
@@ -119,7 +120,7 @@ def test_another_label_is_no_second_budget(tmp_path):
     Door("n", policy=apart, ledger=Ledger(path), cohort="children").admit("c", "dpem", Privacy(0.9), 3, 100)
 
 
-def test_a_reservation_ends_with_its_time(tmp_path):
+def test_a_reservation_ends_with_its_time(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     old = Door("n", policy=LIMIT, ledger=Ledger(path), run="gone", resume_for=-1.0)
     old.admit("a", "dpem", Privacy(0.9), 3, 100)
@@ -202,7 +203,7 @@ def found_out(folder: Path, witness: Head) -> bool:
 
 
 @pytest.mark.parametrize("tries", [250, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_every_mutated_book_is_found(tmp_path, tries):
+def test_every_mutated_book_is_found(tmp_path: Path, tries: int) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     witness = book(whole).head
@@ -223,9 +224,10 @@ def test_every_mutated_book_is_found(tmp_path, tries):
     assert len(seen) == 11
 
 
-def test_a_signature_in_another_spelling_is_an_edit(tmp_path):
+def test_a_signature_in_another_spelling_is_an_edit(tmp_path: Path) -> None:
     """The one miss of 10,000: the hash does not cover the signature, and hexadecimal has two cases."""
     ledger = book(tmp_path)
+    assert ledger.path is not None
     data = ledger.path.read_bytes()
     at = data.index(b'"signature":"') + len(b'"signature":"')
     where = next(k for k in range(at, at + 128) if data[k : k + 1].isalpha())
@@ -233,12 +235,13 @@ def test_a_signature_in_another_spelling_is_an_edit(tmp_path):
     assert any("edited" in f for f in Ledger(ledger.path).verify())
 
 
-def test_an_open_book_notices_what_happens_to_it(tmp_path):
+def test_an_open_book_notices_what_happens_to_it(tmp_path: Path) -> None:
     """The process that holds the book open reads on, and refuses a file that is not the one it read."""
     for change in ("cut", "edit"):
         folder = tmp_path / change
         folder.mkdir()
         ledger = book(folder)
+        assert ledger.path is not None
         lines = ledger.path.read_bytes().splitlines(keepends=True)
         lines = lines[:-1] if change == "cut" else [*lines[:-1], lines[-1].replace(b"finished", b"finishes")]
         ledger.path.write_bytes(b"".join(lines))
@@ -246,14 +249,14 @@ def test_an_open_book_notices_what_happens_to_it(tmp_path):
             ledger.charge(charge(9))
 
 
-def test_an_export_is_verified_offline_with_the_public_key_alone(tmp_path):
+def test_an_export_is_verified_offline_with_the_public_key_alone(tmp_path: Path) -> None:
     value = json.loads(json.dumps(book(tmp_path).export()))
     assert verify_lines(value["lines"], value["key"]) == []
     assert verify_lines(value["lines"], BookKey(os.urandom(32)).public)
     assert verify_lines(value["lines"][:3] + value["lines"][4:], value["key"])
 
 
-def test_lines_of_version_1_are_read_for_ever(tmp_path):
+def test_lines_of_version_1_are_read_for_ever(tmp_path: Path) -> None:
     import hashlib
 
     lines, previous = [], "0" * 64
@@ -296,7 +299,7 @@ def test_lines_of_version_1_are_read_for_ever(tmp_path):
     assert again.verify()
 
 
-def test_a_line_of_a_newer_version_is_kept_and_one_with_a_cost_is_infinite(tmp_path):
+def test_a_line_of_a_newer_version_is_kept_and_one_with_a_cost_is_infinite(tmp_path: Path) -> None:
     ledger = book(tmp_path)
     before = ledger.epsilon(1e-6)
     ledger.write(Unknown("consult", {"who": "board"}))
@@ -311,7 +314,7 @@ def test_a_line_of_a_newer_version_is_kept_and_one_with_a_cost_is_infinite(tmp_p
 # ---- recovery
 
 
-def test_what_was_spent_in_lost_lines_is_charged_from_the_sealed_head(tmp_path):
+def test_what_was_spent_in_lost_lines_is_charged_from_the_sealed_head(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="north", anchor=tmp_path / "elsewhere" / "head")
     for n in range(4):
         ledger.charge(charge(n))
@@ -340,8 +343,9 @@ def test_what_was_spent_in_lost_lines_is_charged_from_the_sealed_head(tmp_path):
     assert Ledger(ledger.path).verify() == ()
 
 
-def test_a_damaged_book_without_a_readable_head_counts_as_spent(tmp_path):
+def test_a_damaged_book_without_a_readable_head_counts_as_spent(tmp_path: Path) -> None:
     ledger = book(tmp_path)
+    assert ledger.path is not None
     data = ledger.path.read_bytes().splitlines(keepends=True)
     ledger.path.write_bytes(b"".join([*data[:3], b"garbage\n", *data[4:]]))
     ledger.path.with_name("l.jsonl.head").unlink()
@@ -358,7 +362,7 @@ def test_a_damaged_book_without_a_readable_head_counts_as_spent(tmp_path):
 # ---- size
 
 
-def _writes(path: Path, k: int, start, out) -> None:
+def _writes(path: Path, k: int, start: Any, out: Any) -> None:
     os.fsync = lambda _: None  # type: ignore[assignment]
     ledger = Ledger(path, site="north")
     _ = ledger.count
@@ -385,7 +389,9 @@ def _at_once(path: Path, processes: int) -> list[float]:
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_a_long_book_is_opened_charged_and_verified_in_time(tmp_path, monkeypatch, count):
+def test_a_long_book_is_opened_charged_and_verified_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     import polyclinic.privacy.bookfile as module
 
     path = tmp_path / "l.jsonl"

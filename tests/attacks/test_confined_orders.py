@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hostile_world import World, files
+from tests.attacks.hostile_world import World, files
 
 from polyclinic.engines.flare import membership
 from polyclinic.engines.flare.admission import doubts
@@ -26,23 +28,23 @@ PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("orders"), policy="max_epsilon_total = 1.0")
 
 
 @pytest.fixture(scope="module")
-def order(world):
+def order(world: World) -> Any:
     return world.order("x", DPEM, tail=PRIVACY)
 
 
-def _desk(world, order) -> str:
+def _desk(world: World, order: Any) -> str:
     """How a study stands at a site that was handed this order, signature and all."""
     world.workers["east"] = Worker(order, world.sites["east"], lambda *a: None)
     world.workers["east"].loaded.result(60)
     return world.workers["east"].study.stage
 
 
-def test_order_reads_no_file_of_the_hospital(world, order):
+def test_order_reads_no_file_of_the_hospital(world: World, order: Any) -> None:
     secret = world.root / "east" / "staff.csv"
     secret.write_text("code,name\nDR00,Dr. Alice Hartmann\nDR01,a password\n")
     digest = hashlib.sha256(secret.read_bytes()).hexdigest()
@@ -57,7 +59,7 @@ def test_order_reads_no_file_of_the_hospital(world, order):
 
 
 @pytest.mark.parametrize("place", ["ranges", "codes", "labels file", "simulation"])
-def test_no_other_section_of_an_order_names_a_file(world, order, place):
+def test_no_other_section_of_an_order_names_a_file(world: World, order: Any, place: str) -> None:
     secret = world.root / "north" / "node.toml"
     study = dict(order.study)
     if place == "ranges":
@@ -72,7 +74,7 @@ def test_no_other_section_of_an_order_names_a_file(world, order, place):
         read_order(world.forged(order, study=study).encode(), world.key.public)
 
 
-def test_file_of_an_order_is_the_file_of_its_digest(world, order):
+def test_file_of_an_order_is_the_file_of_its_digest(world: World, order: Any) -> None:
     name, text = next(iter(order.files.items()))
     for wrong in ({name: text + "X99,other\n"}, {"authorized_keys": text}, {f"../{name}": text}, {name.upper(): text}):
         with pytest.raises(MessageRefused):
@@ -82,7 +84,7 @@ def test_file_of_an_order_is_the_file_of_its_digest(world, order):
         read_order(world.forged(order, files={**order.files, **many}).encode(), world.key.public)
 
 
-def test_id_of_an_order_is_no_path(world, order, tmp_path):
+def test_id_of_an_order_is_no_path(world: World, order: Any, tmp_path: Path) -> None:
     victim = tmp_path / "shared"
     (victim / ".ssh").mkdir(parents=True)
     (victim / ".bashrc").write_text("x")
@@ -100,7 +102,7 @@ def test_id_of_an_order_is_no_path(world, order, tmp_path):
     assert all(len(p.name) == 32 and set(p.name) <= set("0123456789abcdef") for p in here.iterdir())
 
 
-def test_names_and_numbers_of_an_order_are_bounded(world, order):
+def test_names_and_numbers_of_an_order_are_bounded(world: World, order: Any) -> None:
     key = order.keys["east"]
     bad = [
         {"quorum": 0},
@@ -118,7 +120,7 @@ def test_names_and_numbers_of_an_order_are_bounded(world, order):
     ]
     for change in bad:
         try:
-            evil = world.forged(order, **change).encode()
+            evil = world.forged(order, **change).encode()  # type: ignore[arg-type]
         except TypeError:
             continue
         with pytest.raises(PolyclinicError):
@@ -135,14 +137,14 @@ def test_names_and_numbers_of_an_order_are_bounded(world, order):
         *({"lost": v} for v in (5, ["wait"], None)),
         *({"polyclinic": v} for v in (5, ["0.1"], None)),
         *({"edges": v} for v in ([["east", "north", "south"]], "ab", [[1, 2]], {"a": 1})),
-        *({"study": v} for v in ({"method": 5}, {}, [], {"method": None})),
+        *({"study": v} for v in ({"method": 5}, {}, [], {"method": None})),  # type: ignore[var-annotated]
         {"id": 5},
         {"files": {"a": 5}},
         {"keys": {"east": 5}},
     ],
     ids=str,
 )
-def test_every_field_of_an_order_has_its_type_and_no_other(world, order, change):
+def test_every_field_of_an_order_has_its_type_and_no_other(world: World, order: Any, change: Any) -> None:
     body = {**order.body(), "edges": [list(e) for e in order.edges]}
     for value in ({**body, **change}, {**body, "extra": 1}, {k: v for k, v in body.items() if k not in change}):
         signature = world.key.sign(digest(["polyclinic order 1", json.dumps(value, sort_keys=True)])).hex()
@@ -151,7 +153,7 @@ def test_every_field_of_an_order_has_its_type_and_no_other(world, order, change)
             read_order(text, world.key.public)
 
 
-def test_consent_is_of_one_order(tmp_path):
+def test_consent_is_of_one_order(tmp_path: Path) -> None:
     world = World(tmp_path, ask_owner=True)
     east = world.sites["east"]
     good = world.order("asthma", DPEM.replace("plain", "masked"), tail=PRIVACY)
@@ -174,7 +176,7 @@ def test_consent_is_of_one_order(tmp_path):
     assert doubts(softer, east)[1]
 
 
-def test_an_owners_limits_refuse_before_anything_leaves(tmp_path):
+def test_an_owners_limits_refuse_before_anything_leaves(tmp_path: Path) -> None:
     """Numbers of one release, and the disk of a study."""
     world = World(tmp_path)
     east = world.sites["east"]

@@ -23,7 +23,7 @@ def network(seed: int, crowd: int) -> list[pc.Site]:
 
 
 @pytest.mark.parametrize(("seed", "aggregation"), [(0, "plain"), (1, "masked")])
-def test_exact_sums_give_three_honest_records_away(seed, aggregation):
+def test_exact_sums_give_three_honest_records_away(seed: int, aggregation: str) -> None:
     found = em_inversion.run(
         network(seed, 21), HONEST, seed=seed, n_components=3, rounds=2, tol=0, aggregation=aggregation, start="box"
     )
@@ -31,7 +31,7 @@ def test_exact_sums_give_three_honest_records_away(seed, aggregation):
     assert found.error < 1e-6
 
 
-def test_at_patient_level_epsilon_4_the_attack_fails():
+def test_at_patient_level_epsilon_4_the_attack_fails() -> None:
     found = em_inversion.run(
         network(0, 600),
         HONEST,

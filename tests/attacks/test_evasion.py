@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_extreme_budgets_are_priced_and_never_above_what_was_asked(epsilon: floa
         {"sensitivity": 1.0, "multiplier": 10.0, "grid": 1e300},
     ],
 )
-def test_steps_with_hostile_numbers_are_refused_or_have_no_bound(hostile: dict) -> None:
+def test_steps_with_hostile_numbers_are_refused_or_have_no_bound(hostile: dict[str, Any]) -> None:
     """A method that announces nonsense gets no cheap release: nothing leaves, or what left costs everything."""
     door = Door("n", policy=Policy(max_epsilon_total=1.0))
     wrong = Step(1, "x", {"x": (3,)}, bound=9.0, **hostile)

@@ -47,7 +47,7 @@ def _world() -> tuple[Paid, pc.Site, pc.Site]:
     )
     from polyclinic.tensors.cp import solve_memberships
 
-    placer = Placer(factors, lambda site: solve_memberships(site.counts(), factors))
+    placer = Placer(factors, lambda site: solve_memberships(site.counts(), factors))  # type: ignore[arg-type]
     act = Paid(
         model=placer,
         what=WHAT,

@@ -38,7 +38,7 @@ def test_no_hostile_patient_is_longer_than_the_sensitivity_and_each_is_counted()
         cells = np.unique(
             np.column_stack([np.zeros(k, int), rng.integers(0, rows, k), rng.integers(0, columns, k)]), axis=0
         )
-        t = SparseTensor(cells, rng.choice(HOSTILE, len(cells)), (1, rows, columns))
+        t = SparseTensor(cells, rng.choice(HOSTILE, len(cells)), (1, rows, columns))  # type: ignore[arg-type]
         w = rng.gamma(0.5, size=(rows + columns, rank)) + 1e-6
         broken = bool(rng.integers(2))  # a model that no honest round makes: products underflow, NaN may come out
         w *= rng.choice([1.0, 1e-200, 0.0], size=w.shape) if broken else 1.0

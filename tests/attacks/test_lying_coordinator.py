@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hostile_world import World
+from tests.attacks.hostile_world import World
 
 from polyclinic.engines.flare.folders import read_events
 from polyclinic.federation import certificate, wire
-from polyclinic.federation.order import COORDINATOR
+from polyclinic.federation.order import COORDINATOR, Order
 from polyclinic.federation.protocol import Total
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.owner import ledger_of
@@ -27,7 +28,7 @@ PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
 class Evil:
     """A coordinator that asks what it likes, correctly signed."""
 
-    def __init__(self, world: World, order) -> None:
+    def __init__(self, world: World, order: Order) -> None:
         self.world, self.order = world, order
         world.open(order)
         self.desk = next(iter(world.workers.values()))
@@ -36,15 +37,17 @@ class Evil:
     def protocol(self) -> str:
         return self.desk.study.box.protocol
 
-    def step(self, site: str, *, number: int = 0, attempt: int = 0, sites=None, **more):
+    def step(self, site: str, *, number: int = 0, attempt: int = 0, sites: Any = None, **more: Any) -> Any:
         asked = {"begin": list(self.order.sites), "opened": [], "votes": {}, **more}
         names = list(sites or self.order.sites)
         return self.world.ask(self.order, site, what="take", number=number, attempt=attempt, sites=names, **asked)
 
-    def letter(self, answer):
+    def letter(self, answer: Any) -> Any:
         return wire.decode_message(bytes(answer["letters"][0]), self.protocol)
 
-    def masked(self, sites, *, number: int = 0, attempt: int = 0, paid: bool = True, votes_into=None, **more):
+    def masked(
+        self, sites: Any, *, number: int = 0, attempt: int = 0, paid: bool = True, votes_into: Any = None, **more: Any
+    ) -> Any:
         """A masked sum over ``sites``; the Total, or who refused and how."""
         fold = self.desk.study.fold
         roster = self.order.roster(sites, attempt, paid=paid)
@@ -58,7 +61,8 @@ class Evil:
             if side is None:
                 fold = self.world.workers[site].study.fold
                 adder = by_name("masked", identities={COORDINATOR: self.world.key})
-                side = adder.side(COORDINATOR, replace(roster, chain=fold.chain), fold.step(), None)
+                assert fold is not None
+                side = adder.side(COORDINATOR, replace(roster, chain=fold.chain), fold.step(), None)  # type: ignore[arg-type]
             queue += [
                 m for raw in answer["letters"] for m in side.receive(wire.decode_message(bytes(raw), self.protocol))
             ]
@@ -66,26 +70,28 @@ class Evil:
             m = queue.pop(0)
             letters = [wire.encode_message(m, self.protocol)]
             answer = self.world.ask(self.order, m.to, what="mail", letters=letters, number=number, attempt=attempt)
-            if answer["what"] != "letters" or (not answer["letters"] and side.result() == "pending" and not queue):
+            if answer["what"] != "letters" or (not answer["letters"] and side.result() == "pending" and not queue):  # type: ignore[union-attr]
                 return m.to, answer
+            assert side is not None
             queue += [
                 x for raw in answer["letters"] for x in side.receive(wire.decode_message(bytes(raw), self.protocol))
             ]
-        self.words = side.opened
+        assert side is not None
+        self.words = side.opened  # type: ignore[attr-defined]
         return side.result()
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("lying"), policy="max_epsilon_total = 50.0")  # every study reserves its own
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
+def four(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("four"), ("east", "north", "south", "west"))
 
 
-def _charges(world, site: str, order=None) -> list:
+def _charges(world: World, site: str, order: Order | None = None) -> list[Any]:
     charges = ledger_of(world.sites[site].node).charges()
     return [c for c in charges if order is None or c.study == order.study["study"]["name"]]
 
@@ -93,7 +99,7 @@ def _charges(world, site: str, order=None) -> list:
 # ---- 13: the step is the site's own
 
 
-def test_steps_and_states_that_are_sent_change_nothing(world):
+def test_steps_and_states_that_are_sent_change_nothing(world: World) -> None:
     evil = Evil(world, world.order("steps", DPEM.format("plain"), tail=PRIVACY))
     fold_step = None
     for change in (
@@ -103,19 +109,28 @@ def test_steps_and_states_that_are_sent_change_nothing(world):
         {"sensitivity": None},
     ):
         honest = evil.step("east")
+        assert world.workers["east"].study.fold is not None
         step = world.workers["east"].study.fold.step()
         fold_step = fold_step or step
         lie = evil.step(
-            "east", step=wire.pack(replace(step, **change)), public=wire.pack(world.workers["east"].study.fold.public)
+            "east",
+            step=wire.pack(replace(step, **change)),  # type: ignore[type-var]
+            public=wire.pack(world.workers["east"].study.fold.public),
         )
         assert lie == {"what": "refused", "why": "malformed"}  # there is no field for them
         assert evil.step("east")["letters"] == honest["letters"]  # the stored bytes of the one release
     charge = _charges(world, "east", evil.order)
     assert len(charge) == 1
+    assert fold_step is not None
     assert charge[0].sd >= fold_step.noise_sd > 1
     party = world.workers["east"].study.parties["east"]
+    assert world.workers["east"].study.fold is not None
     _, mine = party.method.contribute(
-        fold_step, party.site, party.private, world.workers["east"].study.fold.public, None
+        fold_step,
+        party.site,
+        party.private,
+        world.workers["east"].study.fold.public,
+        None,  # type: ignore[arg-type]
     )
     error = evil.letter(honest).body["arrays"]["sums"] - mine.arrays["sums"]
     assert np.sqrt(np.mean(error**2)) > 0.5 * fold_step.noise_sd
@@ -124,7 +139,7 @@ def test_steps_and_states_that_are_sent_change_nothing(world):
 # ---- 14: one sum of a number
 
 
-def test_no_second_sum_of_an_exact_step(four):
+def test_no_second_sum_of_an_exact_step(four: World) -> None:
     evil = Evil(four, four.order("als", SUMALS, head="deadline = 30\nquorum = 3\n"))
     everybody, fewer = tuple(evil.order.sites), tuple(evil.order.sites)[:3]
     assert isinstance(evil.masked(everybody, paid=False), Total)
@@ -133,10 +148,10 @@ def test_no_second_sum_of_an_exact_step(four):
         assert isinstance(refused, tuple), (number, attempt)
         assert refused[1]["what"] in ("refused", "behind")
     for n in ("east", "north", "south"):  # the same list may be opened again: it is the same sum
-        assert four.workers[n].study.fold.number == 0
+        assert four.workers[n].study.fold.number == 0  # type: ignore[union-attr]
 
 
-def test_no_second_list_of_a_paid_sum_and_its_noise_is_drawn_once(four):
+def test_no_second_list_of_a_paid_sum_and_its_noise_is_drawn_once(four: World) -> None:
     order = four.order("dp", DPEM.format("masked"), head="deadline = 30\nquorum = 3\n", tail=PRIVACY)
     evil = Evil(four, order)
     everybody = tuple(order.sites)
@@ -154,20 +169,23 @@ def test_no_second_list_of_a_paid_sum_and_its_noise_is_drawn_once(four):
 # ---- 17: nothing that was sent reaches a kernel
 
 
-def _opened(world, site: str, **changes):
+def _opened(world: World, site: str, **changes: Any) -> Any:
     fold = world.workers[site].study.fold
+    assert fold is not None
     step = fold.step()
+    assert step is not None
     total = Total({k: np.zeros(s) for k, s in step.shapes.items()}, 3.0, 3, step.noise_sd * np.sqrt(3))
     opened = certificate.Opened(0, 0, {}, total, b"\0" * 32)
     return {**opened.pack(), "entered": {s: [0, 0] for s in world.sites}, **changes}
 
 
-def test_totals_of_other_shapes_never_reach_a_kernel(world):
+def test_totals_of_other_shapes_never_reach_a_kernel(world: World) -> None:
     evil = Evil(world, world.order("shapes", DPEM.format("plain"), tail=PRIVACY))
     for site in world.sites:
         assert evil.step(site)["what"] == "letters"
     good = _opened(world, "east")
     name, shape = next((k, a.shape) for k, a in good["arrays"].items())
+    assert world.workers["east"].study.fold is not None
     wrong = [
         {"arrays": {name: np.zeros((1, 3000))}},
         {"arrays": {name: np.zeros(0)}},
@@ -191,14 +209,14 @@ def test_totals_of_other_shapes_never_reach_a_kernel(world):
     ]
     before = world.workers["east"].study.fold.state()
     for change in wrong:
-        answer = evil.step("east", number=1, opened=[{**good, **change}])
+        answer = evil.step("east", number=1, opened=[{**good, **change}])  # type: ignore[dict-item]
         assert answer["what"] == "refused", change
         assert wire.encode(world.workers["east"].study.fold.state()) == wire.encode(before)
     assert evil.step("east", number=1, opened=[{k: v for k, v in good.items() if k != "members"}])["what"] == "refused"
     assert evil.step("east", number=1, opened=5)["what"] == "refused"
 
 
-def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world):
+def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world: World) -> None:
     evil = Evil(world, world.order("states", DPEM.format("plain"), tail=PRIVACY))
     for site in world.sites:
         assert evil.step(site)["what"] == "letters"
@@ -206,7 +224,8 @@ def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world):
     assert evil.step("east", number=1, opened=[good]) == {"what": "differs", "number": 0}
     fold = world.workers["east"].study.fold
     party = world.workers["east"].study.parties["east"]
-    mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))
+    assert fold is not None
+    mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))  # type: ignore[arg-type]
     lies = [
         replace(mine, marginals=(np.ones(1), np.ones(1))),
         replace(mine, marginals=tuple(m * 1.001 for m in mine.marginals)),
@@ -220,14 +239,15 @@ def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world):
     assert party.private is not None
 
 
-def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world):
+def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world: World) -> None:
     """Sum 1 is taken only where the quorum signed the chain before it."""
     order = world.order("votes", DPEM.format("plain"), tail=PRIVACY)
     evil = Evil(world, order)
     votes = {s: evil.step(s)["vote"] for s in order.sites}
     fold = world.workers["east"].study.fold
     good = _opened(world, "east")
-    mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))
+    assert fold is not None
+    mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))  # type: ignore[arg-type]
     good["state"] = certificate.state_digest(mine)
     one = votes["north"]
     for bad in (
@@ -245,17 +265,18 @@ def test_votes_of_too_few_of_strangers_or_of_another_story_let_nothing_out(world
     assert len(_charges(world, "east", order)) == 2
 
 
-def test_masked_total_is_the_sum_of_what_was_sent_or_it_is_not_folded(four):
+def test_masked_total_is_the_sum_of_what_was_sent_or_it_is_not_folded(four: World) -> None:
     """The coordinator opened the sum honestly, and then tells another one: every site that signed notices."""
     order = four.order("told", DPEM.format("masked"), head="deadline = 30\n", tail=PRIVACY)
     evil = Evil(four, order)
     everybody = tuple(order.sites)
-    votes = {}
+    votes = {}  # type: ignore[var-annotated]
     total = evil.masked(everybody, votes_into=votes)
     assert isinstance(total, Total)
     words, fold = evil.words, four.workers["east"].study.fold
     sent = certificate.Opened(0, 0, dict.fromkeys(everybody, (0, 0)), total, b"", None, words, everybody)
-    mine = fold.fold(fold.step(), total)
+    assert fold is not None
+    mine = fold.fold(fold.step(), total)  # type: ignore[arg-type]
     good = {**sent.pack(), "state": certificate.state_digest(mine)}
     rng = np.random.default_rng(0)
     lies = []
@@ -283,7 +304,7 @@ def test_masked_total_is_the_sum_of_what_was_sent_or_it_is_not_folded(four):
 # ---- 19: a charge is one release, also after a restart
 
 
-def test_restarts_and_other_numbers_give_no_fresh_noise(world):
+def test_restarts_and_other_numbers_give_no_fresh_noise(world: World) -> None:
     order = world.order("noise", DPEM.format("plain"), tail=PRIVACY)
     evil = Evil(world, order)
     seen = set()
@@ -301,13 +322,13 @@ def test_restarts_and_other_numbers_give_no_fresh_noise(world):
 # ---- 20: refusals are words
 
 
-def test_no_refusal_quotes_anything(world, monkeypatch):
+def test_no_refusal_quotes_anything(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     order = world.order("words", DPEM.format("plain"), tail=PRIVACY)
     evil = Evil(world, order)
     party = world.workers["east"].study.parties["east"]
     secret = "0.123456789"
 
-    def broken(*args):
+    def broken(*args: Any) -> None:
         raise ZeroDivisionError(f"the exact value is {secret}")
 
     monkeypatch.setattr(party.method, "contribute", broken)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from test_names_of_public_codes import MARK, RARE, _rewrite, _tap
+from tests.attacks.test_names_of_public_codes import MARK, RARE, _rewrite, _tap
+from tests.engines import test_flare_halves as halves
 
 from polyclinic.errors import PeerLost, ProtocolMismatch
+from polyclinic.federation.protocol import Step
 from polyclinic.phenotypes.sumals import SumALS
-
-_spec = importlib.util.spec_from_file_location("halves", Path(__file__).parents[1] / "engines" / "test_flare_halves.py")
-halves = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(halves)
 
 SECRETS = 'cohort = "women of ward {}"\n'
 STUDIES = {
@@ -26,7 +24,7 @@ STUDIES = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> halves.World:
     made = halves.World(tmp_path_factory.mktemp("markers"))
     _rewrite(made.root / "north", RARE)
     for name, site in list(made.sites.items()):
@@ -36,13 +34,13 @@ def world(tmp_path_factory):
     return made
 
 
-def markers(world) -> list[bytes]:
+def markers(world: halves.World) -> list[bytes]:
     """Words that are at the hospitals and nowhere else."""
     names = [w for s in world.sites for w in (f"{s}-0", f"{s}-1-0", f"women of ward {s}", str(world.root / s))]
     return [w.encode() for w in (*names, MARK, "rare", "records.duckdb", "events.parquet", "node.toml")]
 
 
-def search(world, sent: list[bytes]) -> None:
+def search(world: halves.World, sent: list[bytes]) -> None:
     kept = [p.read_bytes() for p in sorted((world.root / "coordinator" / "runs").rglob("*")) if p.is_file()]
     for word in markers(world):
         assert not [b for b in sent if word in b], f"{word!r} left a hospital"
@@ -50,7 +48,7 @@ def search(world, sent: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_no_word_of_a_hospital_leaves_it(world, monkeypatch, name):
+def test_no_word_of_a_hospital_leaves_it(world: halves.World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     method, tail = STUDIES[name]
     sent: list[bytes] = []
     with monkeypatch.context() as m:
@@ -62,10 +60,10 @@ def test_no_word_of_a_hospital_leaves_it(world, monkeypatch, name):
     search(world, sent)
 
 
-def test_nor_when_something_goes_wrong_with_the_records(world, monkeypatch):
+def test_nor_when_something_goes_wrong_with_the_records(world: halves.World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception in the middle of the records quotes them; it stays in the hospital's own log."""
 
-    def breaks(self, step, site, private, public, rng):
+    def breaks(self: Any, step: Step, site: Any, private: Any, public: Any, rng: np.random.Generator) -> None:
         raise ValueError(f"patient {site.name}-0 of ward 7: {MARK}")
 
     sent: list[bytes] = []

@@ -6,17 +6,14 @@ those. So nothing that leaves a site may hold them: neither its greeting nor any
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
+from tests.engines import test_flare_halves as halves
 
 from polyclinic.federation import wire
-
-_spec = importlib.util.spec_from_file_location("halves", Path(__file__).parents[1] / "engines" / "test_flare_halves.py")
-halves = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(halves)
 
 MARK = "zebra"  # in every description of the hospitals, and nowhere else
 
@@ -42,7 +39,9 @@ RARE = " UNION ALL BY NAME ".join(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_what_a_site_says_about_public_codes_does_not_depend_on_its_patients(tmp_path, monkeypatch, named):
+def test_what_a_site_says_about_public_codes_does_not_depend_on_its_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
     world = halves.World(tmp_path)
     for kind in ("drug", "diagnosis"):
         path = tmp_path / "studies" / f"{kind}.csv"
@@ -70,16 +69,16 @@ def test_what_a_site_says_about_public_codes_does_not_depend_on_its_patients(tmp
     assert said[False] == said[True]
 
 
-def _tap(monkeypatch, world, sent: list[bytes]) -> None:
+def _tap(monkeypatch: pytest.MonkeyPatch, world: Any, sent: list[bytes]) -> None:
     """Keep whatever leaves a site: answers to the coordinator and letters to neighbours."""
     ask, post = type(world).ask, type(world)._post
 
-    def answered(site, data, timeout):
+    def answered(site: Any, data: Any, timeout: Any) -> Any:
         out = ask(world, site, data, timeout)
         sent.append(out or b"")
         return out
 
-    def posted(to, data):
+    def posted(to: Any, data: Any) -> None:
         sent.append(bytes(data))
         post(world, to, data)
 

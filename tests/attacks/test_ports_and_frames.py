@@ -8,11 +8,13 @@ import struct
 import threading
 import time
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
-from hostile_world import World
+from tests.attacks.hostile_world import World
 
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation import wire
@@ -39,7 +41,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("item", SMALL.values(), ids=SMALL.keys())
-def test_small_values_do_not_become_large_memory(item):
+def test_small_values_do_not_become_large_memory(item: Any) -> None:
     data = _many(5 * 2**20 // len(item), item)
     begin = time.process_time()
     tracemalloc.start()
@@ -52,7 +54,7 @@ def test_small_values_do_not_become_large_memory(item):
     assert time.process_time() - begin < 10
 
 
-def test_wide_letters_deep_lists_and_arrays_of_nothing_are_counted():
+def test_wide_letters_deep_lists_and_arrays_of_nothing_are_counted() -> None:
     wide = _frame(HEAD + b"\xdb" + struct.pack(">I", 4 * 2**20) + "\U0001f600".encode() + b"a" * (4 * 2**20 - 4))
     deep = _frame(HEAD + b"\x91" * 10**6 + b"\xc0")
     item = msgpack.packb(["|u1", []])
@@ -68,7 +70,7 @@ def test_wide_letters_deep_lists_and_arrays_of_nothing_are_counted():
             tracemalloc.stop()
 
 
-def test_honest_messages_pass():
+def test_honest_messages_pass() -> None:
     letters = [wire.encode({"v": np.zeros(250_000), "n": i}) for i in range(4)]
     sealed = {f"site-{i:03d}": bytes(200) for i in range(100)}
     for value in ({"mail": letters}, {"sealed": sealed}, {"labels": [f"code {i}" for i in range(20_000)]}):
@@ -82,7 +84,7 @@ def test_honest_messages_pass():
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("frames", [3_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_mutated_frames_are_refused_and_weigh_little(frames):
+def test_mutated_frames_are_refused_and_weigh_little(frames: int) -> None:
     rng, refused = np.random.default_rng(frames + 2), 0
     good = wire.encode({"a": [1, 2.5, "x", None, b"q"], "b": np.arange(20.0), "c": {"d": np.arange(6, dtype=np.uint8)}})
     tracemalloc.start()
@@ -102,7 +104,7 @@ def test_mutated_frames_are_refused_and_weigh_little(frames):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     pytest.importorskip("nvflare")
     return World(tmp_path_factory.mktemp("ports"), patients=4)
 
@@ -115,7 +117,7 @@ def _call(port: int, context: ssl.SSLContext) -> tuple[bytes, float]:
 
 
 @pytest.mark.parametrize("how", ["silent", "half a handshake", "half a request"])
-def test_slow_callers_of_the_joining_port_cost_only_themselves(world, how):
+def test_slow_callers_of_the_joining_port_cost_only_themselves(world: World, how: str) -> None:
     from polyclinic.engines.flare import joining
 
     context = ssl.create_default_context()
@@ -140,7 +142,7 @@ def test_slow_callers_of_the_joining_port_cost_only_themselves(world, how):
             line.close()
 
 
-def test_unknown_run_is_not_found(tmp_path):
+def test_unknown_run_is_not_found(tmp_path: Path) -> None:
     from starlette.testclient import TestClient
 
     from polyclinic.web.server import create_app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyclinic.evaluation.attacks import presence
 
 
-def test_exact_totals_tell_who_alone_has_a_code_and_paid_ones_do_not():
+def test_exact_totals_tell_who_alone_has_a_code_and_paid_ones_do_not() -> None:
     found = list(presence.run(0))
     assert len(found) == 3
     for attack in found:

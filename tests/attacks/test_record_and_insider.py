@@ -11,13 +11,13 @@ from polyclinic.evaluation.audit import Insider, audit
 from polyclinic.federation.sums.masked import Masked
 
 
-def test_exact_totals_give_the_record_of_a_sole_carrier_and_a_floor_does_not():
+def test_exact_totals_give_the_record_of_a_sole_carrier_and_a_floor_does_not() -> None:
     exact, floored = record.run(seed=3)  # a seed that nothing was tuned on
     assert exact.succeeded
     assert not floored.succeeded
 
 
-def test_the_card_of_every_exact_method_on_sums_says_so():
+def test_the_card_of_every_exact_method_on_sums_says_so() -> None:
     attacks = pc.SumALS(rank=2, rounds=1, aggregation="masked").fit(record.network(0)).privacy_.attacks
     assert any("record" in a and "150" in a for a in attacks), "with the size at which it was shown"
 
@@ -27,13 +27,15 @@ def dpem() -> pc.DPEM:
 
 
 @pytest.mark.parametrize(("sites", "lost"), [(4, 0), (5, 1), (7, 2)])
-def test_an_insider_faces_what_was_booked(sites, lost):
+def test_an_insider_faces_what_was_booked(sites: int, lost: int) -> None:
     found = audit(dpem(), canaries=9000, patients=50, seed=7, insider=Insider(sites, lost))
     assert found.verdict == "passed", str(found)
 
 
 @pytest.mark.parametrize(("sites", "lost"), [(3, 0), (5, 1)])
-def test_the_insider_audit_finds_shares_that_count_on_the_insider(monkeypatch, sites, lost):
+def test_the_insider_audit_finds_shares_that_count_on_the_insider(
+    monkeypatch: pytest.MonkeyPatch, sites: int, lost: int
+) -> None:
     """Row 4 as it was: each adds 1/t of the noise, and whoever takes its own off faces less than was booked.
 
     With 5 sites and one lost that is 13 % of the noise: it takes many canaries to see it.
@@ -44,10 +46,10 @@ def test_the_insider_audit_finds_shares_that_count_on_the_insider(monkeypatch, s
     assert any("too little noise" in f for f in found.faults)
 
 
-def test_an_insider_needs_others():
+def test_an_insider_needs_others() -> None:
     with pytest.raises(ConfigError, match="three that are there"):
         Insider(3, 1)
 
 
-def test_the_battery_runs_both_and_both_claims_stand():
+def test_the_battery_runs_both_and_both_claims_stand() -> None:
     assert all(a.as_expected for a in _insider(seed=11))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hostile_world import World
+from tests.attacks.hostile_world import World
 
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.errors import PeerLost
@@ -17,12 +18,12 @@ METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch):
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attendance, "EVERY", 0.1)
     monkeypatch.setattr(attendance, "GRACE", 3.0)
 
 
-def run(world: World, name: str):
+def run(world: World, name: str) -> Any:
     order = world.order(name, METHOD)
     world.workers = {}
     for n in world.sites:
@@ -44,11 +45,11 @@ def restore(world: World, site: str, saved: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("witnesses"))
 
 
-def test_a_site_put_back_as_a_whole_is_told_by_its_peers(world, tmp_path):
+def test_a_site_put_back_as_a_whole_is_told_by_its_peers(world: World, tmp_path: Path) -> None:
     run(world, "first")
     save(world, "north", tmp_path / "saved")
     run(world, "second")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from polyclinic.table import Table
 
 
 @pytest.mark.parametrize("label", [1, 1.0, True, "1", 7, "a longer text"])
-def test_one_label_moves_the_private_sum_by_two_pairs_at_most(label):
+def test_one_label_moves_the_private_sum_by_two_pairs_at_most(label: float | bool | str) -> None:
     """Row 9: a float label among whole numbers moved every patient's bucket: 24.5 instead of 1."""
     rng = np.random.default_rng(0)
     n, d = 4000, 4
@@ -24,7 +25,7 @@ def test_one_label_moves_the_private_sum_by_two_pairs_at_most(label):
     y = [int(v) for v in X[:, 0] > 0]
     W = np.linalg.qr(rng.standard_normal((d, 2)))[0]
 
-    def gradient(records, labels):
+    def gradient(records: Any, labels: Any) -> Any:
         site = pc.Site("s", features=records, labels=np.array(labels, dtype=object))
         texts = np.array(class_texts(site.labels), dtype=object)
         left, right = _paired(buckets(records, texts, key="k", round=1, count=n // 2))
@@ -35,7 +36,7 @@ def test_one_label_moves_the_private_sum_by_two_pairs_at_most(label):
     assert moved <= 1.0 + 1e-9
 
 
-def test_a_patient_whose_label_is_not_on_the_public_list_is_in_no_pair_and_raises_nothing():
+def test_a_patient_whose_label_is_not_on_the_public_list_is_in_no_pair_and_raises_nothing() -> None:
     rng = np.random.default_rng(1)
     sites = []
     for name in ("east", "north", "south"):
@@ -50,7 +51,7 @@ def test_a_patient_whose_label_is_not_on_the_public_list_is_in_no_pair_and_raise
 
 
 @pytest.mark.parametrize("text", ["=cmd|'/c calc'!A1", "@SUM(1+1)", "+1", "-2+3", "\t=1"])
-def test_no_exported_cell_is_a_formula(text):
+def test_no_exported_cell_is_a_formula(text: str) -> None:
     """Row 23."""
     table = Table(("code", text), [(text, 1.5), ("plain", -2)])
     rows = list(csv.reader(io.StringIO(table.to_csv())))

@@ -26,7 +26,7 @@ def test_six_units_of_unequal_size_share_public_axes(units: Sites) -> None:
     assert [s.name for s in units] == ["TSICU", "SICU", "MICU", "CSRU", "CCU", "NICU"]
     assert sum(s.patients for s in units) == 3000
     assert len({s.patients for s in units}) >= 4
-    assert {s.tensor.axes[1:] for s in units} == {units.truth.axes}
+    assert {s.tensor.axes[1:] for s in units} == {units.truth.axes}  # type: ignore[union-attr]
     assert all(a.vocabulary == "public" for a in units.truth.axes)
     assert units.truth.axes[1].describe(units.truth.axes[1].labels.index("428.0")) == "congestive heart failure"
 
@@ -45,6 +45,7 @@ def test_newborn_phenotypes_only_at_nicu_and_adult_ones_absent_there(units: Site
     newborn = support[:, only_there].any(1) & ~support[:, ~only_there].any(1)
 
     def share(site: pc.Site) -> float:
+        assert site.tensor is not None
         return float(site.tensor.values[newborn[site.tensor.codes[1]]].sum() / site.tensor.values.sum())
 
     assert share(units[nicu]) > 0.5
@@ -61,7 +62,7 @@ def test_truth_columns_have_length_one_and_counts_follow_them(units: Sites) -> N
     members = np.concatenate([truth.memberships[s.name] for s in units])
     simplex = truth.factors[1] / truth.factors[1].sum(0)
     expected = simplex @ members.sum(0)
-    drawn = np.sum([np.bincount(s.tensor.codes[1], s.tensor.values, len(expected)) for s in units], axis=0)
+    drawn = np.sum([np.bincount(s.tensor.codes[1], s.tensor.values, len(expected)) for s in units], axis=0)  # type: ignore[union-attr]
     planted = expected > 200
     ratio = drawn[planted] / expected[planted]
     assert planted.sum() > 50
@@ -71,7 +72,7 @@ def test_truth_columns_have_length_one_and_counts_follow_them(units: Sites) -> N
 
 def test_background_share_and_events_are_as_asked() -> None:
     net = pc.datasets.icu_network(patients=2000, seed=3, events=40.0, background=0.3)
-    total = sum(s.tensor.values.sum() for s in net)
+    total = sum(s.tensor.values.sum() for s in net)  # type: ignore[union-attr]
     planted = sum(m.sum() for m in net.truth.memberships.values())
     assert total / 2000 == pytest.approx(40, rel=0.05)
     assert 1 - planted / total == pytest.approx(0.3, abs=0.02)
@@ -89,19 +90,21 @@ def test_mortality_is_predictable_from_true_risks(units: Sites) -> None:
 
 def test_same_seed_same_network_other_seed_other_network() -> None:
     one, two, other = (pc.datasets.icu_network(patients=200, seed=k) for k in (5, 5, 6))
-    assert all(a.tensor == b.tensor and np.array_equal(a.labels, b.labels) for a, b in zip(one, two))
+    assert all(a.tensor == b.tensor and np.array_equal(a.labels, b.labels) for a, b in zip(one, two))  # type: ignore[arg-type]
     assert one[2].tensor != other[2].tensor
 
 
 def test_own_vocabulary_lists_only_seen_codes_and_loses_no_count() -> None:
     shared = pc.datasets.icu_network(patients=400, seed=2)
     own = pc.datasets.icu_network(patients=400, seed=2, own_vocabulary=True)
-    assert len({s.tensor.shape[1:] for s in own}) > 1
+    assert len({s.tensor.shape[1:] for s in own}) > 1  # type: ignore[union-attr]
     first = own[0].tensor
+    assert first is not None
     assert len(np.unique(first.codes[1])) == first.shape[2]
 
     def by_label(site: pc.Site) -> dict[tuple[int, str, str], float]:
         t = site.tensor
+        assert t is not None
         return {(int(i), t.axes[1].label(j), t.axes[2].label(k)): v for (i, j, k), v in zip(t.coords, t.values)}
 
     assert by_label(own[0]) == by_label(shared[0])
@@ -125,9 +128,9 @@ def test_wrong_options_name_every_fault() -> None:
 
 def test_every_planted_code_is_listed_once_with_a_name() -> None:
     for axis in _axes():
-        assert len(set(axis.labels)) == len(axis.labels)
-        assert all(axis.names)
-        assert {c for p in _table() for c in p.codes[axis.name]} <= set(axis.labels)
+        assert len(set(axis.labels)) == len(axis.labels)  # type: ignore[arg-type]
+        assert all(axis.names)  # type: ignore[arg-type]
+        assert {c for p in _table() for c in p.codes[axis.name]} <= set(axis.labels)  # type: ignore[arg-type]
 
 
 def test_codes_are_real_icd9cm(data_path: Callable[[str], Path]) -> None:
@@ -135,6 +138,7 @@ def test_codes_are_real_icd9cm(data_path: Callable[[str], Path]) -> None:
     for axis, file in zip(_axes(), ("D_ICD_PROCEDURES", "D_ICD_DIAGNOSES")):
         with gzip.open(folder / f"{file}.csv.gz", "rt") as stream:
             known = {row["icd9_code"] for row in csv.DictReader(stream)}
+        assert axis.labels is not None
         assert [c for c in axis.labels if c.replace(".", "") not in known] == []
 
 

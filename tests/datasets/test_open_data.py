@@ -16,13 +16,16 @@ Find = Callable[[str], Path]
 
 
 def total(sites: Sites) -> tuple[int, int, int, int]:
-    return (sum(s.patients for s in sites), *sites[0].tensor.shape[1:], sum(s.tensor.nnz for s in sites))
+    assert sites[0].tensor is not None
+    return (sum(s.patients for s in sites), *sites[0].tensor.shape[1:], sum(s.tensor.nnz for s in sites))  # type: ignore[misc, return-value, union-attr]
 
 
 def test_synpuf_samples_are_disjoint_sites_of_top_codes(data_path: Find) -> None:
     sites = pc.datasets.load_synpuf(data_path("cms_desynpuf"))
     assert [s.name for s in sites] == [f"sample 0{k}" for k in range(1, 6)]
     assert total(sites)[:3] == (9908, 202, 316)
+    assert sites[0].tensor is not None
+    assert sites[0].tensor.axes[1].labels is not None
     assert all(3 <= len(c) <= 4 and c.isdigit() for c in sites[0].tensor.axes[1].labels)
     assert sites[0].tensor.axes[1].vocabulary == "data"  # chosen by looking: never "public"
 
@@ -31,7 +34,7 @@ def test_diabetes_has_the_cohort_of_the_privacy_figures(data_path: Find) -> None
     sites = pc.datasets.load_diabetes130(data_path("diabetes130"))
     assert total(sites)[:3] == (33_653, 200, 21)
     assert len(sites) == 5
-    assert set(np.unique(sites[0].labels)) == {0, 1}
+    assert set(np.unique(sites[0].labels)) == {0, 1}  # type: ignore[arg-type]
 
 
 def test_diabetes_with_whole_codes_is_the_tensor_of_its_source(data_path: Find) -> None:
@@ -43,7 +46,9 @@ def test_mimic_demo_by_care_unit(data_path: Find) -> None:
     sites = pc.datasets.load_mimic3_demo(data_path("mimic3_demo"))
     assert [s.name for s in sites] == ["CCU", "CSRU", "MICU", "SICU", "TSICU"]
     assert total(sites) == (88, 164, 539, 7133)
+    assert sites[0].tensor is not None
     axis = sites[0].tensor.axes[2]
+    assert axis.labels is not None
     assert axis.describe(axis.labels.index("4280")) == "Congestive heart failure, unspecified"
 
 

@@ -19,7 +19,7 @@ def counts() -> Sites:
 
 
 def test_nonzeros_a_patient_have_the_stated_median_and_tail(counts: Sites) -> None:
-    each = np.diff(pooled(counts).tensor.indptr)
+    each = np.diff(pooled(counts).tensor.indptr)  # type: ignore[union-attr]
     assert 26 <= np.median(each) <= 30
     assert 180 <= each.max() <= 400
 
@@ -30,8 +30,10 @@ def test_outcome_is_predicted_by_loadings_on_the_planted_codes(counts: Sites) ->
     tensor = site.tensor
     codes = []
     for mode, factor in enumerate(counts.truth.factors):
+        assert tensor is not None
         marginal = np.bincount(tensor.codes[mode], tensor.values, tensor.shape[mode + 1])
         codes.append(np.column_stack([factor / factor.sum(0), marginal / marginal.sum()]))
+    assert tensor is not None
     joint = codes[0][tensor.codes[0]] * codes[1][tensor.codes[1]]
     lengths = np.diff(tensor.indptr)
     loading = np.full((len(tensor.rows), joint.shape[1]), 1 / joint.shape[1])
@@ -40,7 +42,7 @@ def test_outcome_is_predicted_by_loadings_on_the_planted_codes(counts: Sites) ->
         part *= (tensor.values / part.sum(1))[:, None]
         loading = np.add.reduceat(part, tensor.indptr[:-1]) + 0.05
         loading /= loading.sum(1, keepdims=True)
-    labels = site.labels[tensor.rows]
+    labels = site.labels[tensor.rows]  # type: ignore[index]
     half = len(labels) // 2
     model = LogisticRegression(max_iter=300).fit(loading[:half], labels[:half])
     auc = roc_auc_score(labels[half:], model.predict_proba(loading[half:])[:, 1])
@@ -51,6 +53,7 @@ def test_outcome_is_predicted_by_loadings_on_the_planted_codes(counts: Sites) ->
 def test_share_of_background_events(counts: Sites) -> None:
     tensor = pooled(counts).tensor
     first, second = counts.truth.supports
+    assert tensor is not None
     explained = (first[tensor.codes[0]] & second[tensor.codes[1]]).any(1)
     outside = tensor.values[~explained].sum() / tensor.values.sum()
     assert 0.13 <= outside <= 0.15  # a few background pairs fall inside a phenotype by chance
@@ -79,6 +82,7 @@ def test_events_have_the_mean_of_the_cp_model() -> None:
 
 def test_four_modes_are_planted() -> None:
     net = pc.datasets.planted_four_mode(patients=300, seed=1)
+    assert net[0].tensor is not None
     assert net[0].tensor.ndim == 4
     assert len(net.truth.factors) == 3
     assert [a.name for a in net[0].tensor.axes[1:]] == ["procedure", "diagnosis", "drug"]

@@ -38,13 +38,14 @@ def test_every_patient_keeps_counts_label_and_membership(units: Sites) -> None:
         for s in sites:
             t = s.tensor
             for i in range(s.patients):
+                assert t is not None
                 one = t.take([i])
                 counts = np.column_stack([*one.codes, one.values]).astype(float).tobytes()
-                out.append((counts, int(s.labels[i]), sites.truth.memberships[s.name][i].tobytes()))
+                out.append((counts, int(s.labels[i]), sites.truth.memberships[s.name][i].tobytes()))  # type: ignore[index]
         return sorted(out)
 
     assert rows(dealt) == rows(units)
-    assert pooled(dealt).tensor.nnz == pooled(units).tensor.nnz
+    assert pooled(dealt).tensor.nnz == pooled(units).tensor.nnz  # type: ignore[union-attr]
     assert dealt.truth.prevalence.shape == (3, units.truth.rank)
     assert dealt.truth.prevalence[0].all()  # newborns are everywhere now
 
@@ -61,4 +62,4 @@ def test_seed_decides_who_goes_where(units: Sites) -> None:
 )
 def test_impossible_splits_are_refused(units: Sites, options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        pc.datasets.split(units, **options)
+        pc.datasets.split(units, **options)  # type: ignore[arg-type]

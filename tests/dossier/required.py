@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 BY_HAND = {
     "art30.controller",
     "art30.representative",
@@ -27,7 +29,7 @@ REQUIRED = {
 }
 
 
-def check_complete(value: dict) -> None:
+def check_complete(value: dict[str, Any]) -> None:
     """Fails on a statement that is missing or empty; what is left to people is there, marked, and nothing else is."""
     said = {
         f"{part}.{key}": line

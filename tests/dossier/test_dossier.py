@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
+import hospitals
 import pytest
+from tests.dossier.required import check_complete
 
 from polyclinic.cli import _run
 from polyclinic.dossier.page import make_dossier, render
@@ -19,13 +19,7 @@ from polyclinic.privacy.lines import Accept
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Node
 
-sys.path.insert(0, str(Path(__file__).parent))
-from required import check_complete
-
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 METHOD = 'name = "dpem"\nrank = 4\nrounds = 2\naggregation = "masked"'
 ASKED = "[privacy]\nepsilon = 4.0\ndelta = 1e-6\n"
@@ -38,7 +32,7 @@ def _study(folder: Path, head: str = QUESTION, tail: str = ASKED) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulation over the rehearsal's three hospitals, audited."""
     root = tmp_path_factory.mktemp("dossier")
     nodes = [hospitals.hospital(root / n, n, patients=40) for n in hospitals.NAMES]
@@ -49,7 +43,9 @@ def run(tmp_path_factory) -> Path:
     return root / "run"
 
 
-def test_before_a_study_everything_is_said_from_study_and_policy(tmp_path, capsys):
+def test_before_a_study_everything_is_said_from_study_and_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     node = hospitals.hospital(tmp_path / "north", "north", policy="max_epsilon_total = 8.0\nmin_cell = 20")
     study = _study(tmp_path / "studies")
     assert _run("dossier", [str(study), "--node", str(node), "--out", str(tmp_path / "out"), "--json"]) == 0
@@ -65,7 +61,7 @@ def test_before_a_study_everything_is_said_from_study_and_policy(tmp_path, capsy
     assert "nobody has signed" in text
 
 
-def test_after_a_run_everything_is_said_from_book_and_card(run, capsys):
+def test_after_a_run_everything_is_said_from_book_and_card(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     node = run.parent / "north" / "node.toml"
     assert _run("dossier", [str(run), "--node", str(node), "--json"]) == 0
     value = json.loads((run / "dossier.json").read_text())
@@ -89,12 +85,13 @@ def test_after_a_run_everything_is_said_from_book_and_card(run, capsys):
             assert "patient-level" in line, line
 
 
-def test_an_edited_book_gives_no_dossier(run, tmp_path, capsys):
+def test_an_edited_book_gives_no_dossier(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 
     shutil.copytree(run.parent, tmp_path / "all")
     node = tmp_path / "all" / "north" / "node.toml"
     book = ledger_of(Node.read(node)).path
+    assert book is not None
     book.write_text(book.read_text().replace('"attempt":0', '"attempt":1', 1))
     for mark in book.parent.glob(f"{book.name}.state*"):
         mark.unlink()
@@ -102,20 +99,20 @@ def test_an_edited_book_gives_no_dossier(run, tmp_path, capsys):
     assert "was edited" in capsys.readouterr().err
 
 
-def test_what_the_study_does_not_say_is_missing_and_said_so(tmp_path):
+def test_what_the_study_does_not_say_is_missing_and_said_so(tmp_path: Path) -> None:
     made = make_dossier(gather(str(_study(tmp_path, head=""))))
     assert made.missing == ("protocol.question", "art30.purposes")
     assert "Not complete" in render(made)
 
 
-def test_texts_are_escaped_and_nothing_is_loaded(tmp_path):
+def test_texts_are_escaped_and_nothing_is_loaded(tmp_path: Path) -> None:
     page = render(make_dossier(gather(str(_study(tmp_path)))))
     assert "Which &lt;drugs&gt; &amp; diagnoses" in page
     assert "default-src 'none'" in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
 
 
-def test_facts_of_the_institution_are_taken_and_wrong_ones_named(tmp_path):
+def test_facts_of_the_institution_are_taken_and_wrong_ones_named(tmp_path: Path) -> None:
     study = _study(tmp_path)
     good = tmp_path / "facts.toml"
     good.write_text('[institution]\ncontroller = "North Hospital, 1 Road"\nlegal_basis = "Art. 9(2)(j)"\n')
@@ -127,7 +124,7 @@ def test_facts_of_the_institution_are_taken_and_wrong_ones_named(tmp_path):
         gather(str(study), facts=good)
 
 
-def test_a_decision_in_the_book_is_in_the_trail(tmp_path):
+def test_a_decision_in_the_book_is_in_the_trail(tmp_path: Path) -> None:
     """The site's own order: signed, asked here, accepted by a person."""
     pytest.importorskip("nvflare")
     from polyclinic.engines.flare import coordination, membership
@@ -158,6 +155,6 @@ def test_a_decision_in_the_book_is_in_the_trail(tmp_path):
         gather("other", node=here.node_path)
 
 
-def test_neither_study_nor_run(tmp_path):
+def test_neither_study_nor_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a study file"):
         gather(str(tmp_path / "nothing"))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+if TYPE_CHECKING:  # FLARE may be missing
+    from tests.e2e.flare_federation import Federation
 
 NOISE = 11  # seed of the simulated noise at the sites, so that a private run can be compared with one process
 
 
 @pytest.fixture(scope="session")
-def federation(tmp_path_factory):
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     pytest.importorskip("nvflare")
-    from flare_federation import Federation, running
+    from tests.e2e.flare_federation import Federation, running
 
     made = Federation(
         tmp_path_factory.mktemp("flare"),
@@ -30,11 +32,11 @@ def federation(tmp_path_factory):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(tmp_path: Path) -> Iterator[Any]:
     """Mounts a folder on a disk of its own; gives a function that fills it and one that frees it."""
     mounted = []
 
-    def mount(path: Path, megabytes: int):
+    def mount(path: Path, megabytes: int) -> Any:
         path.mkdir(parents=True)
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], capture_output=True, text=True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hospitals
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +22,6 @@ NOISE = 11
 RULE = (
     f'[ledger]\nsimulated_noise_seed = {NOISE}\n[courier]\ninbox = "in"\noutbox = "out"\nevery = 0.05\nresend = 1.0\n'
 )
-
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-assert _spec is not None
-assert _spec.loader is not None
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 
 def command(*words: object) -> list[str]:

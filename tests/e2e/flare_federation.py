@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
@@ -13,15 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import hospitals
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-assert _spec is not None
-assert _spec.loader is not None
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
-
 
 OUTSIDE = (Path("/tmp/nvflare"),)  # where FLARE writes by default
 

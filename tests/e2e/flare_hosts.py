@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flare_federation import ROOT, Federation, hospitals, wait_until
+import hospitals
+from tests.e2e.flare_federation import ROOT, Federation, wait_until
 
 HUB = "study.example.org"  # the name in the guide
 NET = "10.77.0"

@@ -286,7 +286,7 @@ def test_tabs_and_filters_work_by_keyboard(browser: Any, large: Path) -> None:
     _open(browser, large.as_uri())
 
     def shown() -> list[str]:
-        return browser.execute_script(
+        return browser.execute_script(  # type: ignore[no-any-return]
             "return [...document.querySelectorAll('.panel')].filter((p) => !p.hidden).map((p) => p.id)"
         )
 
@@ -348,7 +348,7 @@ def test_a_round_is_on_the_page_within_two_seconds(page: tuple[Any, Path]) -> No
         folder.append_progress({"kind": "round", "round": n, "rounds": 9, "rmse_full": 0.5 / n})
         begun = time.monotonic()
         _until(
-            lambda n=n: browser.execute_script(
+            lambda n=n: browser.execute_script(  # type: ignore[misc]
                 f"return document.getElementById('tiles').textContent.includes('{n} / 9')"
             )
         )

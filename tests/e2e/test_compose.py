@@ -33,7 +33,7 @@ def _compose() -> dict[str, Any]:
     return value
 
 
-def test_compose_is_closed_and_names_what_is_there():
+def test_compose_is_closed_and_names_what_is_there() -> None:
     value = _compose()
     ours = {n: s for n, s in value["services"].items() if s.get("image") == "polyclinic"}
     assert set(ours) == {"records", "coordinator", "joining", "north", "south", "east"}
@@ -54,7 +54,7 @@ def test_compose_is_closed_and_names_what_is_there():
 
 
 @pytest.mark.parametrize("unit", ["polyclinic-site.service", "polyclinic-coordinator.service"])
-def test_the_units_are_hardened_and_read_by_systemd(unit):
+def test_the_units_are_hardened_and_read_by_systemd(unit: str) -> None:
     text = (DEPLOY / "systemd" / unit).read_text()
     for word in ("ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet=\n", "User=polyclinic"):
         assert word in text
@@ -76,7 +76,7 @@ def test_the_units_are_hardened_and_read_by_systemd(unit):
 
 
 @pytest.mark.slow
-def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system():
+def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system() -> None:
     """The services' own scripts, each as user 10001 with no new privileges, where nothing but its folders can be written."""
     if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("setpriv") is None:
         pytest.skip("needs root, unshare and setpriv")

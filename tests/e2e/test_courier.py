@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
-sys.path.insert(0, str(Path(__file__).parent))
 
-from courier_hosts import Hosts, hospitals, told, until
-from flare_federation import same
+import hospitals
+from tests.e2e.courier_hosts import Hosts, told, until
+from tests.e2e.flare_federation import same
 
 from polyclinic.privacy.owner import ledger_of
 
@@ -31,7 +31,7 @@ def _study(hosts: Hosts, kind: str, seed: int) -> tuple[str, Path]:
     return name, hosts.study(name, method, tail)
 
 
-def _checked(hosts: Hosts, kind: str, name: str, path: Path, said: tuple[int, dict, str]) -> None:
+def _checked(hosts: Hosts, kind: str, name: str, path: Path, said: tuple[int, dict[str, Any], str]) -> None:
     code, value, trouble = said
     assert code == 0, (code, value, trouble)
     order = hosts.order(value["study"])
@@ -53,7 +53,7 @@ def _checked(hosts: Hosts, kind: str, name: str, path: Path, said: tuple[int, di
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["trip", "dpem"])
-def test_a_hostile_carrier_between_processes_changes_no_bit(tmp_path, kind, seed):
+def test_a_hostile_carrier_between_processes_changes_no_bit(tmp_path: Path, kind: str, seed: int) -> None:
     hosts = Hosts(tmp_path)
     name, path = _study(hosts, kind, seed)
     with hosts.carried(seed, 0.2, change=0.05):
@@ -65,7 +65,7 @@ def test_a_hostile_carrier_between_processes_changes_no_bit(tmp_path, kind, seed
 
 
 @pytest.mark.timeout(900)
-def test_letters_between_sites_come_through_too(tmp_path):
+def test_letters_between_sites_come_through_too(tmp_path: Path) -> None:
     """``subspace``: no coordinator adds; what sites write to each other is sent again until its receipt comes.
 
     A sum takes tens of letters one after the other, so the carrier does less harm here: 5 % of each.
@@ -85,7 +85,7 @@ def test_letters_between_sites_come_through_too(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["trip", "dpem"])
-def test_a_site_is_awaited_killed_and_started_again(tmp_path, kind):
+def test_a_site_is_awaited_killed_and_started_again(tmp_path: Path, kind: str) -> None:
     hosts = Hosts(tmp_path)
     name, path = _study(hosts, kind, 4)
     home, north = hosts.coordinator.path, hosts.sites["north"]

@@ -7,28 +7,30 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "dossier"))
 
-from required import check_complete
+from tests.dossier.required import check_complete
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-def polyclinic(*arguments: object, code: int = 0) -> dict:
+def polyclinic(*arguments: object, code: int = 0) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "polyclinic.cli", *map(str, arguments), "--json"], capture_output=True, text=True
     )
     assert done.returncode == code, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
-def test_the_rehearsals_private_study_has_a_complete_dossier_at_the_site(federation, tmp_path):
+def test_the_rehearsals_private_study_has_a_complete_dossier_at_the_site(
+    federation: Federation, tmp_path: Path
+) -> None:
     study = federation.study(
         "dpem-dossier",
         'name = "dpem"\nrank = 6\nrounds = 3\naggregation = "masked"',

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import same
+from tests.e2e.flare_federation import same
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -19,7 +17,9 @@ TRIP = 'name = "trip"\nrank = 4\nrounds = 2\naggregation = "masked"'
 DATA = '[tensor]\nmodes = ["drug", "diagnosis"]\nwindow = "visit"\nalignment = "ring"\n'
 
 
-def test_ring_between_real_processes_gives_the_model_of_one_process(federation, capsys):
+def test_ring_between_real_processes_gives_the_model_of_one_process(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
     from polyclinic.alignment import align
     from polyclinic.alignment.ring import place
     from polyclinic.cli import main
@@ -48,7 +48,7 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(federation, 
         agreed = read_json(federation.sites[s.name].study(order.digest) / "codes.json")["agreed"]
         tensor = s.counts()
         for n, axis in enumerate(tensor.axes[1:], start=1):
-            assert set(agreed[axis.name]["places"]) == set(axis.labels)
+            assert set(agreed[axis.name]["places"]) == set(axis.labels)  # type: ignore[arg-type]
             tensor = place(tensor, n, agreed[axis.name]["places"], agreed[axis.name]["size"])
         placed.append(Site(s.name, tensor))
     assert outcome.setting.shape == align(raw)[0].counts().shape[1:]

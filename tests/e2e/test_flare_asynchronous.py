@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import At, Federation, running
+from tests.e2e.flare_federation import At, Federation, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -24,7 +23,7 @@ BOUND, BUFFER, ROUNDS = 2, 3, 40
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     made = Federation(tmp_path_factory.mktemp("four"), NAMES)
     with running(made):
         yield made
@@ -33,7 +32,7 @@ def four(tmp_path_factory):
 class Slow:
     """Holds a site's worker most of the time (SIGSTOP), as a machine does that swaps."""
 
-    def __init__(self, federation, name: str, *, held: float, free: float) -> None:
+    def __init__(self, federation: Federation, name: str, *, held: float, free: float) -> None:
         self.federation, self.name, self.held, self.free = federation, name, held, free
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -56,7 +55,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("method", ["dpfact", "localtf"])
-def test_slow_site_does_not_stop_fast_ones(four, method, capsys):
+def test_slow_site_does_not_stop_fast_ones(four: Federation, method: str, capsys: pytest.CaptureFixture[str]) -> None:
     from polyclinic.cli import main
     from polyclinic.engines.flare.coordinator import order_of
 

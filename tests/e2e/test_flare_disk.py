@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import At, Federation, running, same
+from tests.e2e.flare_federation import At, Federation, running, same
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 TRIP = 'name = "trip"\nrank = 4\ntol = 0\nrounds = 30\naggregation = "plain"'
 
 
-def test_full_disk_at_a_site_is_a_clear_stop_that_resumes(tmp_path, small_disk):
+def test_full_disk_at_a_site_is_a_clear_stop_that_resumes(tmp_path: Path, small_disk: Any) -> None:
     """Ledger, checkpoint, releases and logs of the site are all on the disk that is full."""
     fill, free = small_disk(tmp_path / "south", 48)
     made = Federation(tmp_path)
@@ -41,7 +40,7 @@ def test_full_disk_at_a_site_is_a_clear_stop_that_resumes(tmp_path, small_disk):
             assert len({(c.round, c.step, c.attempt) for c in charges}) == len(charges) == len(reference.releases), name
 
 
-def test_full_disk_at_the_coordinator_is_a_clear_stop_that_resumes(tmp_path, small_disk):
+def test_full_disk_at_the_coordinator_is_a_clear_stop_that_resumes(tmp_path: Path, small_disk: Any) -> None:
     from polyclinic.errors import PolyclinicError
 
     fill, free = small_disk(tmp_path / "coordinator", 48)
@@ -64,7 +63,7 @@ def test_full_disk_at_the_coordinator_is_a_clear_stop_that_resumes(tmp_path, sma
             assert len(made.charges(name, "disk")) == len(reference.releases), name
 
 
-def test_the_disk_of_these_tests_is_full(tmp_path, small_disk):
+def test_the_disk_of_these_tests_is_full(tmp_path: Path, small_disk: Any) -> None:
     fill, free = small_disk(tmp_path / "disk", 1)
     fill()
     with pytest.raises(OSError, match="No space left"):

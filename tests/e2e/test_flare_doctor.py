@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -13,13 +14,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def _expired(certificate: bytes, key) -> bytes:
+def _expired(certificate: bytes, key: str) -> bytes:
     """The same certificate, by the same authority, with a past end."""
     old = x509.load_pem_x509_certificate(certificate)
     now = datetime.datetime.now(datetime.UTC)
     made = x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), x509.random_serial_number())
     made = made.not_valid_before(now - datetime.timedelta(days=9)).not_valid_after(now - datetime.timedelta(days=2))
-    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
 
 
 def _by_itself(certificate: bytes, key: bytes) -> bytes:
@@ -27,14 +28,14 @@ def _by_itself(certificate: bytes, key: bytes) -> bytes:
     old = x509.load_pem_x509_certificate(certificate)
     own = serialization.load_pem_private_key(key, None)
     now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(old.subject, old.subject, own.public_key(), x509.random_serial_number())
+    made = x509.CertificateBuilder(old.subject, old.subject, own.public_key(), x509.random_serial_number())  # type: ignore[arg-type]
     made = made.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=99))
-    return made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
 
 
-def test_the_server_itself_accepts_or_refuses(tmp_path):
+def test_the_server_itself_accepts_or_refuses(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
-    from flare_federation import Federation
+    from tests.e2e.flare_federation import Federation
 
     from polyclinic.engines.flare import coordinator, site
     from polyclinic.engines.flare.enrolment import Authority
@@ -55,8 +56,8 @@ def test_the_server_itself_accepts_or_refuses(tmp_path):
         assert [p for p in coordinator_probes(made.coordinator) if p.state == "fault"] == []
         alone = _by_itself(good, (north.workspace / "startup" / "client.key").read_bytes())
         for wrong, said in (
-            (_expired(good, key), "expired on"),
-            (_expired(good, other.key), "authority is unknown"),
+            (_expired(good, key), "expired on"),  # type: ignore[arg-type]
+            (_expired(good, other.key), "authority is unknown"),  # type: ignore[arg-type]
             (alone, "signed by itself"),
         ):
             paper.write_bytes(wrong)
@@ -80,7 +81,7 @@ def test_the_server_itself_accepts_or_refuses(tmp_path):
         append_event(north.events, event="finished", study="icu-2")
         assert site.status(north)["exit"] == 0
         client = Recorded.read(north.pids / "client.json")
-        os.kill(client.pid, signal.SIGKILL)
+        os.kill(client.pid, signal.SIGKILL)  # type: ignore[union-attr]
         assert wait_for(lambda: not alive(client), 10.0)
         value = site.status(north)
         assert (value["state"], value["exit"]) == ("stopped", 5)

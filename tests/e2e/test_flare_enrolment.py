@@ -7,18 +7,18 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import hospitals
+import hospitals
 
 from polyclinic.cli import main
 from polyclinic.engines.flare import coordination, coordinator, invitation, joining, membership
@@ -33,7 +33,7 @@ SITES = ["east", "north", "south", "west", "isle"]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorFolder]:
     """A coordinator whose port for joining is open, in a process of its own; FLARE's server is not needed for it."""
     folder = CoordinatorFolder(tmp_path_factory.mktemp("join") / "coordinator")
     ports = {"port": free_port(), "admin_port": free_port(), "enrol_port": free_port()}
@@ -56,7 +56,7 @@ def invite_of(home: CoordinatorFolder, name: str) -> Path:
     return home.path / "invites" / f"{name}.invite.json"
 
 
-def command(capsys, *arguments: object) -> tuple[int, dict]:
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
     """Run a command with --json: exit code and answer."""
     with pytest.raises(SystemExit) as stop:
         main([*map(str, arguments), "--json"])
@@ -64,7 +64,9 @@ def command(capsys, *arguments: object) -> tuple[int, dict]:
     return int(stop.value.code or 0), json.loads(said[-1]) if said else {}
 
 
-def test_site_joins_over_the_network_and_both_people_read_the_same_words(home, capsys):
+def test_site_joins_over_the_network_and_both_people_read_the_same_words(
+    home: CoordinatorFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     node, invite = node_of(home, "north"), invite_of(home, "north")
     code, asked = command(capsys, "site", "join", invite, "--node", node, "--wait", 0)
     assert (code, asked["state"]) == (0, "requested")
@@ -99,7 +101,7 @@ def test_site_joins_over_the_network_and_both_people_read_the_same_words(home, c
     assert not list(site.workspace.rglob("*.sh"))
 
 
-def test_no_private_key_of_a_site_is_at_the_coordinator(home):
+def test_no_private_key_of_a_site_is_at_the_coordinator(home: CoordinatorFolder) -> None:
     site = SiteFolder.of(node_of(home, "north"))
     membership.request(site, invite_of(home, "north"))
     raw = (site.path / "identity.key").read_bytes()
@@ -109,7 +111,9 @@ def test_no_private_key_of_a_site_is_at_the_coordinator(home):
         assert not any(s in data for s in (raw, raw.hex().encode(), pem)), file
 
 
-def test_nothing_of_flare_is_written_outside_of_the_folders(home, tmp_path, monkeypatch):
+def test_nothing_of_flare_is_written_outside_of_the_folders(
+    home: CoordinatorFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     site = SiteFolder.of(node_of(home, "isle"))
     _, marks = membership.request(site, invite_of(home, "isle"))
@@ -119,7 +123,7 @@ def test_nothing_of_flare_is_written_outside_of_the_folders(home, tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
-def test_invite_works_once(home, capsys):
+def test_invite_works_once(home: CoordinatorFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """Somebody who found the invite asks with other keys: refused, and the first request stays as it is."""
     first = SiteFolder.of(node_of(home, "east"))
     _, marks = membership.request(first, invite_of(home, "east"))
@@ -133,7 +137,9 @@ def test_invite_works_once(home, capsys):
     assert any(e["event"] == "enrolment refused" for e in read_events(home.events))
 
 
-def test_wrong_fingerprint_signs_nothing_and_a_rejected_site_is_told(home, capsys):
+def test_wrong_fingerprint_signs_nothing_and_a_rejected_site_is_told(
+    home: CoordinatorFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     node = node_of(home, "south")
     command(capsys, "site", "join", invite_of(home, "south"), "--node", node, "--wait", 0)
     wrong = "lusab-babad-lusab-babad-lusab-babad-lusab-babad"
@@ -151,7 +157,9 @@ def test_wrong_fingerprint_signs_nothing_and_a_rejected_site_is_told(home, capsy
     assert (code, said["state"]) == (0, "requested")
 
 
-def test_bad_and_ended_invites_say_what_is_wrong(home, capsys, tmp_path):
+def test_bad_and_ended_invites_say_what_is_wrong(
+    home: CoordinatorFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     node = node_of(home, "west")
     good = read_json(invite_of(home, "west"))
 
@@ -193,7 +201,9 @@ def test_bad_and_ended_invites_say_what_is_wrong(home, capsys, tmp_path):
     ],
     ids=["the server's host", "the server's host as well", "an administrator"],
 )
-def test_request_for_more_than_a_sites_certificate_is_not_signed(tmp_path, asked):
+def test_request_for_more_than_a_sites_certificate_is_not_signed(
+    tmp_path: Path, asked: dict[str, int | str | list[str]]
+) -> None:
     """FLARE signs the kind that a request names; a hostile site names the server's, with the coordinator's host."""
     from polyclinic.engines.flare.enrolment import request_of
     from polyclinic.engines.flare.provisioning import _yaml, nvflare
@@ -218,7 +228,7 @@ def test_request_for_more_than_a_sites_certificate_is_not_signed(tmp_path, asked
     assert "more than a site's certificate" in str(refused.value) or "FLARE refused" in str(refused.value)
 
 
-def test_certificate_is_looked_at_before_a_site_gets_it(tmp_path):
+def test_certificate_is_looked_at_before_a_site_gets_it(tmp_path: Path) -> None:
     """Whatever FLARE signs: another key, another name, the server's host or another role is found."""
     import io
     import zipfile
@@ -234,7 +244,9 @@ def test_certificate_is_looked_at_before_a_site_gets_it(tmp_path):
     assert [f.split(" ")[1] for f in _faults(box.getvalue(), request, "north")] == ["key", "names", "role"]
 
 
-def test_another_authority_at_the_address_is_not_talked_to(home, capsys, tmp_path):
+def test_another_authority_at_the_address_is_not_talked_to(
+    home: CoordinatorFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """The invite of one federation with the address of another: the site sends nothing."""
     other = CoordinatorFolder(tmp_path / "other")
     port = read_json(home.settings)["enrol_port"]
@@ -249,7 +261,7 @@ def test_another_authority_at_the_address_is_not_talked_to(home, capsys, tmp_pat
     assert len(read_events(home.events)) == before
 
 
-def test_closed_port_says_what_to_do(tmp_path, capsys):
+def test_closed_port_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = CoordinatorFolder(tmp_path / "closed")
     (invite,) = coordination.found(
         folder, ["north"], host="localhost", port=free_port(), admin_port=free_port(), enrol_port=free_port()
@@ -267,7 +279,7 @@ def test_closed_port_says_what_to_do(tmp_path, capsys):
     assert "joined already" in said["what"]
 
 
-def test_roster_is_for_sites_that_have_joined(home):
+def test_roster_is_for_sites_that_have_joined(home: CoordinatorFolder) -> None:
     site = SiteFolder.of(node_of(home, "north"))
     if not membership.joined(site):
         _, marks = membership.request(site, invite_of(home, "north"))
@@ -306,7 +318,7 @@ class _Proxy(threading.Thread):
         pump(out, line)
 
 
-def test_proxy_that_passes_tls_through_is_used(home, monkeypatch):
+def test_proxy_that_passes_tls_through_is_used(home: CoordinatorFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = _Proxy()
     proxy.start()
     for name in ("no_proxy", "NO_PROXY", "HTTPS_PROXY"):
@@ -329,7 +341,9 @@ def test_proxy_that_passes_tls_through_is_used(home, monkeypatch):
         ({"https_proxy": "http://p:1", "no_proxy": "hub.example"}, {"no_grpc_proxy": "hub.example"}),
     ],
 )
-def test_studies_go_out_by_the_same_proxy_as_joining(monkeypatch, said, wanted):
+def test_studies_go_out_by_the_same_proxy_as_joining(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], wanted: dict[str, str]
+) -> None:
     from polyclinic.engines.flare import proxy
 
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
@@ -344,7 +358,7 @@ def test_studies_go_out_by_the_same_proxy_as_joining(monkeypatch, said, wanted):
 
 
 @pytest.mark.parametrize("wrong", ["https://p:1", "http://p:x", "socks5://p:1", "http://:1"])
-def test_address_that_is_no_proxy_is_refused_without_its_password(monkeypatch, wrong):
+def test_address_that_is_no_proxy_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     from polyclinic.engines.flare import proxy
     from polyclinic.errors import ConfigError
 
@@ -357,7 +371,7 @@ def test_address_that_is_no_proxy_is_refused_without_its_password(monkeypatch, w
 
 
 @pytest.mark.parametrize("host", ["hub.example:8202", "https://hub.example", "::1", "my hub", ""])
-def test_host_that_no_site_could_reach_is_refused_at_founding(tmp_path, host):
+def test_host_that_no_site_could_reach_is_refused_at_founding(tmp_path: Path, host: str) -> None:
     from polyclinic.errors import ConfigError
 
     with pytest.raises(ConfigError) as e:
@@ -367,7 +381,7 @@ def test_host_that_no_site_could_reach_is_refused_at_founding(tmp_path, host):
 
 
 @pytest.fixture
-def desk(home, monkeypatch):
+def desk(home: CoordinatorFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[joining.JoiningPort]:
     """The same port in this process, with a short patience, to press on its limits."""
     monkeypatch.setattr(joining, "SECONDS", 1.5)
     with joining.JoiningPort(home, "127.0.0.1", 0) as made:
@@ -376,7 +390,7 @@ def desk(home, monkeypatch):
         made.shutdown()
 
 
-def test_port_for_joining_is_bounded(home, desk):
+def test_port_for_joining_is_bounded(home: CoordinatorFolder, desk: joining.JoiningPort) -> None:
     port = desk.server_address[1]
     invite = {**read_json(invite_of(home, "west")), "enrol_port": port}
     with pytest.raises(PolicyRefusal, match="at most 65,536 bytes"):
@@ -418,7 +432,9 @@ def test_port_for_joining_is_bounded(home, desk):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(tmp_path, capsys):
+def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Joining, running, revoked on file only, shut out after the restart, invited again, connected again, leaving."""
     from polyclinic.engines.flare import site as service
 
@@ -484,7 +500,7 @@ def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path):
+def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path: Path) -> None:
     """Garbage before TLS, inside it, and half-open lines: the process lives, keeps its size, and a site joins afterwards."""
     import psutil
 
@@ -495,7 +511,7 @@ def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path):
     try:
         assert wait_for(lambda: port_open("localhost", ports["enrol_port"]), 30)
         tls = ssl.create_default_context(cadata=read_json(invite)["authority"])
-        process = psutil.Process(desk.pid)
+        process = psutil.Process(desk.pid)  # type: ignore[union-attr]
 
         def burst(n: int) -> int:
             for k in range(n):
@@ -523,7 +539,9 @@ def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path):
         end(recorded(folder.pids))
 
 
-def test_a_certificate_is_renewed_for_the_same_keys_and_nobody_elses(home, capsys):
+def test_a_certificate_is_renewed_for_the_same_keys_and_nobody_elses(
+    home: CoordinatorFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     """North joined above; its certificate is taken away, as after its end, and it still can ask: its own key signs."""
     site = SiteFolder.of(node_of(home, "north"))
     kit = site.workspace / "startup"

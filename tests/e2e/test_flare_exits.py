@@ -7,16 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
-def polyclinic(*arguments: object) -> tuple[int, dict, str]:
+def polyclinic(*arguments: object) -> tuple[int, dict[str, Any], str]:
     done = subprocess.run(
         [sys.executable, "-m", "polyclinic.cli", *map(str, arguments), "--json"], capture_output=True, text=True
     )
@@ -24,7 +25,7 @@ def polyclinic(*arguments: object) -> tuple[int, dict, str]:
 
 
 @pytest.mark.slow
-def test_sites_that_declined_are_named_with_exit_code_4_and_no_reason(federation):
+def test_sites_that_declined_are_named_with_exit_code_4_and_no_reason(federation: Federation) -> None:
     study = federation.study(
         "too-much",
         'name = "dpem"\nrank = 3\nrounds = 2\naggregation = "masked"',

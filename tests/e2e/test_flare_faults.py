@@ -11,14 +11,17 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
+from polyclinic.federation.order import Order
 
-from flare_federation import At, Federation, hospitals, running, same, wait_until
+pytest.importorskip("nvflare")
+
+import hospitals
+from tests.e2e.flare_federation import At, Federation, running, same, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -26,7 +29,7 @@ TRIP = 'name = "trip"\nrank = 4\ntol = 0\nrounds = {}\naggregation = "{}"'
 PRIVATE = "[privacy]\nepsilon = 4.0\ndelta = 1e-6"
 
 
-def _right(federation, study, order, status, *, retries: bool = False):
+def _right(federation: Federation, study: Any, order: Order, status: Any, *, retries: bool = False) -> None:
     """The model of an undisturbed run, bit for bit, and every release paid once, over all attempts.
 
     With ``retries`` (subspace) what the masks of an attempt that was cut leak is paid, too; never one attempt twice, and
@@ -53,7 +56,7 @@ def _right(federation, study, order, status, *, retries: bool = False):
         assert len(charges) <= len(reference.releases) + (more if retries else 0), name
 
 
-def test_killed_sites_come_back_in_the_same_job_and_pay_once(federation):
+def test_killed_sites_come_back_in_the_same_job_and_pay_once(federation: Federation) -> None:
     """In one run: a worker between charge and release, a whole site in the middle of a round, two sites at once."""
     from polyclinic.engines.flare.folders import read_events
 
@@ -63,7 +66,7 @@ def test_killed_sites_come_back_in_the_same_job_and_pay_once(federation):
     thread = threading.Thread(target=_strike_between, args=(federation, order, "east", found))
     one, two = At(8, lambda: federation.restart("north")), At(17, lambda: federation.restart("east", "south"))
     thread.start()
-    status = federation.follow(order, lambda e: (one(e), two(e)))
+    status = federation.follow(order, lambda e: (one(e), two(e)))  # type: ignore[arg-type, func-returns-value]
     thread.join()
     assert found, "no kill came between a charge and its release"
     assert one.done.is_set()
@@ -89,7 +92,7 @@ def _age(stamp: str) -> float:
     return time.time() - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
 
 
-def test_killed_coordinator_resumes_to_the_same_model(federation):
+def test_killed_coordinator_resumes_to_the_same_model(federation: Federation) -> None:
     """While it is away an owner stops a site, orphans included; 30 s after it is back none of the old workers is left."""
     import psutil
 
@@ -100,9 +103,9 @@ def test_killed_coordinator_resumes_to_the_same_model(federation):
     study = federation.study("kill-coordinator", TRIP.format(20, "plain"))
     order = federation.order(study)
     orphans = {}
-    ports = set()
+    ports = set()  # type: ignore[var-annotated]
 
-    def act():
+    def act() -> None:
         for name, folder in federation.sites.items():
             (orphans[name],) = recorded(folder.pids, "worker-*.json")
             lines = psutil.Process(orphans[name].pid).net_connections("tcp")
@@ -120,7 +123,7 @@ def test_killed_coordinator_resumes_to_the_same_model(federation):
     site.start(federation.sites["north"])
     gone = []
 
-    def watch():
+    def watch() -> None:
         if wait_until(lambda: not any(alive(r) for r in orphans.values()), 30):
             gone.append(time.monotonic() - back)
 
@@ -136,7 +139,7 @@ def test_killed_coordinator_resumes_to_the_same_model(federation):
 
 
 @pytest.mark.slow
-def test_resume_goes_on_with_the_start_that_was_cut(federation):
+def test_resume_goes_on_with_the_start_that_was_cut(federation: Federation) -> None:
     """Three starts are one order: killed in the second it goes on there, and the best of the three is kept."""
     import json
     import subprocess
@@ -182,7 +185,7 @@ def test_resume_goes_on_with_the_start_that_was_cut(federation):
         assert len(charges) == len(set(charges)) == len(federation.outcome(order).releases), name
 
 
-def _strike_between(federation, order, name: str, found: list[str]) -> None:
+def _strike_between(federation: Federation, order: Order, name: str, found: list[str]) -> None:
     """Kill a site's worker when a charge is on disk and its release is not yet stored, so that nothing can have left."""
     from polyclinic.engines.flare.folders import read_events
     from polyclinic.privacy.owner import ledger_of
@@ -199,18 +202,19 @@ def _strike_between(federation, order, name: str, found: list[str]) -> None:
         if not wait_until(lambda: federation.worker(name), 60):
             return
         pid = federation.worker(name)
+        assert ledger.path is not None
         size = ledger.path.stat().st_size if ledger.path.exists() else 0
         while time.monotonic() < end and (ledger.path.stat().st_size if ledger.path.exists() else 0) == size:
             time.sleep(0.0002)
         federation.kill(pid)
-        wait_until(lambda pid=pid: federation.worker(name) != pid, 10)
+        wait_until(lambda pid=pid: federation.worker(name) != pid, 10)  # type: ignore[misc]
         last = ledger.charges(study=order.study["study"]["name"])[-1]
         if not (store / f"{last.release}.npz").exists():
             found.append(str(last.release))  # else it came too late: once more
 
 
 @pytest.mark.slow
-def test_killed_worker_under_masked_sums_costs_a_new_attempt(federation):
+def test_killed_worker_under_masked_sums_costs_a_new_attempt(federation: Federation) -> None:
     study = federation.study("kill-masked", TRIP.format(20, "masked"))
     order = federation.order(study)
     status = federation.follow(order, At(2, lambda: federation.kill(federation.worker("north"))))
@@ -218,7 +222,7 @@ def test_killed_worker_under_masked_sums_costs_a_new_attempt(federation):
 
 
 @pytest.mark.slow
-def test_killed_site_under_subspace_costs_a_new_attempt(federation):
+def test_killed_site_under_subspace_costs_a_new_attempt(federation: Federation) -> None:
     """There is no coordinator's sum: every node holds the state, and the attempt that was cut is burnt."""
     method = (
         'name = "gaussianmixture"\nn_components = 2\nrounds = 6\ntol = 0.0\naggregation = "subspace"\nradius = 20.0'
@@ -234,7 +238,7 @@ def test_killed_site_under_subspace_costs_a_new_attempt(federation):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_kills_at_any_instant_end_in_the_right_model(federation, seed):
+def test_kills_at_any_instant_end_in_the_right_model(federation: Federation, seed: int) -> None:
     """Masked TRIP while anybody may die at any time: a worker, a whole site, two sites, the coordinator."""
     from polyclinic.engines.flare import coordinator, site
     from polyclinic.errors import PeerLost, PolyclinicError
@@ -245,7 +249,7 @@ def test_kills_at_any_instant_end_in_the_right_model(federation, seed):
     stop = threading.Event()
     deaths: list[str] = []
 
-    def angel():
+    def angel() -> None:
         while not stop.wait(float(rng.uniform(0.5, 9.0))) and len(deaths) < 8:
             what = rng.choice(["worker", "site", "two sites", "coordinator"], p=[0.4, 0.3, 0.15, 0.15])
             names = [str(n) for n in rng.permutation(federation.names)]
@@ -279,20 +283,20 @@ def test_kills_at_any_instant_end_in_the_right_model(federation, seed):
             coordinator.start(federation.coordinator)
         for name, folder in federation.sites.items():
             if site.status(folder)["state"] != "running":
-                wait_until(lambda name=name: site.status(federation.sites[name])["state"] == "running", 5)
+                wait_until(lambda name=name: site.status(federation.sites[name])["state"] == "running", 5)  # type: ignore[misc]
     print(f"FIGURE killed: {deaths}; legs {sum(e['event'] == 'leg' for e in federation.events(order))}")
     assert deaths
     _right(federation, study, order, status, retries=True)
 
 
-def _alive(federation) -> bool:
+def _alive(federation: Federation) -> bool:
     from polyclinic.engines.flare.processes import Recorded, alive
 
     return alive(Recorded.read(federation.coordinator.pids / "server.json"))
 
 
 @pytest.mark.slow
-def test_lost_site_without_quorum_is_a_clean_stop_that_resumes(federation):
+def test_lost_site_without_quorum_is_a_clean_stop_that_resumes(federation: Federation) -> None:
     from polyclinic.engines.flare import site
 
     study = federation.study("stop-clean", TRIP.format(40, "plain"), head="deadline = 15\n")
@@ -306,7 +310,7 @@ def test_lost_site_without_quorum_is_a_clean_stop_that_resumes(federation):
 
 
 @pytest.mark.slow
-def test_lost_site_with_quorum_is_left_behind(federation):
+def test_lost_site_with_quorum_is_left_behind(federation: Federation) -> None:
     from polyclinic.engines.flare import site
 
     study = federation.study("quorum", TRIP.format(40, "plain"), head="deadline = 60\nquorum = 2\n")
@@ -318,7 +322,7 @@ def test_lost_site_with_quorum_is_left_behind(federation):
 
 
 @pytest.mark.slow
-def test_private_site_killed_between_charge_and_release_pays_once(tmp_path):
+def test_private_site_killed_between_charge_and_release_pays_once(tmp_path: Path) -> None:
     """With exact noise and formal privacy: the budget spent is that of an undisturbed run."""
     made = Federation(tmp_path)
     with running(made):

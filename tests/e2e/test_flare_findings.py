@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import same
+from tests.e2e.conftest import NOISE
+from tests.e2e.flare_federation import same
 
-from conftest import NOISE
 from polyclinic.engines.registry import federated
 from polyclinic.privacy.accountant import epsilon
 from polyclinic.report.findings import sections
@@ -31,7 +30,7 @@ survival = {time = "days", event = "died", grid = "30d", until = "720d"}
 """
 
 
-def _both(federation, study, **options):
+def _both(federation: Federation, study: Any, **options: Any) -> Any:
     """The method published from the study between processes, and from one process."""
     order = federation.order(study)
     status = federation.follow(order)
@@ -44,7 +43,7 @@ def _both(federation, study, **options):
     return order, apart, together
 
 
-def test_a_study_ends_with_the_findings_of_one_process(federation):
+def test_a_study_ends_with_the_findings_of_one_process(federation: Federation) -> None:
     study = federation.study(
         "findings", 'name = "sumals"\nrank = 3\nrounds = 4\naggregation = "masked"', tail=f"{PEOPLE}[evaluate]\n"
     )
@@ -59,7 +58,7 @@ def test_a_study_ends_with_the_findings_of_one_process(federation):
     assert found[0]["traffic"]["rounds"] <= 15
 
 
-def test_a_private_study_pays_fit_and_findings_from_every_book(federation):
+def test_a_private_study_pays_fit_and_findings_from_every_book(federation: Federation) -> None:
     study = federation.study(
         "paid-findings",
         'name = "dpem"\nrank = 3\nrounds = 2\naggregation = "masked"\nplanning_size = 200000',

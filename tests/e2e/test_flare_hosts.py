@@ -10,15 +10,18 @@ import shutil
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
+from polyclinic.federation.order import Order
 
-from flare_federation import hospitals, same, wait_until
-from flare_hosts import HUB, PORTS, PROXY_PORT, ROOT, Hospitals, firewall, guide, missing, network
+pytest.importorskip("nvflare")
+
+import hospitals
+from tests.e2e.flare_federation import ROOT, same, wait_until
+from tests.e2e.flare_hosts import HUB, PORTS, PROXY_PORT, Hospitals, firewall, guide, missing, network
 
 REASON = missing()
 FILTER = shutil.which("nft") is not None
@@ -33,7 +36,7 @@ MIXTURE = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation =
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospitals]:
     """Four hosts (and a fifth for a proxy), firewalls up before anything is installed, joined by the guide's commands."""
     root = tmp_path_factory.mktemp("hosts")
     with network(root, ["hub", *hospitals.NAMES, "proxy"]) as hosts:
@@ -54,7 +57,7 @@ def four(tmp_path_factory):
         assert made.keys_at_the_coordinator() == []
 
 
-def _right(four, study, order, status) -> None:
+def _right(four: Hospitals, study: Any, order: Order, status: Any) -> None:
     """Finished with the model of one process; nobody paid twice, a secure sum that was cut costs one more attempt."""
     assert status["state"] == "finished", (status, four.events(order))
     reference = four.in_process(study)
@@ -68,7 +71,7 @@ def _right(four, study, order, status) -> None:
         assert len(paid) <= len(reference.releases) + cut, (name, cut)
 
 
-def test_guides_commands_run_a_study_between_hosts(four):
+def test_guides_commands_run_a_study_between_hosts(four: Hospitals) -> None:
     study = four.study("guide", TRIP.format(5, "plain"))
     order, status = four.submit(study)
     _right(four, study, order, status)
@@ -84,7 +87,7 @@ def test_guides_commands_run_a_study_between_hosts(four):
 
 
 @pytest.mark.skipif(not FILTER, reason="the command `nft` (nftables) is missing")
-def test_firewall_table_is_enough_for_letters_between_sites(four):
+def test_firewall_table_is_enough_for_letters_between_sites(four: Hospitals) -> None:
     """Hospitals reach the coordinator's two ports and nothing else, nobody reaches a hospital, and the sums still close."""
     hub, (one, two, _) = four.hub, (four.hosts[n] for n in four.names)
     assert {p for a, p in hub.listening() if a == "0.0.0.0"} == set(PORTS)
@@ -99,7 +102,7 @@ def test_firewall_table_is_enough_for_letters_between_sites(four):
 
 
 @pytest.mark.parametrize(("what", "seconds"), [("cable", 10), ("road", 100)])
-def test_pulled_cable_costs_time_and_nothing_else(four, what, seconds):
+def test_pulled_cable_costs_time_and_nothing_else(four: Hospitals, what: str, seconds: int) -> None:
     """Once the host sees it; once packets just vanish, for longer than FLARE would go on without a site (30 + 60 s)."""
     north = four.hosts["north"]
     back = []
@@ -121,7 +124,7 @@ def test_pulled_cable_costs_time_and_nothing_else(four, what, seconds):
     print(f"FIGURE {what} away for {seconds} s: finished {time.time() - back[0]:.0f} s after it was back")
 
 
-def test_cable_that_stays_out_is_a_clean_stop_that_resumes(four):
+def test_cable_that_stays_out_is_a_clean_stop_that_resumes(four: Hospitals) -> None:
     north = four.hosts["north"]
     study = four.study("unplugged", TRIP.format(14, "masked"), head="deadline = 12\n")
     try:
@@ -137,7 +140,7 @@ def test_cable_that_stays_out_is_a_clean_stop_that_resumes(four):
     _right(four, study, order, {"state": four.state(order)})
 
 
-def test_services_come_back_by_themselves(four):
+def test_services_come_back_by_themselves(four: Hospitals) -> None:
     """What the guide's systemd units run: in the foreground, until they are stopped."""
     guide("ExecStart=/opt/polyclinic/bin/polyclinic coordinator start /var/lib/polyclinic/hub --foreground")
     four.hub.run("polyclinic coordinator stop /srv/polyclinic")
@@ -159,7 +162,7 @@ def test_services_come_back_by_themselves(four):
     assert wait_until(lambda: four.status()["waiting_for"] == [], 60), four.status()
 
 
-def test_hospital_behind_a_proxy_takes_part(four):
+def test_hospital_behind_a_proxy_takes_part(four: Hospitals) -> None:
     """South's only way out is CONNECT with a password, and it cannot even resolve the coordinator's name."""
     south, proxy = four.hosts["south"], four.hosts["proxy"]
     four.at("south", "polyclinic site stop --node node.toml")

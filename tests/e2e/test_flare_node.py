@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import At, Federation, running, same, wait_until
-from test_flare_doctor import _expired
+from tests.e2e.flare_federation import At, Federation, running, same, wait_until
+from tests.e2e.test_flare_doctor import _expired
 
 from polyclinic.cli import main
 from polyclinic.engines.flare import coordinator, site
 from polyclinic.engines.flare.enrolment import Authority
+from polyclinic.engines.flare.folders import SiteFolder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRIP = 'name = "trip"\nrank = 3\ntol = 0\nrounds = 25\naggregation = "masked"'
 
 
-def _command(capsys, *arguments: object) -> tuple[int, dict]:
+def _command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
     """Run a command with --json: exit code and answer."""
     with pytest.raises(SystemExit) as stop:
         main([*map(str, arguments), "--json"])
@@ -35,16 +35,16 @@ def _command(capsys, *arguments: object) -> tuple[int, dict]:
     return int(stop.value.code or 0), json.loads(said[-1]) if said else {}
 
 
-def _status(capsys, folder) -> tuple[int, dict]:
+def _status(capsys: pytest.CaptureFixture[str], folder: SiteFolder) -> tuple[int, dict[str, Any]]:
     return _command(capsys, "site", "status", "--node", folder.node_path)
 
 
-def _connected(made) -> bool:
+def _connected(made: Any) -> bool:
     """Wait for all sites: this machine may be slow."""
     return wait_until(lambda: not coordinator.status(made.coordinator)["waiting_for"], 120)
 
 
-def _owned(folder) -> dict[str, str]:
+def _owned(folder: SiteFolder) -> dict[str, str]:
     """What must not change when a certificate does: keys, pins, book."""
     book = [p for p in folder.node_path.parent.glob("*.ledger.jsonl*") if p.suffix != ".lock"]
     files = [*folder.path.rglob("*.key"), folder.pins, *book]
@@ -52,7 +52,7 @@ def _owned(folder) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
+def test_papers_that_ended_are_renewed_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Federation(tmp_path, enrol=True, rehearsal=True)
     home, north = made.coordinator, made.sites["north"]
     key = Authority.read(home.authority).key
@@ -64,7 +64,7 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
         assert status["state"] == "finished", status
         before, paper = _owned(north), north.workspace / "startup" / "client.crt"
         site.stop(north)
-        paper.write_bytes(_expired(paper.read_bytes(), key))
+        paper.write_bytes(_expired(paper.read_bytes(), key))  # type: ignore[arg-type]
         (home.path / "approvals" / "north.approval.json").unlink()  # the one on file would have ended, too
         site.start(north)
         code, value = _status(capsys, north)
@@ -90,7 +90,7 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
         paper = home.server / "startup" / "server.crt"
         coordinator.stop(home)
         good = paper.read_bytes()
-        paper.write_bytes(_expired(good, key))
+        paper.write_bytes(_expired(good, key))  # type: ignore[arg-type]
         code, value = _command(capsys, "coordinator", "doctor", home.path)
         assert code != 0
         assert any("coordinator renew" in p["what_to_do"] for p in value["probes"] if p["name"] == "certificate")
@@ -98,7 +98,7 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
         assert code == 0
         coordinator.start(home)
         for folder in made.sites.values():  # they come back by themselves: authority and name are the same
-            assert wait_until(lambda f=folder: _status(capsys, f)[0] == 0, 60), folder.node.name
+            assert wait_until(lambda f=folder: _status(capsys, f)[0] == 0, 60), folder.node.name  # type: ignore[misc]
         assert _connected(made)
         order = made.order(made.study("after", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "plain"'))
         status = made.follow(order)
@@ -110,7 +110,7 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path, capsys):
         assert code == 4, value
 
 
-def test_a_study_that_really_fails_here_is_said(tmp_path, capsys):
+def test_a_study_that_really_fails_here_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the middle of a study the records of one hospital turn to rubbish, and its node is started anew: it cannot read them."""
     made = Federation(tmp_path, rehearsal=True)
     north = made.sites["north"]
@@ -145,7 +145,9 @@ def test_a_study_that_really_fails_here_is_said(tmp_path, capsys):
         assert (code, value["state"]) == (0, "running"), value
 
 
-def test_full_disk_and_database_away_with_the_server_there(tmp_path, small_disk, capsys):
+def test_full_disk_and_database_away_with_the_server_there(
+    tmp_path: Path, small_disk: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
     pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL to start: pgserver is not installed")
     fill, free = small_disk(tmp_path / "south", 300)  # more than the 200 MB below which a node says so

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
+from polyclinic.federation.order import Order
 
-from flare_federation import Federation, running, same, wait_until
+pytest.importorskip("nvflare")
+
+from tests.e2e.flare_federation import Federation, running, same, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 TRIP = 'name = "trip"\nrank = 4\nrounds = 2\naggregation = "{}"'
 
 
-def _submit(federation, folder: Path) -> str:
+def _submit(federation: Federation, folder: Path) -> str:
     """Hand a job to FLARE as a hostile coordinator would, past our own command line."""
     from polyclinic.engines.flare.session import connected, quiet, session
 
@@ -31,13 +31,15 @@ def _submit(federation, folder: Path) -> str:
         return str(api.get_job_status(job))
 
 
-def _job(federation, order, name: str) -> Path:
+def _job(federation: Federation, order: Order, name: str) -> Path:
     from polyclinic.engines.flare.startup_files import job_folder
 
     return job_folder(federation.root / name, order=order.encode(), sites=list(federation.names), quorum=1)
 
 
-def test_forged_study_is_refused_everywhere_and_status_exits_4(federation, capsys):
+def test_forged_study_is_refused_everywhere_and_status_exits_4(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The genuine coordinator's process leads, but the sites are handed an order that somebody else signed."""
     from polyclinic.cli import main
     from polyclinic.engines.flare.folders import read_events
@@ -65,7 +67,9 @@ def test_forged_study_is_refused_everywhere_and_status_exits_4(federation, capsy
 
 
 @pytest.mark.slow
-def test_study_over_the_policy_of_one_site_goes_on_without_it_and_status_exits_4(federation, capsys):
+def test_study_over_the_policy_of_one_site_goes_on_without_it_and_status_exits_4(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
     """South's owner allows another method only: refused there, by name in both logs; the quorum goes on."""
     from polyclinic.cli import main
     from polyclinic.engines.flare.folders import read_events
@@ -93,7 +97,7 @@ def test_study_over_the_policy_of_one_site_goes_on_without_it_and_status_exits_4
 
 
 @pytest.mark.slow
-def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path):
+def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path: Path) -> None:
     """The coordinator is hostile: its own server lets everything pass. What stops the jobs is in the sites' hands."""
     made = Federation(tmp_path)
     local = made.coordinator.server / "local"
@@ -132,7 +136,7 @@ def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path):
         assert same(made.outcome(order).public, made.in_process(study).public)
 
 
-def test_client_without_certificate_or_of_another_authority_is_refused(federation, tmp_path):
+def test_client_without_certificate_or_of_another_authority_is_refused(federation: Federation, tmp_path: Path) -> None:
     from polyclinic.engines.flare.enrolment import Authority, issue, new_key
 
     stranger, _ = Authority.make("polyclinic")
@@ -161,7 +165,7 @@ def _refused(context: ssl.SSLContext, port: int) -> bool:
         return True
 
 
-def test_approved_site_is_not_refused(federation):
+def test_approved_site_is_not_refused(federation: Federation) -> None:
     """The check above can fail: with a site's own certificate the line stays open."""
     startup = federation.sites["north"].workspace / "startup"
     context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
@@ -171,7 +175,7 @@ def test_approved_site_is_not_refused(federation):
 
 
 @pytest.mark.slow
-def test_revoked_site_is_out(tmp_path):
+def test_revoked_site_is_out(tmp_path: Path) -> None:
     from polyclinic.engines.flare import coordinator
     from polyclinic.engines.flare import site as sites
     from polyclinic.engines.flare.session import connected, session
@@ -193,7 +197,7 @@ def test_revoked_site_is_out(tmp_path):
             assert "south" not in connected(api)
 
 
-def _up(federation, name: str) -> bool:
+def _up(federation: Federation, name: str) -> bool:
     from polyclinic.engines.flare.processes import Recorded, alive
 
     return alive(Recorded.read(federation.sites[name].pids / "client.json"))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import Federation, hospitals, running, same
+import hospitals
+from tests.e2e.flare_federation import Federation, running, same
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 class Work:
     """Seconds of processor that a federation's processes use, added up while a study runs (load of others left out)."""
 
-    def __init__(self, made) -> None:
-        self.made, self.used, self._end = made, {}, threading.Event()
+    def __init__(self, made: Any) -> None:
+        self.made, self.used, self._end = made, {}, threading.Event()  # type: ignore[var-annotated]
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self._thread.start()
         return self
 
@@ -41,20 +41,20 @@ class Work:
                     continue
 
     def seconds(self) -> float:
-        return sum(self.used.values())
+        return sum(self.used.values())  # type: ignore[no-any-return]
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: Any) -> None:
         self._end.set()
         self._thread.join()
 
 
-def _overhead(made, rank: int, rounds: int) -> tuple[float, float, int, float]:
+def _overhead(made: Any, rank: int, rounds: int) -> tuple[float, float, int, float]:
     """Median seconds of a round between hosts, the same in one process, bytes that a site contributes, processor seconds."""
     study = made.study(
         "overhead", f'name = "trip"\nrank = {rank}\nrounds = {rounds}\naggregation = "plain"', head="deadline = 300\n"
     )
     order = made.order(study)
-    marks = {}
+    marks = {}  # type: ignore[var-annotated]
     with Work(made) as work:
         status = made.follow(order, lambda e: e.get("kind") == "round" and marks.setdefault(e["round"], work.seconds()))
     assert status["state"] == "finished", status
@@ -62,14 +62,14 @@ def _overhead(made, rank: int, rounds: int) -> tuple[float, float, int, float]:
     outcome, reference = made.outcome(order), made.in_process(study)
     assert same(outcome.public, reference.public)
 
-    def median(history):
+    def median(history: Any) -> float:
         return float(np.median(np.diff([h["seconds"] for h in history])))
 
     payload = outcome.traffic.payload_bytes_up // (len(made.names) * outcome.traffic.rounds)
     return median(outcome.history), median(reference.history), payload, processor
 
 
-def test_round_overhead_200_kilobytes_three_sites(tmp_path):
+def test_round_overhead_200_kilobytes_three_sites(tmp_path: Path) -> None:
     made = Federation(tmp_path, codes=1000)
     with running(made):
         between, one, payload, processor = _overhead(made, 13, 15)
@@ -80,7 +80,7 @@ def test_round_overhead_200_kilobytes_three_sites(tmp_path):
     assert between - one <= 0.3
 
 
-def test_round_overhead_ten_megabytes_ten_sites(tmp_path):
+def test_round_overhead_ten_megabytes_ten_sites(tmp_path: Path) -> None:
     made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), codes=16_000, patients=15)
     with running(made):
         between, one, payload, processor = _overhead(made, 39, 6)
@@ -91,7 +91,7 @@ def test_round_overhead_ten_megabytes_ten_sites(tmp_path):
     assert between - one <= 6.0
 
 
-def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
+def _letters(made: Any, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
     """Logical letters between nodes and seconds, for a mixture over a graph in which node i talks to i +- each offset."""
     from polyclinic.engines.flare.folders import write_json
     from polyclinic.federation.order import Order, _digest
@@ -115,7 +115,7 @@ def _letters(made, name: str, offsets: tuple[int, ...], head: str) -> tuple[int,
     return sums * len(plan.edges) * 2 * (plan.slots + 3), seconds  # a study's start-up is in the seconds, too
 
 
-def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path):
+def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path: Path) -> None:
     made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), patients=20)
     with running(made):
         letters, seconds = _letters(made, "ring", (1, 2), "deadline = 300\n")
@@ -124,7 +124,7 @@ def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path
     assert rate >= 50
 
 
-def test_eighty_hosted_nodes_exchange_a_thousand_letters_a_second(tmp_path):
+def test_eighty_hosted_nodes_exchange_a_thousand_letters_a_second(tmp_path: Path) -> None:
     """The paper's eighty persons on ten sites, eight neighbours each; one batch for each pair of sites."""
     made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), patients=8)
     with running(made):
@@ -159,7 +159,7 @@ def _burst(port: int, count: int, rng: np.random.Generator) -> None:
             continue
 
 
-def test_garbage_on_every_port_changes_nothing(tmp_path):
+def test_garbage_on_every_port_changes_nothing(tmp_path: Path) -> None:
     from polyclinic.engines.flare.processes import recorded
 
     made = Federation(tmp_path, enrol=True)
@@ -177,7 +177,7 @@ def test_garbage_on_every_port_changes_nothing(tmp_path):
         sizes = []
         for burst in range(2):
             threads = [
-                threading.Thread(target=_burst, args=(port, count, np.random.default_rng([burst, port])))
+                threading.Thread(target=_burst, args=(port, count, np.random.default_rng([burst, port])))  # type: ignore[arg-type]
                 for port, count in (*((p, 10_000) for p in public), *((p, 200) for p in internal))
             ]
             for t in threads:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import hospitals, same
+import hospitals
+from tests.e2e.flare_federation import same
 from tests.traces import files_with_patients
 
 import polyclinic as pc
@@ -23,7 +23,7 @@ TRIP = 'name = "trip"\nrank = 4\nrounds = {}\naggregation = "{}"'
 NOISE = 11  # as in conftest.py
 
 
-def _run(federation, study):
+def _run(federation: Federation, study: Any) -> Any:
     order = federation.order(study)
     status = federation.follow(order)
     assert status["state"] == "finished", (status, federation.events(order))
@@ -31,7 +31,7 @@ def _run(federation, study):
 
 
 @pytest.mark.slow  # in every run: the same, through kills (test_flare_faults)
-def test_plain_study_is_bit_equal_to_one_process(federation):
+def test_plain_study_is_bit_equal_to_one_process(federation: Federation) -> None:
     study = federation.study("trip-plain", TRIP.format(5, "plain"))
     order, outcome = _run(federation, study)
     reference = federation.in_process(study)
@@ -45,7 +45,7 @@ def test_plain_study_is_bit_equal_to_one_process(federation):
 
 
 @pytest.mark.slow
-def test_one_python_call_runs_a_study_between_hosts(federation):
+def test_one_python_call_runs_a_study_between_hosts(federation: Federation) -> None:
     """pc.run_study signs, follows and publishes; the model is that of one process."""
     study = federation.study("one-call", TRIP.format(3, "plain"))
     rounds = []
@@ -57,7 +57,7 @@ def test_one_python_call_runs_a_study_between_hosts(federation):
 
 
 @pytest.mark.slow
-def test_no_word_of_a_patient_is_left_in_any_folder(federation):
+def test_no_word_of_a_patient_is_left_in_any_folder(federation: Federation) -> None:
     """After studies between real processes: sites' folders, their FLARE workspaces, the coordinator's, and the books."""
     for name, how in (("left-plain", "plain"), ("left-masked", "masked")):
         _run(federation, federation.study(name, TRIP.format(2, how)))
@@ -67,19 +67,20 @@ def test_no_word_of_a_patient_is_left_in_any_folder(federation):
             assert source, "the search finds patients where they are"
             assert files_with_patients([site.node.home, site.path, federation.coordinator.path], own) == []
             book = ledger_of(site.node).path
+            assert book is not None
             assert book.exists() and book not in files_with_patients([book.parent], own)
             assert site.pins.exists() and (site.path / "identity.key").exists()
 
 
 @pytest.mark.slow
-def test_masked_study_is_equal_to_one_process(federation):
+def test_masked_study_is_equal_to_one_process(federation: Federation) -> None:
     study = federation.study("trip-masked", TRIP.format(3, "masked"))
     _, outcome = _run(federation, study)
     assert same(outcome.public, federation.in_process(study).public)
 
 
 @pytest.mark.slow
-def test_codes_of_few_patients_drop_out_everywhere_and_the_books_say_so(federation):
+def test_codes_of_few_patients_drop_out_everywhere_and_the_books_say_so(federation: Federation) -> None:
     data = hospitals.TENSOR.replace("minimum_patients = 1 ", "minimum_patients = 40 ")
     study = federation.study("floor", TRIP.format(2, "masked"), data=data)
     _, outcome = _run(federation, study)
@@ -91,7 +92,7 @@ def test_codes_of_few_patients_drop_out_everywhere_and_the_books_say_so(federati
         assert len(federation.charges(name, "floor")) == len(reference.releases)
 
 
-def test_mixture_by_subspace_is_equal_to_one_process(federation):
+def test_mixture_by_subspace_is_equal_to_one_process(federation: Federation) -> None:
     method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0'
     study = federation.study("mixture", method, data=hospitals.FEATURES)
     _, outcome = _run(federation, study)
@@ -100,13 +101,13 @@ def test_mixture_by_subspace_is_equal_to_one_process(federation):
 
 
 @pytest.mark.slow
-def test_similarity_is_bit_equal_to_one_process(federation):
+def test_similarity_is_bit_equal_to_one_process(federation: Federation) -> None:
     study = federation.study("unpsl", 'name = "unpsl"\nrounds = 3\naggregation = "plain"', data=hospitals.FEATURES)
     _, outcome = _run(federation, study)
     assert same(outcome.public, federation.in_process(study).public)
 
 
-def test_private_em_by_masked_sums_is_equal_to_one_process_and_paid(federation):
+def test_private_em_by_masked_sums_is_equal_to_one_process_and_paid(federation: Federation) -> None:
     study = federation.study(
         "dpem",
         'name = "dpem"\nrank = 4\nrounds = 2\naggregation = "masked"',
@@ -136,7 +137,9 @@ TIMED = hospitals.TENSOR.replace('["drug", "diagnosis"]', '["drug", "time"]').re
         ("classes", 'name = "latentclass"\nn_components = 2\nrounds = 3', hospitals.FEATURES),
     ],
 )
-def test_courses_counts_and_classes_are_bit_equal_to_one_process(federation, name, method, data):
+def test_courses_counts_and_classes_are_bit_equal_to_one_process(
+    federation: Federation, name: str, method: str, data: Any
+) -> None:
     study = federation.study(name, f'{method}\naggregation = "masked"', data=data)
     _, outcome = _run(federation, study)
     assert same(outcome.public, federation.in_process(study).public)

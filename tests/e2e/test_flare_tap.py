@@ -11,16 +11,14 @@ import json
 import os
 import socket
 import struct
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from flare_federation import Federation, wait_until
+from tests.e2e.flare_federation import Federation, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -127,7 +125,9 @@ def _found(pieces: set[bytes], seen: bytes) -> int:
     return sum(piece in seen for piece in pieces)
 
 
-def _run(root: Path, aggregation: str, monkeypatch, *, unsealed: bool) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
+def _run(
+    root: Path, aggregation: str, monkeypatch: pytest.MonkeyPatch, *, unsealed: bool
+) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
     """Frames at the relay, bytes on the wire, plaintexts that were sealed, letters that the coordinator may read."""
     from polyclinic.engines.flare import coordinator, site
     from polyclinic.engines.flare.processes import launch, port_open
@@ -180,7 +180,9 @@ def _never_shown(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("aggregation", ["subspace", "masked"])
-def test_relay_sees_no_plaintext_of_a_letter_between_sites(tmp_path, aggregation, monkeypatch):
+def test_relay_sees_no_plaintext_of_a_letter_between_sites(
+    tmp_path: Path, aggregation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frames, wire, sealed, shown = _run(tmp_path, aggregation, monkeypatch, unsealed=False)
     masked = aggregation == "masked"
     secret = _windows([_never_shown(x) for x in sealed] if masked else sealed)
@@ -198,7 +200,7 @@ def test_relay_sees_no_plaintext_of_a_letter_between_sites(tmp_path, aggregation
         assert _found(open_, wire) == 0
 
 
-def test_the_tap_would_find_letters_that_were_not_sealed(tmp_path, monkeypatch):
+def test_the_tap_would_find_letters_that_were_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames, wire, sealed, _ = _run(tmp_path, "subspace", monkeypatch, unsealed=True)
     secret = _windows(sealed)
     assert _found(secret, frames) > 0.9 * len(secret) > 50

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
 pytest.importorskip("prometheus_client")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from poll import get
+from tests.e2e.poll import get
 
 from polyclinic.engines.flare.processes import free_port, port_open
 from polyclinic.monitor.process import begin, finish
@@ -29,7 +29,7 @@ def _figure(text: str, name: str) -> float | None:
     return next((float(x.split()[-1]) for x in text.splitlines() if x.startswith(name)), None)
 
 
-def test_health_and_metrics_during_a_study(federation, tmp_path):
+def test_health_and_metrics_during_a_study(federation: Federation, tmp_path: Path) -> None:
     north, port, office = federation.sites["north"], free_port(), free_port()
     home = federation.coordinator.path
     begin("site", north.node_path, north.path, MonitorRule(listen=f"127.0.0.1:{port}", every=1.0))

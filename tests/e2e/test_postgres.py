@@ -355,7 +355,7 @@ def test_mimic_in_a_database_leaves_out_who_opted_out_and_other_years(
     (tmp_path / "few").mkdir()
     for name in tables:
         shutil.copy(tmp_path / f"{name}.csv", tmp_path / "few" / f"{name}.csv")
-    manifests, travelled = [], []
+    manifests, travelled = [], []  # type: ignore[var-annotated]
     for place in ({"folder": "few"}, {"url": postgres, "schema": "mimic"}):
         node = Node.parse(
             {"site": {"name": "a"}, "source": {"kind": "mimic3", **place}, "exclude": {"patients": "optout.csv"}},

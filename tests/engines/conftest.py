@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def fast_pulse(monkeypatch):
+def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyclinic.federation import attendance
 
     monkeypatch.setattr(attendance, "EVERY", 0.1)

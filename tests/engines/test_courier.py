@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,11 +10,14 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
+
+import hospitals
 
 from polyclinic.engines.courier.branch import Branch, branch_box
 from polyclinic.engines.courier.letters import LetterBox
@@ -37,9 +39,6 @@ from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 NOISE = 11
 COURIER = f'[ledger]\nsimulated_noise_seed = {NOISE}\n[courier]\ninbox = "in"\noutbox = "out"\nevery = 0.02\n'
@@ -49,23 +48,23 @@ COURIER = f'[ledger]\nsimulated_noise_seed = {NOISE}\n[courier]\ninbox = "in"\no
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
+def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
     home = tmp_path_factory.mktemp("keys")
     names = ("north", "coordinator")
     return {n: (Identity.generate(n), own_key(home / f"{n}.key")) for n in names}
 
 
-def _sealed(two, data: bytes = b"the marker MARKER-1234") -> bytes:
+def _sealed(two: Any, data: bytes = b"the marker MARKER-1234") -> bytes:
     parcel = Parcel("north", "coordinator", "answer", "ab" * 32, "01", data)
     return seal_parcel(parcel, two["north"][0], two["coordinator"][1].public_key().public_bytes_raw())
 
 
-def _open(two, data: bytes, **other) -> Parcel:
+def _open(two: Any, data: bytes, **other: Any) -> Parcel:
     args = {"sender": "north", "me": "coordinator", "identity": two["north"][0].public, **other}
     return open_parcel(data, args["sender"], args["me"], two["coordinator"][1], args["identity"])
 
 
-def test_a_file_opens_for_its_addressee_and_shows_nothing(two):
+def test_a_file_opens_for_its_addressee_and_shows_nothing(two: Any) -> None:
     data = _sealed(two)
     assert _open(two, data).data == b"the marker MARKER-1234"
     assert b"MARKER" not in data
@@ -73,7 +72,7 @@ def test_a_file_opens_for_its_addressee_and_shows_nothing(two):
     assert _sealed(two) != data  # new keys each time
 
 
-def test_every_changed_byte_is_refused_and_every_cut_waits(two):
+def test_every_changed_byte_is_refused_and_every_cut_waits(two: Any) -> None:
     data = _sealed(two, b"x" * 50)
     for i in range(len(data)):
         changed = data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]
@@ -90,7 +89,7 @@ def test_every_changed_byte_is_refused_and_every_cut_waits(two):
         _open(two, data + b"x")
 
 
-def test_another_senders_or_names_are_refused(two):
+def test_another_senders_or_names_are_refused(two: Any) -> None:
     data = _sealed(two)
     with pytest.raises(MessageRefused):
         _open(two, data, identity=Identity.generate("north").public)
@@ -98,7 +97,7 @@ def test_another_senders_or_names_are_refused(two):
         _open(two, data, sender="south")
 
 
-def test_a_card_is_believed_only_from_the_pinned_identity(two):
+def test_a_card_is_believed_only_from_the_pinned_identity(two: Any) -> None:
     identity, key = two["north"]
     card = card_of(identity, key)
     assert read_card(card, "north", identity.public) == key.public_key().public_bytes_raw()
@@ -108,7 +107,7 @@ def test_a_card_is_believed_only_from_the_pinned_identity(two):
         read_card(card, "south", identity.public)
 
 
-def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, tmp_path):
+def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two: Any, tmp_path: Path) -> None:
     said = []
     box = Mailbox(  # type: ignore[call-arg]
         "coordinator",
@@ -131,6 +130,7 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, t
     (tmp_path / "north-in" / "coordinator.card").write_bytes((tmp_path / "out" / "coordinator.card").read_bytes())
     other.take()
     made = other.put(Parcel("north", "coordinator", "answer", "ab", "01", b"x"))
+    assert made is not None
     data = made.read_bytes()
     inbox = tmp_path / "in" / made.name
     inbox.write_bytes(data[:40])
@@ -141,6 +141,7 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, t
     inbox.write_bytes(data)
     assert box.take() == []  # doubled
     again = other.put(Parcel("north", "coordinator", "answer", "ab", "01", b"x"))
+    assert again is not None
     bad = bytearray(again.read_bytes())
     bad[60] ^= 4
     (tmp_path / "in" / again.name).write_bytes(bytes(bad))
@@ -152,10 +153,10 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two, t
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two, tmp_path):
+def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two: Any, tmp_path: Path) -> None:
     """However much of it had come, and however often it was looked at; a wrong one is named, and a right one heals it."""
     said = []
-    box = Mailbox(  # type: ignore[call-arg]
+    box = Mailbox(  # type: ignore[call-arg, misc]
         "coordinator",
         *two["coordinator"],
         tmp_path / "in",
@@ -183,7 +184,7 @@ def test_a_card_that_was_cut_is_read_again_when_it_is_whole(two, tmp_path):
     assert box.waiting()["refused"] == []
 
 
-def test_a_letter_is_sent_again_until_its_receipt_and_read_once(two, tmp_path):
+def test_a_letter_is_sent_again_until_its_receipt_and_read_once(two: Any, tmp_path: Path) -> None:
     """Between two sites nobody else sends anew: the first copy is lost, the second doubled, the first receipt lost."""
     keys = {"north": two["north"], "south": (Identity.generate("south"), own_key(tmp_path / "south.key"))}
     pinned = {n: i.public for n, (i, _) in keys.items()}
@@ -265,7 +266,9 @@ class World:
     def study(self, name: str, method: str, tail: str = "") -> Path:
         return hospitals.study(self.root / "studies", name, method, head="deadline = 60\n", tail=tail)
 
-    def run(self, path: Path, *, seed: int, share: float, pace: float = 4.0) -> tuple[dict, object, dict]:
+    def run(
+        self, path: Path, *, seed: int, share: float, pace: float = 4.0
+    ) -> tuple[dict[str, Any], object, dict[str, Any]]:
         order = coordination.sign_study(self.coordinator, Study.read(path))
         over = threading.Event()
         branches = [Branch(s, branch_box(s)) for s in self.sites.values()]
@@ -287,7 +290,7 @@ class World:
                 t.join(timeout=20)
         return status, order, json.loads((self.root / "carrier.json").read_text())
 
-    def reference(self, path: Path, noise: bool):
+    def reference(self, path: Path, noise: bool) -> Any:
         study = Study.read(path)
         sites = [ingest(s.node, study, self.root / "one" / n).site for n, s in self.sites.items()]
         doors = None
@@ -300,11 +303,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("courier"))
 
 
-def _same(a, b) -> bool:
+def _same(a: Any, b: Any) -> bool:
     return wire.encode(wire.pack(a)) == wire.encode(wire.pack(b))
 
 
@@ -319,14 +322,14 @@ STUDIES = {
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["dpem", pytest.param("trip", marks=pytest.mark.slow)])
-def test_a_hostile_carrier_changes_no_bit(world, name):
+def test_a_hostile_carrier_changes_no_bit(world: World, name: str) -> None:
     method, tail = STUDIES[name]
     path = world.study(f"{name}-MARKERSTUDY", method, tail)
     status, order, faults = world.run(path, seed=3, share=0.2)
-    assert status["state"] == "finished", (status, read_events(world.coordinator.run(order.id) / "events.jsonl")[-5:])
+    assert status["state"] == "finished", (status, read_events(world.coordinator.run(order.id) / "events.jsonl")[-5:])  # type: ignore[attr-defined]
     assert all(n > 0 for n in faults.values()), faults  # it did each of them
-    run = world.coordinator.run(order.id)
-    found = read_outcome(run, federated(order.parsed(run / "files")))
+    run = world.coordinator.run(order.id)  # type: ignore[attr-defined]
+    found = read_outcome(run, federated(order.parsed(run / "files")))  # type: ignore[attr-defined]
     reference = world.reference(path, bool(tail))
     assert _same(found.public, reference.public)
     for s in world.sites.values():  # and each release was paid for once
@@ -340,7 +343,7 @@ def test_a_hostile_carrier_changes_no_bit(world, name):
     assert all("MARKER" not in p.name for p in carried)
 
 
-def test_a_file_that_the_carrier_changes_is_named_in_the_log(world):
+def test_a_file_that_the_carrier_changes_is_named_in_the_log(world: World) -> None:
     """In the middle of nothing: an authentic file of the coordinator, one bit flipped, in a site's inbox."""
     north = world.sites["north"]
     box = branch_box(north)
@@ -350,6 +353,7 @@ def test_a_file_that_the_carrier_changes_is_named_in_the_log(world):
     )
     office.take()
     made = office.put(Parcel("coordinator", "north", "ask", "ab" * 32, "01", b"hello"))
+    assert made is not None
     data = bytearray(made.read_bytes())
     data[-1] ^= 1
     (world.root / "north" / "in" / made.name).write_bytes(bytes(data))
@@ -358,17 +362,17 @@ def test_a_file_that_the_carrier_changes_is_named_in_the_log(world):
     office.withdraw(made)
 
 
-def test_a_node_without_the_section_is_told_what_to_write(tmp_path):
+def test_a_node_without_the_section_is_told_what_to_write(tmp_path: Path) -> None:
     site = SiteFolder.of(hospitals.hospital(tmp_path, "north", patients=5))
     with pytest.raises(ConfigError, match="has no courier"):
         branch_box(site)
 
 
-def test_who_is_awaited_is_written_down(world):
+def test_who_is_awaited_is_written_down(world: World) -> None:
     """With nobody there, the coordinator says for whom it waits."""
     path = world.study("alone", STUDIES["trip"][0])
     order = coordination.sign_study(world.coordinator, Study.read(path))
-    seen: list[dict] = []
+    seen: list[dict[str, Any]] = []
     run = world.coordinator.run(order.id)
 
     def stopped() -> bool:
@@ -384,7 +388,9 @@ def test_who_is_awaited_is_written_down(world):
     assert set(seen[-1]["awaited"]) == set(hospitals.NAMES)
 
 
-def test_the_owner_looks_at_what_left_and_status_says_how_studies_stand(world, capsys):
+def test_the_owner_looks_at_what_left_and_status_says_how_studies_stand(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     from polyclinic.cli import _run
 
     north = world.sites["north"]

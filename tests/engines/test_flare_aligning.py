@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
+from polyclinic.federation.order import Order
 
-from test_flare_halves import World, _same
+pytest.importorskip("nvflare")
+
+from tests.engines.test_flare_halves import World, _same
 
 from polyclinic.alignment import align
 from polyclinic.alignment.ring import place
@@ -48,7 +48,7 @@ class Listening(World):
         study = Study.read(path)
         return [ingest(s.node, study, self.root / "in-process" / n).site for n, s in self.sites.items()]
 
-    def placed(self, path: Path, order) -> list[Site]:
+    def placed(self, path: Path, order: Order) -> list[Site]:
         """The sites in one process, on the places that they agreed on between hosts."""
         out = []
         for s in self.raw(path):
@@ -62,7 +62,7 @@ class Listening(World):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> Listening:
     return Listening(tmp_path_factory.mktemp("aligning"))
 
 
@@ -71,7 +71,9 @@ def world(tmp_path_factory):
     [("plain", ""), ("subspace", 'vocabulary = {diagnosis = "diagnosis.csv"}\n')],
     ids=["all modes", "one mode"],
 )
-def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(world, adder, more):
+def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(
+    world: Listening, adder: str, more: str
+) -> None:
     path = world.study(f"ring-{adder}", TRIP.format(2, adder), data=DATA.format("ring", more))
     order = world.order(path)
     world.open(order)
@@ -90,7 +92,7 @@ def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(wor
         if "vocabulary" not in more or axis.name == "drug":
             assert axis.names is None
             assert set(axis.labels) == {f"{axis.name} {i}" for i in range(outcome.setting.shape[mode])}
-            codes = {c.encode() for s in world.raw(path) for c in s.counts().axes[mode + 1].labels}
+            codes = {c.encode() for s in world.raw(path) for c in s.counts().axes[mode + 1].labels}  # type: ignore[union-attr]
             assert not [c for c in codes for text in world.carried if c in text]
     for file in (f for f in world.coordinator.run(order.id).rglob("*") if f.is_file() and "order" not in f.name):
         assert b"DR0" not in file.read_bytes(), file
@@ -98,7 +100,9 @@ def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(wor
         assert (site.study(order.digest) / "codes.json").stat().st_mode & 0o077 == 0
 
 
-def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(world, capsys):
+def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(
+    world: Listening, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = world.study("union", TRIP.format(2, "plain"), data=DATA.format("union", ""))
     order = world.order(path)
     world.open(order)
@@ -126,7 +130,9 @@ def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(worl
         world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
 
 
-def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_what_was_agreed(world):
+def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_what_was_agreed(
+    world: Listening,
+) -> None:
     """One site loses its memory between the start and its tags: everybody begins anew, with new secrets."""
     from polyclinic.engines.flare.worker import Worker
 
@@ -136,14 +142,14 @@ def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_
     for desk in world.desks.values():
         desk.loaded.result(60)
     old = world.desks["north"]
-    lost = []
+    lost = []  # type: ignore[var-annotated]
 
     def put(data: bytes) -> None:  # killed when the first letter of a neighbour comes; a new process takes its place
         if not lost:
             lost.append(1)
             world.desks["north"] = Worker(order, world.sites["north"], world._post)
 
-    old.put = put
+    old.put = put  # type: ignore[method-assign]
     calls = []
 
     def stopped() -> bool:
@@ -164,7 +170,7 @@ def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_
     assert _same(outcome.public, Fold(federated(Study.read(path)), world.placed(path, order)).run().public)
 
 
-def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world):
+def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world: Listening) -> None:
     path = world.study("again", TRIP.format(1, "plain"), data=DATA.format("ring", ""))
     order = world.order(path)
     world.open(order)
@@ -176,14 +182,14 @@ def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world):
     assert "its codes stay" in read_events(world.sites["north"].events)[-1]["what"]
 
 
-def test_alignment_is_refused_with_privacy(world):
+def test_alignment_is_refused_with_privacy(world: Listening) -> None:
     method = 'name = "dpem"\nrank = 3\nrounds = 1\naggregation = "masked"'
     tail = "[privacy]\nepsilon = 4.0\n"
     with pytest.raises(ConfigError, match="alignment"):
         world.order(world.study("private-ring", method, data=DATA.format("ring", ""), tail=tail))
 
 
-def test_owner_may_insist_on_public_lists_and_on_enough_sites(world):
+def test_owner_may_insist_on_public_lists_and_on_enough_sites(world: Listening) -> None:
     from polyclinic.engines.flare.admission import doubts
 
     order = world.order(world.study("insist", TRIP.format(1, "plain"), data=DATA.format("ring", "")))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
+import hospitals
 import pytest
-from tests.attacks.hostile_world import World, hospitals
+from tests.attacks.hostile_world import World
 
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.result import read_outcome, write_outcome
@@ -21,11 +23,11 @@ PAID = "[privacy]\nepsilon = 0.7\ndelta = 1e-6\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("cards"))
 
 
-def fit(world: World, name: str, method: str, tail: str = ""):
+def fit(world: World, name: str, method: str, tail: str = "") -> Any:
     path = hospitals.study(world.root / "studies", name, method, head="deadline = 30\n", tail=tail)
     order = world.order(name, method, tail=tail)
     world.workers = {n: Worker(order, s, world._post) for n, s in world.sites.items()}
@@ -38,7 +40,7 @@ def fit(world: World, name: str, method: str, tail: str = ""):
 
 
 @pytest.mark.parametrize("adder", ["plain", "masked", "subspace"])
-def test_the_card_is_that_of_the_worst_signed_book(world, adder):
+def test_the_card_is_that_of_the_worst_signed_book(world: World, adder: str) -> None:
     model, run = fit(world, f"paid-{adder}", DPEM.format(adder), PAID)
     card = model.privacy_
     books = {n: ledger_of(s.node) for n, s in world.sites.items()}
@@ -57,7 +59,7 @@ def test_the_card_is_that_of_the_worst_signed_book(world, adder):
     assert again.privacy_.epsilon == pytest.approx(worst, abs=1e-9)
 
 
-def test_an_exact_study_says_who_signed_and_what_the_coordinator_saw(world):
+def test_an_exact_study_says_who_signed_and_what_the_coordinator_saw(world: World) -> None:
     model, _ = fit(world, "exact", TRIP.format("masked"))
     assert model.privacy_.epsilon is None
     assert "every site that took part" in model.privacy_.books

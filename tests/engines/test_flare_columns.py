@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.engines import test_flare_halves as halves
 
 from polyclinic.errors import ConfigError, ProtocolMismatch
-
-_spec = importlib.util.spec_from_file_location("halves", Path(__file__).with_name("test_flare_halves.py"))
-halves = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(halves)
 
 FEATURES = '[features]\nlabel = "status"\n'  # no columns: every site's own numbers
 METHOD = 'name = "unpsl"\nrounds = 1\ninner = 3\naggregation = "{}"'
@@ -27,7 +23,7 @@ def _rewrite(path: Path, order: list[int], rename: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("adder", ["masked", "subspace"])
-def test_features_between_hosts_go_by_name(tmp_path, adder):
+def test_features_between_hosts_go_by_name(tmp_path: Path, adder: str) -> None:
     world = halves.World(tmp_path)
     path = world.study("columns", METHOD.format(adder), data=FEATURES)
     before = world.reference(path)
@@ -45,7 +41,7 @@ def test_features_between_hosts_go_by_name(tmp_path, adder):
     assert lead.number == 0
 
 
-def test_study_that_names_no_data_is_refused_before_it_is_signed(tmp_path):
+def test_study_that_names_no_data_is_refused_before_it_is_signed(tmp_path: Path) -> None:
     world = halves.World(tmp_path)
     for method, missing in (
         (METHOD.format("plain"), "features"),

@@ -232,7 +232,7 @@ def test_open_keys_and_a_missing_source_are_named(tmp_path: Path, capsys: pytest
     assert probes["permissions"]["what_to_do"].startswith("chmod 600")
     assert probes["data"]["state"] == "fault" and "events.csv" in probes["data"]["sentence"]
     code, probes = _command(capsys, "site", "doctor", "--node", str(tmp_path / "nowhere.toml"))
-    assert code == 2 and "nowhere.toml" in probes["probes"][0]["sentence"]
+    assert code == 2 and "nowhere.toml" in probes["probes"][0]["sentence"]  # type: ignore[index]
 
 
 def test_old_refusals_do_not_stick(newest: Hub, tmp_path: Path) -> None:

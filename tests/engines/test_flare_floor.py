@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
+from tests.engines.test_flare_halves import TRIP, World, _same
 
 from polyclinic.engines.flare.folders import read_json
 from polyclinic.engines.flare.result import read_model, write_outcome
@@ -18,10 +20,6 @@ from polyclinic.privacy.owner import ledger_of
 from polyclinic.sites.floor import carriers
 from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
-
-sys.path.insert(0, str(Path(__file__).parent))  # the halves' world, which is no package
-
-from test_flare_halves import TRIP, World, _same, hospitals
 
 FLOORED = hospitals.TENSOR.replace("minimum_patients = 1 ", "minimum_patients = 30 ")
 
@@ -52,7 +50,7 @@ def test_a_run_that_stops_after_the_support_goes_on_to_the_same_model(world: Wor
     path = world.study("floor-stop", TRIP.format(3, "masked"), data=FLOORED)
     order = world.order(path)
     world.open(order)
-    leads: list = []
+    leads: list[Any] = []
     leads.append(world.lead(order, lambda: bool(leads) and leads[0].number >= 1))
     with pytest.raises(PeerLost, match="stopped"):
         leads[0].run()

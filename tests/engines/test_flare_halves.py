@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
 from tests.gossip import gossip
@@ -26,14 +27,12 @@ from polyclinic.federation.certificate import Opened
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.messages import Look, open_ask, seal_ask, tree_of
-from polyclinic.federation.order import make_order, read_order
+from polyclinic.federation.order import Order, make_order, read_order
+from polyclinic.federation.protocol import Step
 from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 
@@ -41,14 +40,14 @@ TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 class Lead:
     """A driver whose asks are carried by function calls."""
 
-    def __init__(self, order, identity, folder, ask, stopped=lambda: False) -> None:
+    def __init__(self, order: Order, identity: Any, folder: Path, ask: Any, stopped: Any = lambda: False) -> None:
         self.driver, self.ask, self.stopped = driver_of(order, identity, folder), ask, stopped
         self.folder, self.events = folder, folder / "events.jsonl"
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.driver, name)
 
-    def run(self):
+    def run(self) -> Any:
         return carry(self.driver, self.ask, self.stopped)
 
 
@@ -77,13 +76,13 @@ class World:
         self.silent: set[str] = set()
         self.slow: dict[str, float] = {}
 
-    def study(self, name: str, method: str, head: str = "deadline = 30\n", **options) -> Path:
+    def study(self, name: str, method: str, head: str = "deadline = 30\n", **options: Any) -> Path:
         return hospitals.study(self.root / "studies", name, method, head=head, **options)
 
-    def order(self, path: Path):
+    def order(self, path: Path) -> Any:
         return coordination.sign_study(self.coordinator, Study.read(path))
 
-    def open(self, order) -> None:
+    def open(self, order: Order) -> None:
         self.desks = {n: Worker(order, s, self._post) for n, s in self.sites.items()}
 
     def _post(self, to: str, data: bytes) -> None:
@@ -96,26 +95,26 @@ class World:
         time.sleep(self.slow.get(site, 0.0) if len(data) > 400 else 0.0)
         return self.desks[site].answer(data)
 
-    def lead(self, order, stopped=lambda: False) -> Lead:
+    def lead(self, order: Order, stopped: Any = lambda: False) -> Lead:
         return Lead(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
 
-    def reference(self, path: Path):
+    def reference(self, path: Path) -> Any:
         study = Study.read(path)
         sites = [ingest(s.node, study, self.root / "in-process" / n).site for n, s in self.sites.items()]
         return Fold(federated(study), sites).run()
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("halves"))
 
 
-def _same(a, b) -> bool:
+def _same(a: Any, b: Any) -> bool:
     return wire.encode(wire.pack(a)) == wire.encode(wire.pack(b))
 
 
 @pytest.mark.parametrize("adder", ["plain", "masked", "subspace"])
-def test_every_sum_gives_the_model_of_one_process(world, adder):
+def test_every_sum_gives_the_model_of_one_process(world: World, adder: str) -> None:
     path = world.study(f"trip-{adder}", TRIP.format(2, adder))
     order = world.order(path)
     world.open(order)
@@ -123,7 +122,7 @@ def test_every_sum_gives_the_model_of_one_process(world, adder):
 
 
 @pytest.mark.parametrize("adder", ["plain", "masked", "subspace"])
-def test_stopped_run_resumes_to_the_same_model(world, adder):
+def test_stopped_run_resumes_to_the_same_model(world: World, adder: str) -> None:
     path = world.study(f"stop-{adder}", TRIP.format(3, adder))
     order = world.order(path)
     world.open(order)
@@ -135,7 +134,7 @@ def test_stopped_run_resumes_to_the_same_model(world, adder):
     assert _same(world.lead(order).run().public, world.reference(path).public)
 
 
-def test_what_goes_down_is_the_total_and_a_new_process_goes_on_in_the_middle(world):
+def test_what_goes_down_is_the_total_and_a_new_process_goes_on_in_the_middle(world: World) -> None:
     path = world.study("down", TRIP.format(4, "plain"))
     order = world.order(path)
     world.open(order)
@@ -157,11 +156,11 @@ def test_what_goes_down_is_the_total_and_a_new_process_goes_on_in_the_middle(wor
     assert card.agreement == "3 of 3 sites signed the end of the run; each sum was agreed on before the next"
     lies = {**certificate, "votes": {**certificate["votes"], "east": certificate["votes"]["north"]}}
     (world.coordinator.run(order.id) / "certificate.json").write_text(json.dumps(lies))
-    assert read_certified(world.coordinator.run(order.id)).sites == ("north", "south"), "a vote is its own site's"
+    assert read_certified(world.coordinator.run(order.id)).sites == ("north", "south"), "a vote is its own site's"  # type: ignore[union-attr]
     assert not (world.coordinator.run(order.id) / "totals").exists()
 
 
-def test_site_that_missed_sums_folds_them_when_it_is_back(world):
+def test_site_that_missed_sums_folds_them_when_it_is_back(world: World) -> None:
     path = world.study("missed", TRIP.format(6, "plain"), head="deadline = 60\nquorum = 2\n")
     order = world.order(path)
     world.open(order)
@@ -189,12 +188,16 @@ def test_site_that_missed_sums_folds_them_when_it_is_back(world):
     assert outcome.public.stage == "end"
     votes = read_json(lead.folder / "certificate.json")["votes"]
     assert len(votes) >= 2
+    assert world.desks["north"].study.fold is not None
     assert world.desks["north"].study.fold.chain == lead.conductor.chain
     if "east" in votes:  # it came back before the end, and is where the others are
+        assert world.desks["east"].study.fold is not None
         assert world.desks["east"].study.fold.chain == lead.conductor.chain
 
 
-def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_the_site(world, monkeypatch):
+def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_the_site(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One site's arithmetic differs: in the last bits it takes over the coordinator's, beyond them it refuses."""
     from polyclinic.federation.folding import Folding
 
@@ -205,7 +208,7 @@ def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_t
         world.desks["south"].loaded.result(60)
         honest = Folding.fold
 
-        def other(self, step, total, size=size, honest=honest):
+        def other(self: Any, step: Step, total: Any, size: Any = size, honest: Any = honest) -> Any:
             public = honest(self, step, total)
             if type(self) is Folding and self is world.desks["south"].study.fold:
                 public = replace(public, factors=tuple(f * (1 + size) for f in public.factors))
@@ -223,7 +226,7 @@ def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_t
             assert _same(outcome.public, world.reference(path).public)
 
 
-def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(world):
+def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(world: World) -> None:
     """Under a plain sum letters carry no signature of their own: the line on which they came says who speaks."""
     order = world.order(world.study("name", TRIP.format(2, "plain"), head="deadline = 20\nquorum = 2\n"))
     world.open(order)
@@ -231,7 +234,7 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
 
     def ask(site: str, data: bytes, timeout: float) -> bytes | None:
         out = honest(site, data, timeout)
-        value = wire.decode(out)
+        value = wire.decode(out)  # type: ignore[arg-type]
         if site == "east" and value.get("letters"):
             letter = wire.decode(bytes(value["letters"][0]))
             value["letters"] = [wire.encode([letter[0], "south", *letter[2:]])]
@@ -249,7 +252,7 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
     assert outcome.public.stage == "end"
 
 
-def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world):
+def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world: World) -> None:
     from polyclinic.engines.flare.admission import hosted
 
     method = (
@@ -261,14 +264,14 @@ def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world):
     world.open(order)
     outcome = world.lead(order).run()
     study = Study.read(path)
-    sites = []
+    sites = []  # type: ignore[var-annotated]
     for name, folder in world.sites.items():
         whole = ingest(folder.node, study, world.root / "in-process" / f"hosted-{name}").site
         sites += hosted(whole, order.nodes([name])).values()
     assert _same(outcome.public, Fold(federated(study), sites).run().public)
 
 
-def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world):
+def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world: World) -> None:
     order = world.order(world.study("pins", TRIP.format(1, "plain"), head="deadline = 2\n"))
     site = world.sites["north"]
     kept = site.pins.read_text()
@@ -284,7 +287,7 @@ def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world):
         site.pins.write_text(kept)
 
 
-def test_order_of_another_coordinator_is_refused(world):
+def test_order_of_another_coordinator_is_refused(world: World) -> None:
     path = world.study("forged", TRIP.format(1, "plain"))
     order = world.order(path)
     keys = {n: order.keys[n] for n in order.sites}
@@ -295,7 +298,7 @@ def test_order_of_another_coordinator_is_refused(world):
         read_order(forged.encode(), pinned)
 
 
-def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world):
+def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world: World) -> None:
     order = world.order(world.study("asks", TRIP.format(1, "plain")))
     key = order.keys["coordinator"]
     good = seal_ask(world.coordinator.identity(), order.digest, "north", "1", tree_of(Look()))
@@ -309,7 +312,9 @@ def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world):
 
 
 @pytest.mark.parametrize("forge", ["one unit", "word and tag", "another list"])
-def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(world, monkeypatch, forge):
+def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, forge: str
+) -> None:
     """One unit in one word of the second sum: every site's tag says no, and no further sum is taken."""
     order = world.order(
         world.study(f"forged-{forge.replace(' ', '-')}", TRIP.format(3, "masked"), head="deadline = 5\n")
@@ -317,7 +322,7 @@ def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(world, monkeyp
     world.open(order)
     true = Opened.pack
 
-    def pack(self):
+    def pack(self: Any) -> Any:
         tree = true(self)
         if self.number == 1:
             words = tree["words"].copy()
@@ -331,10 +336,10 @@ def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(world, monkeyp
     monkeypatch.setattr(Opened, "pack", pack)
     with pytest.raises(PolyclinicError):
         world.lead(order).run()
-    assert {d.study.fold.number for d in world.desks.values()} == {1}
+    assert {d.study.fold.number for d in world.desks.values()} == {1}  # type: ignore[union-attr]
 
 
-def test_secure_sum_is_entered_once_per_attempt(world):
+def test_secure_sum_is_entered_once_per_attempt(world: World) -> None:
     """Otherwise the same contribution could be summed with two sets of sites, and subtracted."""
     order = world.order(world.study("once", TRIP.format(1, "masked")))
     world.open(order)
@@ -342,7 +347,7 @@ def test_secure_sum_is_entered_once_per_attempt(world):
     desk.loaded.result(60)
     gossip(order, world.coordinator.identity(), world.desks, world.root)
 
-    def ask(id: str, sites, attempt: int = 0, number: int = 0):
+    def ask(id: str, sites: Any, attempt: int = 0, number: int = 0) -> Any:
         value = {"what": "take", "number": number, "attempt": attempt, "sites": sites}
         value |= {"begin": list(order.sites), "opened": [], "votes": {}}
         data = seal_ask(world.coordinator.identity(), order.digest, "north", id, value)
@@ -357,7 +362,7 @@ def test_secure_sum_is_entered_once_per_attempt(world):
     assert ask("e", list(order.sites), number=1) == {"what": "behind", "number": 0}
 
 
-def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world):
+def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world: World) -> None:
     site = world.sites["south"]
     text = site.node_path.read_text()
     site.node_path.write_text(text.replace("min_sites = 3", 'min_sites = 3\nmethods = ["dpem"]'))
@@ -375,7 +380,7 @@ def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world):
         world.sites["south"] = SiteFolder.of(site.node_path)
 
 
-def test_silent_site_with_quorum_costs_no_deadline(world):
+def test_silent_site_with_quorum_costs_no_deadline(world: World) -> None:
     order = world.order(world.study("silent", TRIP.format(2, "plain"), head="deadline = 300\nquorum = 2\n"))
     world.open(order)
     world.silent = {"east"}
@@ -387,9 +392,11 @@ def test_silent_site_with_quorum_costs_no_deadline(world):
         world.silent = set()
 
 
-def test_exact_secure_sums_wait_for_a_lost_site_and_go_on_without_it_only_where_every_owner_allowed_it(world):
+def test_exact_secure_sums_wait_for_a_lost_site_and_go_on_without_it_only_where_every_owner_allowed_it(
+    world: World,
+) -> None:
 
-    def lost(name: str, rule: str):
+    def lost(name: str, rule: str) -> Any:
         order = world.order(world.study(name, TRIP.format(6, "masked"), head=f"deadline = 2\n{rule}"))
         world.open(order)
         for desk in world.desks.values():
@@ -422,7 +429,7 @@ def test_exact_secure_sums_wait_for_a_lost_site_and_go_on_without_it_only_where_
     assert not order.may_count((*four[:4], "z"), four[:4])
 
 
-def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world):
+def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world: World) -> None:
     method = 'name = "localtf"\nrank = 3\nrounds = 12\naggregation = "plain"'
     head = "deadline = 60\nquorum = 2\nstaleness = 2\n"
     for site in world.sites.values():
@@ -448,7 +455,7 @@ def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world):
         world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
 
 
-def test_asynchronous_excludes_secure_sums_and_other_methods(world):
+def test_asynchronous_excludes_secure_sums_and_other_methods(world: World) -> None:
     with pytest.raises(ConfigError, match="staleness"):
         world.order(world.study("bad-async", TRIP.format(1, "plain"), head="staleness = 1\n"))
     for adder in ("masked", "subspace"):
@@ -457,7 +464,7 @@ def test_asynchronous_excludes_secure_sums_and_other_methods(world):
             world.order(world.study(f"bad-async-{adder}", method, head="staleness = 1\n"))
 
 
-def test_asynchronous_buffer_below_the_policys_minimum_of_sites_is_refused(world):
+def test_asynchronous_buffer_below_the_policys_minimum_of_sites_is_refused(world: World) -> None:
     method = 'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "plain"'
     order = world.order(world.study("small-buffer", method, head="deadline = 20\nquorum = 2\nstaleness = 1\n"))
     world.open(order)
@@ -468,13 +475,13 @@ def test_asynchronous_buffer_below_the_policys_minimum_of_sites_is_refused(world
     assert all("at least 3" in str(read_events(s.events)[-1]["reasons"]) for s in world.sites.values())
 
 
-def test_study_without_public_codes_is_refused_before_it_is_signed(world):
+def test_study_without_public_codes_is_refused_before_it_is_signed(world: World) -> None:
     data = '[tensor]\nmodes = ["drug", "diagnosis"]\nwindow = "visit"\n'
     with pytest.raises(ConfigError, match="no public vocabulary"):
         world.order(world.study("codes", TRIP.format(1, "plain"), data=data))
 
 
-def test_no_key_of_a_site_is_on_the_coordinators_disk(world):
+def test_no_key_of_a_site_is_on_the_coordinators_disk(world: World) -> None:
     secrets = []
     for site in world.sites.values():
         secrets += [(site.path / "identity.key").read_bytes(), (site.path / "identity.key").read_bytes().hex().encode()]
@@ -488,7 +495,7 @@ def test_no_key_of_a_site_is_on_the_coordinators_disk(world):
 
 
 @pytest.mark.parametrize("adder", ["masked", "subspace"])
-def test_card_of_a_private_study_between_hosts_is_that_of_one_process(world, adder):
+def test_card_of_a_private_study_between_hosts_is_that_of_one_process(world: World, adder: str) -> None:
     """The masks of a subspace sum have a finite variance, and what they leak is on the card here, too."""
     from polyclinic.engines.flare.result import read_outcome, write_outcome
 
@@ -505,7 +512,7 @@ def test_card_of_a_private_study_between_hosts_is_that_of_one_process(world, add
     assert there.privacy_.noise.startswith("exact")
 
 
-def test_what_was_spent_survives_erasing_the_site_and_joining_anew(tmp_path):
+def test_what_was_spent_survives_erasing_the_site_and_joining_anew(tmp_path: Path) -> None:
     from polyclinic.cli import main
     from polyclinic.engines.flare.invitation import invite
     from polyclinic.privacy.owner import ledger_of
@@ -539,7 +546,7 @@ def test_what_was_spent_survives_erasing_the_site_and_joining_anew(tmp_path):
     ].study.reasons
 
 
-def test_request_with_another_fingerprint_or_key_is_not_approved(world, tmp_path):
+def test_request_with_another_fingerprint_or_key_is_not_approved(world: World, tmp_path: Path) -> None:
     site = world.sites["north"]
     request = site.path / "north.request.json"
     with pytest.raises(ConfigError, match="fingerprint"):
@@ -550,7 +557,9 @@ def test_request_with_another_fingerprint_or_key_is_not_approved(world, tmp_path
         coordination.approve(world.coordinator, other, None)
 
 
-def test_full_disk_at_a_site_releases_nothing_and_the_run_can_go_on(world, monkeypatch):
+def test_full_disk_at_a_site_releases_nothing_and_the_run_can_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The state comes first: a site that cannot write it answers that it cannot, and no release has left."""
     path = world.study("disk", TRIP.format(2, "plain"), head="deadline = 6\n")
     order = world.order(path)
@@ -570,7 +579,7 @@ def test_full_disk_at_a_site_releases_nothing_and_the_run_can_go_on(world, monke
     assert _same(world.lead(order).run().public, world.reference(path).public)
 
 
-def test_release_waits_for_the_owner_where_the_policy_says_so(world):
+def test_release_waits_for_the_owner_where_the_policy_says_so(world: World) -> None:
     site = world.sites["east"]
     text = site.node_path.read_text()
     site.node_path.write_text(text.replace("min_sites = 3", 'min_sites = 3\nreview = "first"'))
@@ -606,7 +615,7 @@ def test_release_waits_for_the_owner_where_the_policy_says_so(world):
         world.sites["east"] = SiteFolder.of(site.node_path)
 
 
-def test_missing_extra_says_what_to_install(monkeypatch, tmp_path):
+def test_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 
     from polyclinic.engines.flare import need_flare
@@ -617,7 +626,7 @@ def test_missing_extra_says_what_to_install(monkeypatch, tmp_path):
         need_flare()
 
 
-def test_study_waits_until_the_owner_accepts_it(world):
+def test_study_waits_until_the_owner_accepts_it(world: World) -> None:
     """Without `[keys] studies = "policy"` the owner is asked about every study."""
     site = world.sites["north"]
     text = site.node_path.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
@@ -14,14 +13,13 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+import hospitals
+
 from polyclinic.engines.flare.folders import SiteFolder, private, read_events
 from polyclinic.engines.flare.launcher import RESTARTS, _Worker
 from polyclinic.engines.flare.processes import recorded
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 
 def _site(root: Path, keys: str = "") -> SiteFolder:
@@ -47,7 +45,7 @@ def _pid(site: SiteFolder, before: int = 0) -> int:
     return 0
 
 
-def test_killed_worker_is_started_again_a_few_times_and_told_ones_end(tmp_path):
+def test_killed_worker_is_started_again_a_few_times_and_told_ones_end(tmp_path: Path) -> None:
     site = _site(tmp_path)
     worker, waiter = _worker(site, "import time; time.sleep(600)")
     pid = 0
@@ -64,7 +62,7 @@ def test_killed_worker_is_started_again_a_few_times_and_told_ones_end(tmp_path):
     assert sum(e["event"] == "worker restarted" for e in read_events(site.events)) == 2
 
 
-def test_worker_that_always_dies_is_given_up(tmp_path):
+def test_worker_that_always_dies_is_given_up(tmp_path: Path) -> None:
     site = _site(tmp_path)
     _, waiter = _worker(site, "import os; os.kill(os.getpid(), 9)")
     waiter.join(60)
@@ -72,7 +70,7 @@ def test_worker_that_always_dies_is_given_up(tmp_path):
     assert sum(e["event"] == "worker restarted" for e in read_events(site.events)) == RESTARTS
 
 
-def test_worker_keeps_to_the_memory_that_the_owner_allows(tmp_path):
+def test_worker_keeps_to_the_memory_that_the_owner_allows(tmp_path: Path) -> None:
     code = (
         "import time; time.sleep(0.5)\ntry:\n    bytearray(400 * 2**20)\nexcept MemoryError:\n    raise SystemExit(7)"
     )

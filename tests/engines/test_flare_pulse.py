@@ -52,8 +52,9 @@ def test_a_message_on_its_way_excuses_silence(driver: Driver) -> None:
 
 def test_what_a_process_was_asked_before_it_died_is_asked_again_of_the_next_one(driver: Driver) -> None:
     sent = _send(driver, 1.0)
-    driver.heard(driver.lines["north"].looking, encode_answer(Here("ready", "b")), 1.5)
+    driver.heard(driver.lines["north"].looking, encode_answer(Here("ready", "b")), 1.5)  # type: ignore[arg-type]
     (again,) = [s for s in driver.due(1.6) if not s.look]
     assert again.data == sent.data  # under the same id: a process that lives has its answer ready
     driver.heard(sent, encode_answer(Here("ready", "a")), 1.7)  # too late: nobody waits for it
+    assert driver.lines["north"].here is not None
     assert driver.lines["north"].here.life == "b"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.engines import test_flare_halves as halves
 
 import polyclinic as pc
 from polyclinic.cli import main
@@ -18,10 +19,6 @@ from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.studies import publish
 
-_spec = importlib.util.spec_from_file_location("halves_world", Path(__file__).parent / "test_flare_halves.py")
-halves = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(halves)
-
 
 def call(*arguments: object) -> None:
     with pytest.raises(SystemExit) as e:
@@ -30,7 +27,7 @@ def call(*arguments: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory):
+def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
     world = halves.World(tmp_path_factory.mktemp("receipts"))
     order = world.order(world.study("trip-receipts", halves.TRIP.format(2, "masked")))
     world.open(order)
@@ -41,7 +38,9 @@ def done(tmp_path_factory: pytest.TempPathFactory):
     return world, run
 
 
-def test_the_coordinators_model_file_carries_every_sites_signed_head(done, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_coordinators_model_file_carries_every_sites_signed_head(
+    done: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     world, run = done
     model = pc.load(run)
     found = receipts(model, sites=tuple(world.sites))
@@ -49,6 +48,7 @@ def test_the_coordinators_model_file_carries_every_sites_signed_head(done, capsy
     assert {r.state for r in found} == {"signed"}
     for r in found:
         book = ledger_of(world.sites[r.site].node)
+        assert r.head is not None
         assert (r.head.count, r.head.hash, r.head.key) == (book.head.count, book.head.hash, book.head.key)
         assert r.faults(book) == []
     call("model", "verify", run, "--json")
@@ -61,18 +61,18 @@ def test_the_coordinators_model_file_carries_every_sites_signed_head(done, capsy
 
 
 def test_a_receipt_that_its_book_did_not_sign_is_found(
-    done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, run = done
     model = pc.load(run)
     told = dict(model.origin.receipts)
     site = sorted(told)[0]
     for name, lie in (
-        ("longer", {"count": told[site]["count"] + 1}),
+        ("longer", {"count": told[site]["count"] + 1}),  # type: ignore[index]
         ("other", {"site": "elsewhere"}),
         ("cut", {"signature": ""}),
     ):
-        path = model.with_origin(receipts={**told, site: {**told[site], **lie}}).save(tmp_path / f"{name}.phenotypes")
+        path = model.with_origin(receipts={**told, site: {**told[site], **lie}}).save(tmp_path / f"{name}.phenotypes")  # type: ignore[dict-item]
         with pytest.raises(SystemExit) as e:
             main(["model", "verify", str(path)])
         assert e.value.code == 3
@@ -80,11 +80,12 @@ def test_a_receipt_that_its_book_did_not_sign_is_found(
     assert [r.state for r in receipts(model, sites=(*told, "west")) if r.site == "west"] == ["missing"]
 
 
-def test_the_owner_finds_a_book_that_was_put_back(done, tmp_path: Path) -> None:
+def test_the_owner_finds_a_book_that_was_put_back(done: Any, tmp_path: Path) -> None:
     world, run = done
     model = pc.load(run)
     name = sorted(world.sites)[0]
     real = ledger_of(world.sites[name].node)
+    assert real.path is not None
     short = tmp_path / real.path.name
     short.write_bytes(b"".join(real.path.read_bytes().splitlines(keepends=True)[:-1]))
     (tmp_path / f"{real.path.name}.key").write_bytes(real.path.with_name(f"{real.path.name}.key").read_bytes())
@@ -94,7 +95,7 @@ def test_the_owner_finds_a_book_that_was_put_back(done, tmp_path: Path) -> None:
     )
 
 
-def test_heads_that_nobody_signed_are_not_kept(done) -> None:
+def test_heads_that_nobody_signed_are_not_kept(done: Any) -> None:
     world, _ = done
     name = sorted(world.sites)[0]
     head = ledger_of(world.sites[name].node).head

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import hospitals
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the halves' world, which is no package
-
-import test_flare_halves as halves
-from test_flare_halves import TRIP, World, hospitals
+from tests.engines.test_flare_halves import TRIP, World
 
 from polyclinic.cli.site_init import TEMPLATE
 from polyclinic.engines.flare import membership
@@ -30,9 +24,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     assert INIT in TEMPLATE
     names, hospital = hospitals.NAMES, hospitals.hospital
     few = {"west": 8}
-    hospitals.NAMES = (*names, "west")
-    hospitals.hospital = lambda folder, name, patients, policy: hospital(
-        folder, name, patients=few.get(name, patients), policy=policy
+    hospitals.NAMES = (*names, "west")  # type: ignore[assignment]
+    hospitals.hospital = lambda folder, name, patients, policy: hospital(  # type: ignore[assignment, misc]
+        folder,
+        name,
+        patients=few.get(name, patients),  # type: ignore[arg-type]
+        policy=policy,
     )
     try:
         return World(tmp_path_factory.mktemp("small"), policy=INIT)
@@ -69,4 +66,4 @@ def test_too_few_others_stop_it_before_anything_is_summed(world: World) -> None:
     with pytest.raises(PolyclinicError, match="too many sites refused"):
         lead.run()
     assert lead.number == 0
-    assert halves.read_json(lead.folder / "order.json")
+    assert read_json(lead.folder / "order.json")

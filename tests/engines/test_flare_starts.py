@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from test_flare_halves import World
+from tests.engines.test_flare_halves import World
 
 from polyclinic.engines.flare.coordination import sign_study
 from polyclinic.engines.flare.result import read_model, write_outcome
@@ -26,11 +24,11 @@ METHOD = 'name = "{}"\nrank = 3\nrounds = 2\nn_starts = 3\naggregation = "{}"\n{
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("starts"))
 
 
-def _sites(world, study):
+def _sites(world: World, study: Any) -> Any:
     return [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
 
 
@@ -38,7 +36,7 @@ def _sites(world, study):
     ("name", "adder", "more"),
     [("trip", "plain", 'start = "random"\nwarmup = 0'), ("sumals", "masked", ""), ("localtf", "plain", "")],
 )
-def test_best_of_several_starts_is_the_one_of_one_process(world, name, adder, more):
+def test_best_of_several_starts_is_the_one_of_one_process(world: World, name: str, adder: str, more: str) -> None:
     path = world.study(f"starts-{name}", METHOD.format(name, adder, more))
     study = Study.read(path)
     order = world.order(path)
@@ -68,7 +66,7 @@ def test_best_of_several_starts_is_the_one_of_one_process(world, name, adder, mo
     assert len(lines) == best.happened_.releases
 
 
-def test_a_private_study_has_one_start_and_is_refused_before_it_is_signed(world):
+def test_a_private_study_has_one_start_and_is_refused_before_it_is_signed(world: World) -> None:
     method = 'name = "dpem"\nrank = 3\nn_starts = 2\naggregation = "masked"'
     before = len(list((world.coordinator.path / "runs").iterdir()))
     with pytest.raises(ConfigError, match="n_starts"):
@@ -76,7 +74,7 @@ def test_a_private_study_has_one_start_and_is_refused_before_it_is_signed(world)
     assert len(list((world.coordinator.path / "runs").iterdir())) == before
 
 
-def test_a_study_that_does_not_say_is_signed_with_its_halving_and_flags_are_those_of_one_process(world):
+def test_a_study_that_does_not_say_is_signed_with_its_halving_and_flags_are_those_of_one_process(world: World) -> None:
     path = world.study("halved", 'name = "sumals"\nrank = 2\nrounds = 2\naggregation = "masked"')
     path.write_text(path.read_text().replace("replicate = 0\n", ""))
     order = world.order(path)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.engines import test_flare_halves as halves
 
 import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.sites.ingest import ingest
 
-_spec = importlib.util.spec_from_file_location("halves", Path(__file__).with_name("test_flare_halves.py"))
-assert _spec is not None and _spec.loader is not None
-halves: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(halves)
-hospitals = halves.hospitals
+hospitals = halves.hospitals  # type: ignore[attr-defined]
 
 COURSES = hospitals.TENSOR.replace('["drug", "diagnosis"]', '["drug", "time"]').replace(
     ', diagnosis = "diagnosis.csv"', ""

@@ -165,7 +165,7 @@ def test_a_study_is_run_to_its_folder_by_one_call(tmp_path: Path) -> None:
     assert run.model.rank == 3 and run.metrics["rounds"] == 3 and pc.load(tmp_path / "run").rank == 3
     for given in ({}, {"out": "a", "federation": "b"}):
         with pytest.raises(ConfigError, match="either a run folder or a federation"):
-            pc.run_study(tmp_path / "study.toml", **given)
+            pc.run_study(tmp_path / "study.toml", **given)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no federation was founded here"):
         pc.run_study(tmp_path / "study.toml", federation=tmp_path)
     wrong = (tmp_path / "study.toml").read_text().replace("icu_network", "icu_netwrk")

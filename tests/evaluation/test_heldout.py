@@ -27,7 +27,9 @@ def parts() -> tuple[pc.SparseTensor, pc.SparseTensor, CountModel]:
     return train, test, CountModel([np.column_stack([f, np.ones(len(f)) / len(f)]) for f in net.truth.factors])
 
 
-def test_kept_is_zero_for_the_marginals_and_one_for_the_reference(parts) -> None:  # type: ignore[no-untyped-def]
+def test_kept_is_zero_for_the_marginals_and_one_for_the_reference(
+    parts: tuple[pc.SparseTensor, pc.SparseTensor, CountModel],
+) -> None:
     train, test, planted = parts
     marginals = marginal_model(train)
     assert structure_kept(marginals, planted, marginals, test) == pytest.approx(0.0, abs=1e-12)
@@ -35,7 +37,9 @@ def test_kept_is_zero_for_the_marginals_and_one_for_the_reference(parts) -> None
     assert log_likelihood(planted, test) > log_likelihood(marginals, test) + 0.5
 
 
-def test_completion_is_zero_for_the_marginals_and_negative_for_random_factors(parts) -> None:  # type: ignore[no-untyped-def]
+def test_completion_is_zero_for_the_marginals_and_negative_for_random_factors(
+    parts: tuple[pc.SparseTensor, pc.SparseTensor, CountModel],
+) -> None:
     train, test, planted = parts
     marginals = marginal_model(train)
     random = CountModel([np.random.default_rng(0).gamma(0.3, size=(n, 5)) + 1e-6 for n in (30, 40)])
@@ -54,7 +58,7 @@ def test_halves_share_out_every_event_of_known_patients() -> None:
         halves(pc.SparseTensor([[0, 0]], [0.5], (1, 1)), np.random.default_rng(0))
 
 
-def test_a_private_fit_keeps_most_of_the_structure(parts) -> None:  # type: ignore[no-untyped-def]
+def test_a_private_fit_keeps_most_of_the_structure(parts: tuple[pc.SparseTensor, pc.SparseTensor, CountModel]) -> None:
     train, test, _ = parts
     site = pc.Site("a", train)
     reference = CountModel.of(pc.DPEM(rank=8, rounds=15, regroup=False, prune=False, background=False).fit([site]))
@@ -64,7 +68,9 @@ def test_a_private_fit_keeps_most_of_the_structure(parts) -> None:  # type: igno
     assert completion(private, marginals, test, np.random.default_rng(0)) > 0.3
 
 
-def test_hidden_codes_are_told_by_phenotypes_and_not_by_a_cross_product(parts) -> None:  # type: ignore[no-untyped-def]
+def test_hidden_codes_are_told_by_phenotypes_and_not_by_a_cross_product(
+    parts: tuple[pc.SparseTensor, pc.SparseTensor, CountModel],
+) -> None:
     """Cells that are all products of a patient's own codes: hidden cells are easy, hidden codes are not."""
     train, test, planted = parts
     marginals = marginal_model(train)

@@ -69,7 +69,7 @@ def brute(
                     day if window == "day" else r[1] if count != "days" else (r[1], day) if window == "visit" else day
                 )
     value = {"product": lambda k: ways[k], "presence": lambda _: 1}.get(count, lambda k: min(map(len, ticks[k])))
-    return {k: float(value(k)) for k in ways}
+    return {k: float(value(k)) for k in ways}  # type: ignore[no-untyped-call]
 
 
 events = st.lists(
@@ -109,7 +109,9 @@ def test_the_tensor_is_the_count_over_all_tuples_of_events(
 
 @pytest.mark.parametrize("count", ["visits", "days", "presence", "product"])
 @pytest.mark.parametrize("window", ["visit", "day", "12h", "patient"])
-def test_slices_and_huge_axes_change_nothing(tmp_path, monkeypatch, window, count) -> None:
+def test_slices_and_huge_axes_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str, count: str
+) -> None:
     rng = np.random.default_rng(5)
     rows: list[Row] = [
         (f"p{p}", f"v{p}-{rng.integers(3)}", at(int(rng.integers(60))), kind, str(rng.integers(4)))
@@ -200,7 +202,7 @@ def test_a_range_file_tells_abnormal_labs_and_every_abnormal_lab_is_a_lab(tmp_pa
     def value(mode: str) -> list[float]:
         rule = {"modes": ["drug", mode], "ranges": "ranges.csv", "count": "product"}
         study = Study.parse({"study": {"name": "s"}, "tensor": rule}, folder=tmp_path)
-        return ingest(node, study, tmp_path / mode).site.counts().values.tolist()
+        return ingest(node, study, tmp_path / mode).site.counts().values.tolist()  # type: ignore[no-any-return]
 
     assert value("abnormal_lab") == [1.0]
     assert value("lab") == [2.0]

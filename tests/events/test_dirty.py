@@ -70,7 +70,7 @@ DIRTY = [
 @pytest.mark.parametrize(("table", "row", "reason"), DIRTY, ids=[f"{t}: {w} {i}" for i, (t, _, w) in enumerate(DIRTY)])
 def test_one_dirty_row_costs_one_row(tmp_path: Path, capsys: Any, table: str, row: str, reason: str) -> None:
     omop(tmp_path, **{table: row + "\n"})
-    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0
+    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0  # type: ignore[arg-type]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     step = next(s for s in manifest["steps"] if s["step"] == f"read {table}")
     assert (step["rows_in"], step["rows_out"], step["dropped"]) == (PATIENTS + 1, PATIENTS, {reason: 1})
@@ -84,12 +84,12 @@ def test_one_dirty_row_costs_one_row(tmp_path: Path, capsys: Any, table: str, ro
 def test_any_finite_value_is_a_value(tmp_path: Path, value: str) -> None:
     omop(tmp_path, measurement=f"900001,300,2020-01-02,9000010,{value},1,9\n")
     (tmp_path / "study.toml").write_text(STUDY.replace("drug", "abnormal_lab"))
-    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0
+    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0  # type: ignore[arg-type]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["tensor"]["shape"] == [1, 1, 1]
 
 
 def checked(folder: Path, capsys: Any) -> tuple[int, str]:
-    code = call("check", folder / "node.toml", "--study", folder / "study.toml")
+    code = call("check", folder / "node.toml", "--study", folder / "study.toml")  # type: ignore[arg-type]
     return code, " ".join(capsys.readouterr().out.split())
 
 
@@ -113,7 +113,7 @@ def test_check_fails_where_one_patient_is_most_of_the_events(tmp_path: Path, cap
     assert "one patient has 100% of all 200,090 events, more than [policy] max_one_patient = 0.2" in text
     assert "900001" not in text
     # ... and the cell of that patient is still one visit.
-    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0
+    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0  # type: ignore[arg-type]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["tensor"]["largest"] == 1.0
     assert manifest["skew"]["repeats"] > 0.9
@@ -144,7 +144,7 @@ def test_a_key_that_repeats_costs_its_row_and_is_told_without_quoting_it(tmp_pat
     omop(tmp_path / "twice", **more)
     for folder in ("clean", "twice"):
         place = tmp_path / folder
-        assert call("ingest", place / "node.toml", "--study", place / "study.toml", "--out", place / "out") == 0
+        assert call("ingest", place / "node.toml", "--study", place / "study.toml", "--out", place / "out") == 0  # type: ignore[arg-type]
     said = [json.loads((tmp_path / f / "out" / "manifest.json").read_text()) for f in ("clean", "twice")]
     assert said[1]["notes"] | said[0]["notes"] == said[1]["notes"]
     assert said[1]["notes"]["rows of visit_occurrence repeat a visit_occurrence_id: one of each is used"] == 2
@@ -153,7 +153,7 @@ def test_a_key_that_repeats_costs_its_row_and_is_told_without_quoting_it(tmp_pat
     assert said[0]["steps"] == said[1]["steps"]
     tensors = [(tmp_path / f / "out" / "tensor.npz").read_bytes() for f in ("clean", "twice")]
     assert tensors[0] == tensors[1]
-    assert call("check", tmp_path / "twice" / "node.toml") == 0
+    assert call("check", tmp_path / "twice" / "node.toml") == 0  # type: ignore[arg-type]
     text = capsys.readouterr().out
     assert "1 rows of person repeat a person_id: one of each is used" in text and "900001" not in text
 
@@ -167,7 +167,7 @@ def test_a_drug_whose_amount_is_text_keeps_its_code(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "node.toml").write_text('[site]\nname = "a"\n[source]\nkind = "files"\nevents = "events.csv"\n')
     (tmp_path / "study.toml").write_text('[study]\nname = "s"\n[tensor]\nmodes = ["drug", "diagnosis"]\n')
-    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0
+    assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0  # type: ignore[arg-type]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["notes"]["amounts are no numbers: the codes are kept"] == 6
     assert manifest["steps"][0]["dropped"] == {"value is not a number": 1}

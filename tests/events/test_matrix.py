@@ -157,7 +157,7 @@ def test_who_opted_out_is_no_row_of_the_matrix(tmp_path: Path) -> None:
 def test_what_was_ingested_is_read_again(tmp_path: Path, label: str | None, heart: str) -> None:
     """A column may even be called as the file calls the class."""
     columns = ("patient_id", "sbp", "age", heart, "died")
-    study = asked(tmp_path, columns=["age", heart, "sbp"], **({} if label is None else {"label": label}))
+    study = asked(tmp_path, columns=["age", heart, "sbp"], **({} if label is None else {"label": label}))  # type: ignore[arg-type]
     made = ingest(written(tmp_path, "a", columns), study, tmp_path / "out").site
     again = read_site(tmp_path / "out")
     assert (again.name, again.columns, again.tensor) == ("a", made.columns, None)

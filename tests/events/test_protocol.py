@@ -161,7 +161,9 @@ def agrees(source: dict[str, Any], asked: dict[str, Any], omop: dict[str, pd.Dat
     return True
 
 
-def test_random_protocols_give_the_brute_force_count(omop, data_path: Find, tmp_path: Path) -> None:
+def test_random_protocols_give_the_brute_force_count(
+    omop: dict[str, pd.DataFrame], data_path: Find, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(11)
     source = {"folder": str(data_path("synthea27nj_omop"))}
     full = [agrees(source, protocol(rng, omop), omop, tmp_path / str(k)) for k in range(8)]
@@ -169,7 +171,9 @@ def test_random_protocols_give_the_brute_force_count(omop, data_path: Find, tmp_
 
 
 @pytest.mark.slow
-def test_fifty_protocols_in_duckdb_and_postgresql(omop, data_path: Find, tmp_path: Path) -> None:
+def test_fifty_protocols_in_duckdb_and_postgresql(
+    omop: dict[str, pd.DataFrame], data_path: Find, tmp_path: Path
+) -> None:
     pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL to start: pgserver is not installed")
     psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
     pytest.importorskip("adbc_driver_postgresql", reason="the PostgreSQL driver is not installed")
@@ -280,7 +284,7 @@ def test_nothing_of_who_opted_out_is_in_any_file_that_is_left(tmp_path: Path, op
 
 
 @pytest.fixture
-def with_cohort(omop, data_path: Find, tmp_path: Path) -> dict[str, Any]:
+def with_cohort(omop: dict[str, pd.DataFrame], data_path: Find, tmp_path: Path) -> dict[str, Any]:
     """Synthea with a COHORT table: two definitions, one patient twice."""
     here = tmp_path / "cdm"
     here.mkdir()
@@ -294,7 +298,9 @@ def with_cohort(omop, data_path: Find, tmp_path: Path) -> dict[str, Any]:
     return {"folder": str(here)}
 
 
-def test_rows_of_the_cohort_table_and_the_owners_sql_are_the_same_cohort(with_cohort, tmp_path: Path) -> None:
+def test_rows_of_the_cohort_table_and_the_owners_sql_are_the_same_cohort(
+    with_cohort: dict[str, Any], tmp_path: Path
+) -> None:
     text = "SELECT subject_id, cohort_start_date, cohort_end_date FROM cohort WHERE cohort_definition_id = '7'"
     (tmp_path / "hf.sql").write_text(text + ";\n")
     digest = hashlib.sha256((tmp_path / "hf.sql").read_bytes()).hexdigest()
@@ -331,7 +337,9 @@ def test_rows_of_the_cohort_table_and_the_owners_sql_are_the_same_cohort(with_co
         "SELECT subject_id, cohort_start_date, cohort_end_date FROM information_schema.tables",
     ],
 )
-def test_an_owners_sql_reads_the_sources_tables_and_nothing_else(with_cohort, tmp_path: Path, text: str) -> None:
+def test_an_owners_sql_reads_the_sources_tables_and_nothing_else(
+    with_cohort: dict[str, Any], tmp_path: Path, text: str
+) -> None:
     (tmp_path / "x.sql").write_text(text)
     digest = hashlib.sha256((tmp_path / "x.sql").read_bytes()).hexdigest()
     values = {

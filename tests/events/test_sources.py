@@ -89,7 +89,7 @@ def test_mimic4_time_windows_use_the_procedures_own_day_and_flags(mimic4: Path) 
 def test_mimic4_readmission(mimic4: Path) -> None:
     source = {"kind": "mimic4", "folder": "."}
     rule = {"labels": {"outcome": "readmission", "days": 30}}
-    one = made(mimic4, source, ["drug", "diagnosis"], codes={"diagnosis": {"to": "ccs"}}, **rule)
+    one = made(mimic4, source, ["drug", "diagnosis"], codes={"diagnosis": {"to": "ccs"}}, **rule)  # type: ignore[arg-type]
     assert one.manifest["labels"]["visits positive"] == 1
     assert one.site.labels is not None
     assert one.site.labels.tolist() == [1, 0]
@@ -102,7 +102,7 @@ def test_any_boolean_column_of_the_visits_is_an_outcome(mimic4: Path) -> None:
         "1,10,2150-01-01,2150-01-04,0,yes\n1,11,2150-01-20,2150-01-22,1,no\n2,12,2150-05-01,2150-05-02,0,no\n",
     )
     rule = {"codes": {"diagnosis": {"to": "ccs"}}, "labels": {"outcome": "readmitted"}}
-    one = made(mimic4, {"kind": "mimic4", "folder": "."}, ["drug", "diagnosis"], **rule)
+    one = made(mimic4, {"kind": "mimic4", "folder": "."}, ["drug", "diagnosis"], **rule)  # type: ignore[arg-type]
     assert one.site.labels is not None
     assert one.site.labels.tolist() == [1, 0]
     with pytest.raises(DataError, match="column blood_type missing"):
@@ -378,7 +378,7 @@ def test_eicu_diagnoses_by_their_path_and_offsets_that_are_no_numbers_are_counte
     icd = made(tmp_path, source, ["procedure", "diagnosis"])
     assert dropped(icd, "read diagnosis") == {"no ICD-9 code": 2, "offset is not a number": 2}
     rule = {"codes": {"diagnosis": {"to": "path:2"}}}
-    path = made(tmp_path, source | {"codes": "source"}, ["procedure", "diagnosis"], **rule)
+    path = made(tmp_path, source | {"codes": "source"}, ["procedure", "diagnosis"], **rule)  # type: ignore[arg-type]
     assert dropped(path, "read diagnosis") == {"offset is not a number": 2}
     assert cells(path) == {
         ("a", "line", "heart|failure"): 1.0,

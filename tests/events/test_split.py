@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,9 @@ def study(folder: Path, split: object) -> Study:
         ("gender_concept_id", {"8507": 20, "8532": 10}),
     ],
 )
-def test_patients_are_divided_by_any_column_of_visits_or_people(tmp_path: Path, split: object, sizes: dict) -> None:
+def test_patients_are_divided_by_any_column_of_visits_or_people(
+    tmp_path: Path, split: object, sizes: dict[str, Any]
+) -> None:
     assert {s.name: s.patients for s in read_sites(study(tmp_path, split))} == sizes
 
 
@@ -109,7 +112,9 @@ def test_defaults_of_a_new_node_file_do_not_stop_a_simulation(tmp_path: Path) ->
     assert {tuple(x.split(",")[2:]) for x in lines[1:]} == {("2020-01-01", "2020-01-01")}
 
 
-def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(tmp_path: Path, capsys) -> None:
+def test_check_names_every_fault_of_the_method_and_an_outcome_that_nobody_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = "".join(f"p{p},v{p},2020-01-01,{k},{k}{p % 3}\n" for p in range(30) for k in ("drug", "diagnosis"))
     (tmp_path / "events.csv").write_text("patient_id,visit_id,time,kind,code\n" + rows)
     (tmp_path / "labels.csv").write_text("patient_id,label\n" + "".join(f"p{p},\n" for p in range(30)))

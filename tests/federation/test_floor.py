@@ -64,10 +64,10 @@ def test_a_code_of_one_hospital_stays_if_enough_of_its_patients_have_it() -> Non
 @pytest.mark.parametrize("name", METHODS)
 def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site], name: str) -> None:
     minimum = 20
-    floored = Floor(METHODS[name](), minimum)
+    floored = Floor(METHODS[name](), minimum)  # type: ignore[no-untyped-call]
     outcome = run(floored, sites)
     kept = [brute(sites, m) >= minimum for m in (1, 2)]
-    alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])  # type: ignore[attr-defined]
+    alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])  # type: ignore[attr-defined, no-untyped-call]
     floored.publish(outcome)
     model = floored.model_
     assert all(np.array_equal(a, b) for a, b in zip(model.factors_, alone.factors_))
@@ -82,7 +82,7 @@ def test_the_card_and_the_first_release_say_what_was_counted(sites: list[pc.Site
     outcome = run(floored, sites)
     first = outcome.releases[0].step
     assert (first.name, first.round) == (SUPPORT, 0)
-    assert "how many patients have each code" in floored.facts.meaning(SUPPORT).what
+    assert "how many patients have each code" in floored.facts.meaning(SUPPORT).what  # type: ignore[union-attr]
     floored.publish(outcome)
     assert floored.model_.facts.meaning(SUPPORT) is not None
     assert "how many patients have each code over all sites, 1 to 10 of them too" in str(floored.model_.privacy_)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,14 +11,16 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, Divergence, PeerLost, ProtocolMismatch
 from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.protocol import Roster, Step
 from polyclinic.federation.sums.plain import Plain
 
 
 def test_sites_with_another_vocabulary_are_refused_by_name() -> None:
     sites = example_sites()
     t = sites[1].tensor
+    assert t is not None
     codes = t.axes[1]
-    other = pc.Axis(codes.name, codes.labels[::-1], None, codes.vocabulary)
+    other = pc.Axis(codes.name, codes.labels[::-1], None, codes.vocabulary)  # type: ignore[index]
     sites[1] = pc.Site("odd", t.with_axes([t.axes[0], other, t.axes[2]]))
     with pytest.raises(ProtocolMismatch, match=r"'odd' has another vocabulary .* procedure"):
         pc.TRIP(rank=2, rounds=1).fit(sites)
@@ -49,7 +53,7 @@ def test_secure_sums_refuse_fewer_than_three_sites(aggregation: str) -> None:
 
 def test_all_wrong_parameters_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as e:
-        pc.TRIP(rank=0, rounds="x", penalti=3)  # type: ignore[call-arg]
+        pc.TRIP(rank=0, rounds="x", penalti=3)  # type: ignore[arg-type, call-arg]
     text = str(e.value)
     assert "rank" in text and "rounds" in text and "penalti" in text and "penalty" in text
 
@@ -126,7 +130,7 @@ def test_four_modes_work_in_every_method() -> None:
 
 def test_values_too_large_are_a_data_error_that_says_what_to_do() -> None:
     big = [
-        pc.Site(s.name, pc.SparseTensor(s.tensor.coords, s.tensor.values * 1e9, s.tensor.shape))
+        pc.Site(s.name, pc.SparseTensor(s.tensor.coords, s.tensor.values * 1e9, s.tensor.shape))  # type: ignore[union-attr]
         for s in example_sites()
     ]
     with pytest.raises(DataError, match="cap or scale"):
@@ -148,10 +152,10 @@ def test_methods_without_noise_refuse_to_be_private() -> None:
 class _Garbled(Plain):
     """A plain sum in which one site sends a contribution that nobody can read."""
 
-    def side(self, me, roster, step, mine):  # type: ignore[override]
+    def side(self, me: Any, roster: Roster, step: Step, mine: Any) -> Any:  # type: ignore[override]
         made = super().side(me, roster, step, mine)
         if me == "site1":
-            made.message.body["weight"] = "heavy"
+            made.message.body["weight"] = "heavy"  # type: ignore[index, union-attr]
         return made
 
 

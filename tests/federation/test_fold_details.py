@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, Divergence, MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.certificate import Opened, grow, state_digest
 from polyclinic.federation.fold import Fold, deliver, roster_for
 from polyclinic.federation.folding import Conductor, Folding
@@ -109,7 +110,7 @@ class Fussy(pc.LocalTF):
 
     only: bytes = b""
 
-    def next(self, public):  # type: ignore[no-untyped-def]
+    def next(self, public: Any) -> Any:
         step = super().next(public)
         if step is None or not self.only or state_digest(public) == self.only:
             return step
@@ -148,7 +149,7 @@ def test_a_state_that_was_sent_has_the_shapes_of_the_one_before() -> None:
 
 def test_where_it_stands_is_taken_back() -> None:
     class Moved(pc.LocalTF):
-        def left(self, public):  # type: ignore[no-untyped-def]
+        def left(self, public: Any) -> Any:
             return wire.unpack(self.Public, nearby(public, 1.0))
 
     fold = Fold(Moved(rank=2, rounds=3, seed=0), example_sites(), adder=Plain())

@@ -19,7 +19,7 @@ def network(seed: int = 0, rows: int = 300, sites: int = 5) -> tuple[list[pc.Sit
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
-def test_standardizing_equals_pooled_to_1e_10(aggregation):
+def test_standardizing_equals_pooled_to_1e_10(aggregation: str) -> None:
     from sklearn.preprocessing import StandardScaler
 
     sites, x = network()
@@ -32,7 +32,7 @@ def test_standardizing_equals_pooled_to_1e_10(aggregation):
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
-def test_pca_equals_pooled_to_1e_10(aggregation):
+def test_pca_equals_pooled_to_1e_10(aggregation: str) -> None:
     from sklearn.decomposition import PCA
 
     sites, _ = network()
@@ -46,14 +46,14 @@ def test_pca_equals_pooled_to_1e_10(aggregation):
     np.testing.assert_allclose(ours.transform(z), theirs.transform(z) * signs, atol=1e-9)
 
 
-def test_standardize_inside_pca_equals_standardizing_first():
+def test_standardize_inside_pca_equals_standardizing_first() -> None:
     sites, _ = network()
     one = pc.FederatedPCA(n_components=2, standardize=True).fit(sites)
     two = pc.FederatedPCA(n_components=2).fit(pc.Standardizer().fit_transform(sites))
     np.testing.assert_allclose(one.components_, two.components_, atol=1e-9)
 
 
-def test_one_patient_per_site_and_a_constant_feature():
+def test_one_patient_per_site_and_a_constant_feature() -> None:
     rng = np.random.default_rng(1)
     x = np.c_[rng.normal(size=12), np.full(12, 7.25)]
     s = pc.Standardizer().fit([pc.Site(f"p{i:02d}", features=r[None]) for i, r in enumerate(x)])
@@ -62,7 +62,7 @@ def test_one_patient_per_site_and_a_constant_feature():
     assert np.isfinite(s.transform(x)).all()
 
 
-def test_no_site_exceeds_the_announced_bounds():
+def test_no_site_exceeds_the_announced_bounds() -> None:
     rng = np.random.default_rng(2)
     for _ in range(20):  # the fold refuses a contribution above its bound; hostile shapes of data
         x = rng.standard_cauchy(size=(40, 2)) * 10.0 ** rng.integers(-4, 4)
@@ -72,7 +72,7 @@ def test_no_site_exceeds_the_announced_bounds():
         np.testing.assert_allclose(m.mean_, x.mean(0), rtol=1e-9, atol=1e-9 * np.abs(x).mean())
 
 
-def test_missing_values_are_refused_with_a_count_per_feature():
+def test_missing_values_are_refused_with_a_count_per_feature() -> None:
     x = np.ones((5, 3))
     x[1, 0] = x[2, 0] = x[3, 2] = np.nan
     with pytest.raises(DataError, match="feature 0: 2 missing") as e:
@@ -80,17 +80,17 @@ def test_missing_values_are_refused_with_a_count_per_feature():
     assert len(e.value.faults) == 2
 
 
-def test_values_beyond_the_public_radius_are_refused():
+def test_values_beyond_the_public_radius_are_refused() -> None:
     with pytest.raises(DataError, match="beyond the public radius 10"):
         pc.Standardizer(radius=10.0).fit([pc.Site("n", features=[[11.0], [1.0]])])
 
 
-def test_privacy_needs_a_public_radius():
+def test_privacy_needs_a_public_radius() -> None:
     with pytest.raises(ConfigError, match="radius"):
         pc.Standardizer(privacy=pc.Privacy(epsilon=1.0))
 
 
-def test_a_patients_row_never_exceeds_length_one_and_lies_on_the_grid():
+def test_a_patients_row_never_exceeds_length_one_and_lies_on_the_grid() -> None:
     rng = np.random.default_rng(3)
     rows = rng.standard_cauchy(size=(3000, 7)) * 10.0 ** rng.integers(-6, 9, size=(3000, 1))
     u = unit_rows(rows)
@@ -101,7 +101,7 @@ def test_a_patients_row_never_exceeds_length_one_and_lies_on_the_grid():
     np.testing.assert_allclose(np.linalg.norm(u[np.linalg.norm(rows, axis=1) > 1], axis=1), 1.0, atol=1e-5)
 
 
-def test_noisy_moments_are_close_and_the_card_is_formal():
+def test_noisy_moments_are_close_and_the_card_is_formal() -> None:
     rng = np.random.default_rng(4)
     x = rng.normal([1.0, -2.0], [1.0, 0.5], size=(20_000, 2))
     sites = [pc.Site(f"s{i}", features=p) for i, p in enumerate(np.array_split(x, 4))]
@@ -114,7 +114,7 @@ def test_noisy_moments_are_close_and_the_card_is_formal():
     assert abs(p.components_[0, 0]) > 0.95
 
 
-def test_balls_and_triangles():
+def test_balls_and_triangles() -> None:
     x = np.random.default_rng(5).normal(size=(50, 3)) * 4
     assert np.linalg.norm(in_ball(x, 1.0, 2.0), axis=1).max() <= 1 + 1e-12
     m = np.arange(9.0).reshape(3, 3)

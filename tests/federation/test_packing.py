@@ -35,7 +35,7 @@ def test_sums_come_back_within_the_rounding(seed: int) -> None:
     code, total, parts = case(seed)
     words = [code.pack(p, s)["packed"] for p, s in zip(parts, code.sites)]
     assert all(w.max() < 2.0**code.word and (w == np.rint(w)).all() and len(w) == code.size for w in words)
-    found = code.unpack(sum(words))
+    found = code.unpack(sum(words))  # type: ignore[arg-type]
     assert found is not None
     for name, field in code.fields.items():
         error = (found[name] - total[name]) / field.grid
@@ -47,7 +47,7 @@ def test_the_error_has_the_promised_size_and_no_bias() -> None:
     code = Packing({"x": Field((20_000,), 0.1, -5.0, 5.0)}, names, "t")
     x = np.random.default_rng(0).normal(size=20_000) / 6
     x[:10_000] = 0.0  # equal parts: their errors are independent nevertheless
-    found = code.unpack(sum(code.pack({"x": x}, s)["packed"] for s in names))
+    found = code.unpack(sum(code.pack({"x": x}, s)["packed"] for s in names))  # type: ignore[arg-type]
     assert found is not None
     for error in (found["x"][:10_000], found["x"][10_000:] - 6 * x[10_000:]):
         assert abs(error.mean()) < 0.005 and error.std() == pytest.approx(0.1 * np.sqrt(6 / 12), rel=0.03)
@@ -59,7 +59,7 @@ def test_a_grid_of_nothing_is_as_fine_as_a_word(grid: float) -> None:
     """A dead column asks for rounding to nothing; every cast stays defined, the sum exact to the word."""
     code = Packing({"x": Field((3,), grid, -1.0, 2.0), "dead": Field((2,), grid, 0.0, 0.0)}, ("a", "b"), "t")
     part = {"x": np.array([0.3, -0.2, 1.0]), "dead": np.zeros(2)}
-    found = code.unpack(sum(code.pack(part, s)["packed"] for s in code.sites))
+    found = code.unpack(sum(code.pack(part, s)["packed"] for s in code.sites))  # type: ignore[arg-type]
     assert found is not None
     np.testing.assert_allclose(found["x"], 2 * part["x"], atol=1e-12)
     far = {"x": np.array([1e300, 1e300, 0.0]), "dead": np.zeros(2)}
@@ -81,13 +81,13 @@ def test_sums_outside_their_windows_are_put_right_or_noticed() -> None:
             far = rng.permutation(500)[: mends - 2]
             far = np.unique(np.append(far, [7, 8]))
             x[far] += rng.choice([-3, -1, 1, 2], len(far)) * 1.3
-            found = code.unpack(sum(code.pack({"x": x / sites}, s)["packed"] for s in names))
+            found = code.unpack(sum(code.pack({"x": x / sites}, s)["packed"] for s in names))  # type: ignore[arg-type]
             assert found is not None and np.abs(found["x"] - x).max() < 0.06 * np.sqrt(sites / 12)
         x = np.full(500, 0.5)
         x[: mends + 1] = 2.0
-        assert code.unpack(sum(code.pack({"x": x / sites}, s)["packed"] for s in names)) is None
+        assert code.unpack(sum(code.pack({"x": x / sites}, s)["packed"] for s in names)) is None  # type: ignore[arg-type]
         wide = code.widened(1)
-        found = wide.unpack(sum(wide.pack({"x": x / sites}, s)["packed"] for s in names))
+        found = wide.unpack(sum(wide.pack({"x": x / sites}, s)["packed"] for s in names))  # type: ignore[arg-type]
         assert found is not None and np.abs(found["x"] - x).max() < 0.06 * np.sqrt(sites / 12) and wide.size > code.size
 
 

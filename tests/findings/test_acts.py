@@ -103,7 +103,7 @@ def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS
         factors = [f[:, keep] for f in model.factors_]
         has = {s.name: Placer.of(model).has(s)[:, keep].astype(float) for s in sites}
         less = Placer(factors, lambda s, has=has: has[s.name])  # type: ignore[misc]
-        less.has = lambda s, has=has: has[s.name] > 0  # type: ignore[method-assign, assignment, misc]
+        less.has = lambda s, has=has: has[s.name] > 0  # type: ignore[method-assign, misc]
         without = OutcomeAct(model=less, covariates=Covariates(), baselines=False)
         alone = run(without, sites).public
         assert public.tests.height[r] == pytest.approx(alone.climbs.height[0], rel=1e-9)

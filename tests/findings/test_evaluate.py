@@ -49,6 +49,7 @@ def test_every_section_in_at_most_fifteen_rounds_and_200_kilobytes(sites: list[S
     assert found.outcome.adds is not None
     json.dumps(found.to_json(), allow_nan=False)
     plain = pc.evaluate(replication, sites)
+    assert plain.outcome is not None
     for a, b in zip(found.outcome.effects["coefficient"], plain.outcome.effects["coefficient"]):
         assert a == pytest.approx(b, abs=1e-6)
 

@@ -97,7 +97,7 @@ def test_pairs_of_different_parts_are_never_compared() -> None:
         parts.append(tuple(np.bincount(at[y == k], minlength=300) * 1.0 for k in (1, 0)))
         pairs.append(y.sum() * (1 - y).sum())
         values.append(roc_auc_score(y, score))
-    assert pooled_area(parts).value == pytest.approx(np.average(values, weights=pairs), abs=1e-12)
+    assert pooled_area(parts).value == pytest.approx(np.average(values, weights=pairs), abs=1e-12)  # type: ignore[arg-type]
 
 
 def test_the_paired_difference_equals_the_difference_and_knows_the_pairing() -> None:
@@ -171,7 +171,7 @@ def test_survival_equals_lifelines(stays: tuple[np.ndarray, np.ndarray, np.ndarr
         use = x[:, 0] == carrier
         groups.append(tuple(np.bincount(time[use & (event == k)], minlength=14) * 1.0 for k in (False, True)))
         fitted = KaplanMeierFitter().fit(time[use] + 1, event[use])
-        curve = kaplan_meier(*groups[-1])
+        curve = kaplan_meier(*groups[-1])  # type: ignore[arg-type]
         at = np.arange(1, 15)
         assert curve.share == pytest.approx(fitted.survival_function_at_times(at).to_numpy(), abs=1e-12)
         ours = np.column_stack([curve.low, curve.high])
@@ -180,7 +180,7 @@ def test_survival_equals_lifelines(stays: tuple[np.ndarray, np.ndarray, np.ndarr
         assert restricted_mean(curve, 1.0) == pytest.approx(restricted_mean_survival_time(fitted, t=14), rel=1e-9)
     use = x[:, 0] == 1
     oracle = logrank_test(time[use], time[~use], event[use], event[~use])
-    statistic, p = log_rank(*groups)
+    statistic, p = log_rank(*groups)  # type: ignore[arg-type]
     assert statistic == pytest.approx(oracle.test_statistic, rel=1e-10)
     assert p == pytest.approx(oracle.p_value, rel=1e-9)
 

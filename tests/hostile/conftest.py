@@ -1,16 +1,10 @@
-"""The hostile world lies with the attacks; between the halves signs of life come faster than over a network."""
-
-import sys
-from pathlib import Path
+"""Between the halves signs of life come faster than over a network."""
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "attacks"))
-
 
 @pytest.fixture(autouse=True)
-def fast_pulse(monkeypatch):
+def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyclinic.federation import attendance
 
     monkeypatch.setattr(attendance, "EVERY", 0.1)

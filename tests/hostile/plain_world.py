@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hostile_world import World
+from tests.attacks.hostile_world import World
 
 from polyclinic.engines.flare.admission import admit
 from polyclinic.engines.flare.aligning import SiteAligner
@@ -80,7 +80,7 @@ class Halves:
         while self.post:
             to, letters = self.post.popleft()
             try:
-                self._mortal(lambda to=to, letters=letters: self.sites[to].put(letters))
+                self._mortal(lambda to=to, letters=letters: self.sites[to].put(letters))  # type: ignore[misc]
             except Killed:
                 self.sites[to] = self.born(to)
         return None if out is None else self.tap(site, out)

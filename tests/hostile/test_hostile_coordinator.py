@@ -17,11 +17,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
-from hostile_world import World, hospitals
-from mutations import CLASSES, mutated
-from spans import Lists
+from tests.attacks.hostile_world import World
+from tests.hostile.mutations import CLASSES, mutated
+from tests.hostile.spans import Lists
 
 from polyclinic.alignment.ring import place
 from polyclinic.engines.flare.carry import carry, driver_of
@@ -71,7 +72,7 @@ def _hook(event: str, args: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     sys.addaudithook(_hook)
     made = World(tmp_path_factory.mktemp("hostile"), ("east", "north", "south", "west"))
     for site in made.sites.values():
@@ -102,7 +103,7 @@ def attack(world: World, name: str, count: int, seed: int) -> Counter[str]:
     order = coordination.sign_study(world.coordinator, Study.read(path))
     before = {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}
     world.open(order)
-    rng, used, lock = np.random.default_rng(seed), Counter(), threading.Lock()
+    rng, used, lock = np.random.default_rng(seed), Counter(), threading.Lock()  # type: ignore[var-annotated]
     honest: dict[tuple[str, int], set[bytes]] = {}  # letters of the honest run, by site and sum
     evil: list[tuple[str, int, str, dict[str, Any]]] = []
     lists = Lists(order)
@@ -208,7 +209,7 @@ def agreed_places(world: World, order: Order, site: Site) -> Site:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", STUDIES)
-def test_mutated_asks_change_nothing(world, name):
+def test_mutated_asks_change_nothing(world: World, name: str) -> None:
     used = attack(world, name, 560, seed=1)
     assert sum(used.values()) >= 560
 
@@ -216,7 +217,7 @@ def test_mutated_asks_change_nothing(world, name):
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", STUDIES)
-def test_many_mutated_asks_change_nothing(world, name):
+def test_many_mutated_asks_change_nothing(world: World, name: str) -> None:
     """In as many studies as it takes: whoever has the coordinator's key can stop a plain one early."""
     used: Counter[str] = Counter()
     for seed in itertools.count(2):

@@ -6,11 +6,14 @@ It can cost attempts and time, never a bit of the model, another's contribution,
 from __future__ import annotations
 
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
-from hostile_world import World, hospitals
-from plain_world import Halves
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
 
 from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
@@ -26,16 +29,16 @@ TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("peer"))
 
 
-def _order(world: World, name: str, method: str, tail: str = ""):
+def _order(world: World, name: str, method: str, tail: str = "") -> Any:
     path = hospitals.study(world.root / "studies", name, method, head="deadline = 60\n", tail=tail)
     return Study.read(path), coordination.sign_study(world.coordinator, Study.read(path))
 
 
-def _right(world: World, study: Study, halves: Halves, outcome) -> None:
+def _right(world: World, study: Study, halves: Halves, outcome: Any) -> None:
     sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
     reference = Fold(federated(study), sites).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
@@ -46,7 +49,7 @@ def _right(world: World, study: Study, halves: Halves, outcome) -> None:
             assert len(charges) == len(outcome.releases)
 
 
-def test_letters_that_a_site_falsifies_cost_attempts_and_nothing_else(world):
+def test_letters_that_a_site_falsifies_cost_attempts_and_nothing_else(world: World) -> None:
     """Bits, cuts, doubles, another's name, an earlier letter, another site's words: of one site, correctly carried."""
     study, order = _order(world, "false-letters", TRIP.format(2, "masked"))
     halves = Halves(world, order)
@@ -86,7 +89,7 @@ def test_letters_that_a_site_falsifies_cost_attempts_and_nothing_else(world):
     _right(world, study, halves, outcome)
 
 
-def test_a_flood_of_early_letters_stays_within_its_quota(world):
+def test_a_flood_of_early_letters_stays_within_its_quota(world: World) -> None:
     study, order = _order(world, "flood", TRIP.format(1, "subspace"))
     halves = Halves(world, order)
     east = halves.sites["east"]
@@ -119,7 +122,7 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world):
     _right(world, study, halves, halves.run())
 
 
-def test_two_orders_that_do_not_fit_into_one_budget(tmp_path):
+def test_two_orders_that_do_not_fit_into_one_budget(tmp_path: Path) -> None:
     world = World(tmp_path, policy="max_epsilon_total = 1.0")
     method = 'name = "dpem"\nplanning_size = 10000\nrank = 3\nrounds = 1\naggregation = "plain"'
     tail = "[privacy]\nepsilon = 0.7\ndelta = 1e-6\n"

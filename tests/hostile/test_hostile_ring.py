@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
-from hostile_world import World, hospitals
-from plain_world import Halves
-from test_hostile_coordinator import RING, agreed_places
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
+from tests.hostile.test_hostile_coordinator import RING, agreed_places
 
 from polyclinic.alignment.ring import RingCoordinator
 from polyclinic.engines.flare import aligning, coordination
@@ -17,6 +19,7 @@ from polyclinic.engines.registry import federated
 from polyclinic.errors import PeerLost, ProtocolMismatch
 from polyclinic.federation import certificate, driver, wire
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.order import Order
 from polyclinic.federation.setting import common
 from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
@@ -24,7 +27,7 @@ from polyclinic.study import Study
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
 
 
-class Post(deque):
+class Post(deque[Any]):
     """Letters between sites; one site's are falsified as they leave, so often."""
 
     def __init__(self, seed: int, lies: int) -> None:
@@ -68,12 +71,12 @@ class Post(deque):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("ring"))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world, seed):
+def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world: World, seed: int) -> None:
     path = hospitals.study(world.root / "studies", f"ring-{seed}", TRIP, head="deadline = 2\n", data=RING)
     study = Study.read(path)
     order = coordination.sign_study(world.coordinator, study)
@@ -88,7 +91,7 @@ def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world, se
     assert halves.post.lies >= 1
     raw = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
     placed = [agreed_places(world, order, s) for s in raw]
-    whole = {}
+    whole = {}  # type: ignore[var-annotated]
     for name, site in world.sites.items():  # a code has one place, and a place one code, everywhere
         for mode, found in read_json(site.study(order.digest) / "codes.json")["agreed"].items():
             for code, place in found["places"].items():
@@ -104,7 +107,7 @@ def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world, se
 class Twofold(RingCoordinator):
     """Gives one hospital a union of its own: by itself it is right, and it fits nobody else's."""
 
-    def _tags(self, sender, body):
+    def _tags(self, sender: Any, body: Any) -> Any:
         mine = {m.to: m for m in super()._tags(sender, body)}
         again = {m.to: m for m in super()._tags(sender, body)} if mine else {}
         return [again["south"] if to == "south" else m for to, m in mine.items()]
@@ -114,12 +117,14 @@ class Twofold(RingCoordinator):
     ("adder", "chained"),
     [("plain", True), ("masked", True), ("masked", False), pytest.param("plain", False, marks=pytest.mark.slow)],
 )
-def test_a_hospital_that_was_given_places_of_its_own_shares_no_sum(world, monkeypatch, adder, chained):
+def test_a_hospital_that_was_given_places_of_its_own_shares_no_sum(
+    world: World, monkeypatch: pytest.MonkeyPatch, adder: str, chained: bool
+) -> None:
     """A coordinator that lies on the ring, and goes on as if all had agreed; without the mark of the union in the chain it succeeds."""
     monkeypatch.setattr(aligning, "RingCoordinator", Twofold)
     told: dict[str, str] = {}
 
-    def believed(order, known):  # the coordinator compares nothing
+    def believed(order: Order, known: Any) -> Any:  # the coordinator compares nothing
         told.update({s: v["alignment"] for s, v in known.items()})
         return common(order, {s: {**v, "alignment": told["east"]} for s, v in known.items()})
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
+from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
-from hostile_world import World, hospitals
-from plain_world import Halves
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
 
 from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
@@ -23,7 +26,7 @@ PAID = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("kills"))
 
 
@@ -56,13 +59,15 @@ CASES += [("masked", DPEM, PAID), ("plain", DPEM, PAID)]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("adder", "method", "tail"), [CASES[1], CASES[4]], ids=["trip masked", "dpem plain"])
-def test_kills_at_any_instant_end_in_the_same_bits_and_one_charge_a_sum(world, adder, method, tail):
+def test_kills_at_any_instant_end_in_the_same_bits_and_one_charge_a_sum(
+    world: World, adder: str, method: Any, tail: str
+) -> None:
     assert attempt(world, method.format(adder), 0, tail) >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("adder", "method", "tail"), CASES, ids=[f"{m[8:12]} {a}" for a, m, _ in CASES])
-def test_forty_runs_with_kills(tmp_path, adder, method, tail):
+def test_forty_runs_with_kills(tmp_path: Path, adder: str, method: Any, tail: str) -> None:
     world = World(tmp_path)
     assert sum(attempt(world, method.format(adder), seed, tail) for seed in range(100, 140)) >= 200

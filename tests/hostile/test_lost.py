@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import hospitals
 import pytest
-from hostile_world import World, hospitals
-from plain_world import Halves
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
 
 from polyclinic.engines.flare.folders import SiteFolder, read_events
 from polyclinic.engines.registry import federated
@@ -18,16 +22,16 @@ from polyclinic.study import Study
 TRIP = 'name = "trip"\nrank = 2\nrounds = 3\naggregation = "masked"'
 
 
-def lose(world: World, name: str, rule: str, gone: set[str], data: str = hospitals.TENSOR):
+def lose(world: World, name: str, rule: str, gone: set[str], data: str = hospitals.TENSOR) -> Any:
     """A study whose sites ``gone`` are silent from the fourth sum on."""
     order = world.order(name, TRIP, head=f"deadline = 8\nquorum = 3\n{rule}", data=data)
     halves = Halves(world, order)
     honest = halves.ask
-    halves.ask = lambda site, data: None if site in gone and halves.driver.number >= 3 else honest(site, data)
+    halves.ask = lambda site, data: None if site in gone and halves.driver.number >= 3 else honest(site, data)  # type: ignore[method-assign]
     return halves, halves.run()
 
 
-def test_one_site_is_left_behind_only_where_every_owner_lets_it_be_shown(tmp_path):
+def test_one_site_is_left_behind_only_where_every_owner_lets_it_be_shown(tmp_path: Path) -> None:
     world = World(tmp_path, ("east", "north", "south", "west"))
     with pytest.raises(PeerLost, match="waits for all who began, and for 'west'"):
         lose(world, "wait", "", {"west"})
@@ -45,16 +49,16 @@ def test_one_site_is_left_behind_only_where_every_owner_lets_it_be_shown(tmp_pat
 DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 1\naggregation = "masked"'
 
 
-def test_an_owners_floor_of_sites_is_held_against_every_sum(tmp_path, monkeypatch):
+def test_an_owners_floor_of_sites_is_held_against_every_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Quorum 3 of 4 with noise goes on without one; not where an owner asks for sums over at least four."""
     monkeypatch.setattr(driver, "ATTEMPTS", 2)  # a study that cannot go on stops sooner
     world = World(tmp_path, ("east", "north", "south", "west"))
 
-    def short(name: str):
+    def short(name: str) -> Any:
         tail = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
         halves = Halves(world, world.order(name, DPEM, head="deadline = 3\nquorum = 3\n", tail=tail))
         honest = halves.ask
-        halves.ask = lambda site, data: (
+        halves.ask = lambda site, data: (  # type: ignore[method-assign]
             None if site == "west" and halves.driver._conductor is not None else honest(site, data)
         )
         made.append(halves.driver)
@@ -79,7 +83,7 @@ FLOORED = hospitals.TENSOR.replace("minimum_patients = 1", "minimum_patients = 2
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_three_of_eight_leave_together_and_two_do_not(tmp_path):
+def test_three_of_eight_leave_together_and_two_do_not(tmp_path: Path) -> None:
     """Those who stay ask first how many patients have each code among them, and drop what is now of too few."""
     world = World(tmp_path, tuple(f"site-{c}" for c in "abcdefgh"), patients=12)
     with pytest.raises(PeerLost, match="waits for all who began"):

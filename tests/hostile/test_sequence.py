@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from hostile_world import World
-from plain_world import Halves
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
 
 from polyclinic.federation import wire
 from polyclinic.federation.messages import Take, seal_ask, tree_of
@@ -15,7 +17,7 @@ PAID = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("sequence"))
 
 
@@ -29,19 +31,19 @@ def begun(world: World, name: str, adder: str) -> Halves:
             raise StopAsyncIteration
         return honest(site, data)
 
-    halves.ask = ask
+    halves.ask = ask  # type: ignore[method-assign]
     with pytest.raises(StopAsyncIteration):
         halves.run()
-    halves.ask = honest
+    halves.ask = honest  # type: ignore[method-assign]
     return halves
 
 
-def take(halves: Halves, study, attempt: int) -> dict:
+def take(halves: Halves, study: Any, attempt: int) -> dict[str, Any]:
     driver, order = halves.driver, halves.order
     books = driver.books.bundle("east")
     ask = Take(0, attempt, order.sites, **driver.relayed("east"), books=books)
     data = seal_ask(halves.world.key, order.digest, "east", f"again-{attempt}-{id(study)}", tree_of(ask))
-    return wire.decode(study.answer(data))
+    return wire.decode(study.answer(data))  # type: ignore[no-any-return]
 
 
 def many(world: World, adder: str, times: int) -> None:
@@ -72,17 +74,17 @@ def _look(halves: Halves) -> bytes:
 
 
 @pytest.mark.parametrize("adder", ["plain", "masked"])
-def test_one_sum_asked_again_and_again_is_one_release(world, adder):
+def test_one_sum_asked_again_and_again_is_one_release(world: World, adder: str) -> None:
     many(world, adder, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adder", ["plain", "masked"])
-def test_one_sum_asked_a_thousand_times_is_one_release(world, adder):
+def test_one_sum_asked_a_thousand_times_is_one_release(world: World, adder: str) -> None:
     many(world, adder, 1000)
 
 
-def test_nothing_leaves_after_the_end(world):
+def test_nothing_leaves_after_the_end(world: World) -> None:
     halves = Halves(world, world.order("ended", DPEM.format("masked"), head="deadline = 20\n", tail=PAID))
     outcome = halves.run()
     before = {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from hostile_world import World
-from plain_world import Halves
-from spans import few
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
+from tests.hostile.spans import few
 
 from polyclinic.errors import MessageRefused, PeerLost, SumBurnt
 from polyclinic.federation import driver, wire
@@ -72,10 +73,10 @@ class Evil:
                         out = side.receive(letter)
                     except MessageRefused:
                         continue
-                    waiting += [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in out]
+                    waiting += [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in out]  # type: ignore[misc]
             if side.result() != "pending":
                 break
-            waiting = [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in side.deadline()]
+            waiting = [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in side.deadline()]  # type: ignore[misc]
         if isinstance(side.result(), Total):
             self.opened.setdefault(lead.number, set()).add(tuple(sorted(side.members)))  # type: ignore[attr-defined]
             if not step.noise_sd:
@@ -108,7 +109,7 @@ def attacked(world: World, name: str, method: str, seed: int, head: str = "", ta
             evil.opened.setdefault(release.number, set()).add(tuple(release.members))
         return out
 
-    halves.ask = ask
+    halves.ask = ask  # type: ignore[method-assign]
     with suppress(PeerLost, SumBurnt):  # whoever has the coordinator's key can always stop a study
         halves.run()
     return evil
@@ -122,17 +123,17 @@ def subtracted(evil: Evil) -> list[tuple[str, ...]]:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "ATTEMPTS", 3)  # a study that cannot go on stops sooner
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("spans"), SITES)
 
 
 @pytest.mark.parametrize(("method", "tail"), [(TRIP, ""), (DPEM, PAID)], ids=["exact", "paid"])
-def test_a_sum_taken_again_over_others_opens_nothing_new(world, method, tail):
+def test_a_sum_taken_again_over_others_opens_nothing_new(world: World, method: Any, tail: Any) -> None:
     evil = [attacked(world, f"again-{seed}-{len(tail)}", method, seed, tail=tail) for seed in range(3)]
     assert sum(e.tried for e in evil) >= 24
     assert any(e.opened for e in evil)  # the attack is a real one: some of its own sums do open
@@ -141,19 +142,21 @@ def test_a_sum_taken_again_over_others_opens_nothing_new(world, method, tail):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "tail"), [(TRIP, ""), (DPEM, PAID)], ids=["exact", "paid"])
-def test_forty_studies_whose_sums_are_taken_again(world, method, tail):
+def test_forty_studies_whose_sums_are_taken_again(world: World, method: Any, tail: Any) -> None:
     evil = [attacked(world, f"many-{seed}-{len(tail)}", method, seed, tail=tail) for seed in range(100, 140)]
     assert [s for e in evil for s in subtracted(e)] == []
 
 
-def test_without_the_promise_of_one_list_the_same_attack_subtracts_a_site(world, monkeypatch):
+def test_without_the_promise_of_one_list_the_same_attack_subtracts_a_site(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Promises, "may", lambda self, attempt, members: True)
     monkeypatch.setattr(Promises, "bound", property(lambda self: ()))
     evil = [attacked(world, f"broken-{seed}", DPEM, seed, tail=PAID) for seed in range(3)]
     assert any(subtracted(e) for e in evil)
 
 
-def test_the_rank_oracle_finds_what_can_be_subtracted():
+def test_the_rank_oracle_finds_what_can_be_subtracted() -> None:
     sites = ("east", "north", "south", "west")
     assert few([sites], sites) == []
     assert few([sites, sites[:3]], sites) == [("west",), ("east", "west"), ("north", "west"), ("south", "west")]

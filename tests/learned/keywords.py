@@ -65,7 +65,7 @@ def text(kind: Any) -> str:
     return "Any"
 
 
-def estimators() -> dict[str, type[Configured]]:
+def estimators() -> dict[str, type[Configured[Any]]]:
     """Public estimators with declared parameters."""
     found = {n: getattr(pc, n) for n in pc.__all__}
     return {n: c for n, c in sorted(found.items()) if isinstance(c, type) and issubclass(c, Configured)}

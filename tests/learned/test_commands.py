@@ -79,11 +79,11 @@ def test_a_run_keeps_its_model_with_rule_and_receipts(world: Path) -> None:
     assert m.origin.rule["codes"] == {"diagnosis": m.origin.rule["codes"]["diagnosis"]}
     for site in ("north", "south"):  # whose real ledgers lie beside their node files
         node = pc.Node.read(world / site / "node.toml")
-        written, now = Head.from_json(m.origin.receipts[site]), ledger_of(node).head
+        written, now = Head.from_json(m.origin.receipts[site]), ledger_of(node).head  # type: ignore[arg-type]
         assert written.valid
         assert (written.site, written.key) == (site, now.key)
         assert 0 < written.count <= now.count  # the second run went on in the same book
-    assert pc.load(world / "two").origin.receipts["north"]["count"] > m.origin.receipts["north"]["count"]
+    assert pc.load(world / "two").origin.receipts["north"]["count"] > m.origin.receipts["north"]["count"]  # type: ignore[index]
     data = (world / "one" / "model.phenotypes").read_bytes()
     assert b"north-1" not in data  # no patient
     run = pc.Run.read(world / "one")

@@ -121,13 +121,13 @@ def test_wrong_parameters_are_told(wrong: dict[str, Any], told: str) -> None:
 def test_what_cannot_be_fitted_is_told() -> None:
     for data in (3, "sites", [3], None):
         with pytest.raises(DataError, match=r"sites must be a list of pc\.Site, or one hospital's patients"):
-            pc.TRIP(rank=2).fit(data)
+            pc.TRIP(rank=2).fit(data)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r'\[pc.Site\("north", tensor\)'):
-        pc.TRIP(rank=2).fit([TENSORS[0].counts()])
+        pc.TRIP(rank=2).fit([TENSORS[0].counts()])  # type: ignore[list-item]
     with pytest.raises(DataError, match="no sites given"):
         pc.TRIP(rank=2).fit([])
     with pytest.raises(ConfigError, match="set_output"):
-        pc.TRIP().set_output(transform="excel")
+        pc.TRIP().set_output(transform="excel")  # type: ignore[arg-type]
 
 
 def test_one_hospital_given_as_a_tensor_a_site_or_a_list_is_one_model() -> None:

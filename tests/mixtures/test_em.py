@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def same_start(x: np.ndarray, k: int, kind: str) -> dict[str, object]:
     return {"weights_init": np.full(k, 1 / k), "means_init": x[:k].copy(), "precisions_init": precisions}
 
 
-def sklearn_fit(x: np.ndarray, k: int, kind: str, rounds: int, **more: object):
+def sklearn_fit(x: np.ndarray, k: int, kind: str, rounds: int, **more: object) -> Any:
     from sklearn.mixture import GaussianMixture
 
     with warnings.catch_warnings():
@@ -66,10 +67,10 @@ def sklearn_fit(x: np.ndarray, k: int, kind: str, rounds: int, **more: object):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_equals_sklearn_to_1e_8_over_100_iterations(kind):
+def test_plain_equals_sklearn_to_1e_8_over_100_iterations(kind: str) -> None:
     sites, x = network()
     theirs = sklearn_fit(x, 3, kind, 100)
-    ours = pc.GaussianMixture(n_components=3, covariance_type=kind, tol=0, rounds=100, **same_start(x, 3, kind)).fit(
+    ours = pc.GaussianMixture(n_components=3, covariance_type=kind, tol=0, rounds=100, **same_start(x, 3, kind)).fit(  # type: ignore[arg-type]
         sites
     )
     for a in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):
@@ -86,11 +87,16 @@ def test_plain_equals_sklearn_to_1e_8_over_100_iterations(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_masked_equals_sklearn_to_its_quantisation(kind):
+def test_masked_equals_sklearn_to_its_quantisation(kind: str) -> None:
     sites, x = network(rows=150, sites=3)
     theirs = sklearn_fit(x, 3, kind, 20)
     ours = pc.GaussianMixture(
-        n_components=3, covariance_type=kind, tol=0, rounds=20, aggregation="masked", **same_start(x, 3, kind)
+        n_components=3,
+        covariance_type=kind,  # type: ignore[arg-type]
+        tol=0,
+        rounds=20,
+        aggregation="masked",
+        **same_start(x, 3, kind),  # type: ignore[arg-type]
     ).fit(sites)
     for a in ("weights_", "means_", "covariances_"):
         np.testing.assert_allclose(getattr(ours, a), getattr(theirs, a), rtol=1e-8, atol=1e-8, err_msg=a)
@@ -98,21 +104,26 @@ def test_masked_equals_sklearn_to_its_quantisation(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_masked_equals_sklearn_over_100_iterations(kind):
+def test_masked_equals_sklearn_over_100_iterations(kind: str) -> None:
     sites, x = network()
     theirs = sklearn_fit(x, 3, kind, 100)
     ours = pc.GaussianMixture(
-        n_components=3, covariance_type=kind, tol=0, rounds=100, aggregation="masked", **same_start(x, 3, kind)
+        n_components=3,
+        covariance_type=kind,  # type: ignore[arg-type]
+        tol=0,
+        rounds=100,
+        aggregation="masked",
+        **same_start(x, 3, kind),  # type: ignore[arg-type]
     ).fit(sites)
     for a in ("weights_", "means_", "covariances_", "precisions_cholesky_"):
         np.testing.assert_allclose(getattr(ours, a), getattr(theirs, a), rtol=1e-8, atol=1e-8, err_msg=a)
 
 
-def test_subspace_equals_plain_to_1e_6():
+def test_subspace_equals_plain_to_1e_6() -> None:
     sites, x = network(rows=120, sites=5, d=2)
     start = same_start(x, 3, "full")
     one, two = (
-        pc.GaussianMixture(n_components=3, tol=0, rounds=3, aggregation=a, **start).fit(sites)
+        pc.GaussianMixture(n_components=3, tol=0, rounds=3, aggregation=a, **start).fit(sites)  # type: ignore[arg-type]
         for a in ("plain", "subspace")
     )
     for a in ("weights_", "means_", "covariances_"):
@@ -122,17 +133,23 @@ def test_subspace_equals_plain_to_1e_6():
 
 @pytest.mark.parametrize("variant", ["corrected", "paper"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_log_likelihood_never_decreases(kind, variant):
+def test_log_likelihood_never_decreases(kind: str, variant: str) -> None:
     sites, _ = network(seed=3, rows=300)
     m = pc.GaussianMixture(
-        n_components=4, covariance_type=kind, variant=variant, tol=0, rounds=40, reg_covar=1e-9, seed=1
+        n_components=4,
+        covariance_type=kind,  # type: ignore[arg-type]
+        variant=variant,  # type: ignore[arg-type]
+        tol=0,
+        rounds=40,
+        reg_covar=1e-9,
+        seed=1,
     ).fit(sites)
     curve = [h["lower_bound"] for h in m.history_]
     assert np.diff(curve).min() > -1e-8
     assert curve[-1] > curve[0]
 
 
-def test_exact_covariance_is_the_papers_less_the_square_of_the_move():
+def test_exact_covariance_is_the_papers_less_the_square_of_the_move() -> None:
     _, x = network()
     old = Mixture(np.full(3, 1 / 3), x[:3], np.stack([np.eye(3)] * 3), "full")  # ERRATA E4.9
     s = expect(x, old)
@@ -144,7 +161,7 @@ def test_exact_covariance_is_the_papers_less_the_square_of_the_move():
     np.testing.assert_allclose(exact.covariances[0], (r[:, 0] * d0.T) @ d0 / r[:, 0].sum(), atol=1e-12)
 
 
-def test_only_the_symmetric_half_travels_as_one_vector():
+def test_only_the_symmetric_half_travels_as_one_vector() -> None:
     sites, _ = network()
     fold = Fold(pc.GaussianMixture(n_components=3, rounds=1), sites)
     while fold.advance():
@@ -154,18 +171,18 @@ def test_only_the_symmetric_half_travels_as_one_vector():
     assert fold.traffic.payload_bytes_up == 4 * 8 * 30
 
 
-def test_order_of_sites_and_split_of_patients_change_nothing():
+def test_order_of_sites_and_split_of_patients_change_nothing() -> None:
     sites, x = network(sites=4)
     options = {"n_components": 3, "seed": 5, "rounds": 30}
-    a = pc.GaussianMixture(**options).fit(sites)
-    b = pc.GaussianMixture(**options).fit(sites[::-1])
-    c = pc.GaussianMixture(**options).fit(x)
+    a = pc.GaussianMixture(**options).fit(sites)  # type: ignore[arg-type]
+    b = pc.GaussianMixture(**options).fit(sites[::-1])  # type: ignore[arg-type]
+    c = pc.GaussianMixture(**options).fit(x)  # type: ignore[arg-type]
     np.testing.assert_array_equal(a.means_, b.means_)
     np.testing.assert_allclose(a.means_, c.means_, atol=1e-7)
-    assert a.memberships_["s0"].shape == (len(sites[0].features), 3)
+    assert a.memberships_["s0"].shape == (len(sites[0].features), 3)  # type: ignore[arg-type]
 
 
-def test_one_patient_per_site():
+def test_one_patient_per_site() -> None:
     _, x = network(rows=60, d=2)
     nodes = [pc.Site(f"p{i:02d}", features=r[None]) for i, r in enumerate(x)]
     one = pc.GaussianMixture(n_components=2, seed=0, rounds=15).fit(nodes)
@@ -173,7 +190,7 @@ def test_one_patient_per_site():
     np.testing.assert_allclose(one.means_, two.means_, atol=1e-7)
 
 
-def test_several_starts_keep_the_best():
+def test_several_starts_keep_the_best() -> None:
     sites, _ = network(seed=7, k=6, d=2, rows=300)
     one = pc.GaussianMixture(n_components=6, seed=0, rounds=25).fit(sites)
     many = pc.GaussianMixture(n_components=6, seed=0, rounds=25, n_starts=3).fit(sites)
@@ -182,7 +199,7 @@ def test_several_starts_keep_the_best():
     assert many.lower_bound_ == max(starts.values()) >= one.lower_bound_
 
 
-def test_votes_find_groups_that_a_far_box_start_may_miss():
+def test_votes_find_groups_that_a_far_box_start_may_miss() -> None:
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(c, 0.3, (150, 2)) for c in ((0, 0), (8, 0), (0, 8), (8, 8))])
     m = pc.GaussianMixture(n_components=4, seed=0).fit(x)
@@ -192,7 +209,7 @@ def test_votes_find_groups_that_a_far_box_start_may_miss():
     assert np.isfinite(box.lower_bound_)
 
 
-def test_an_empty_group_is_moved_by_a_public_rule():
+def test_an_empty_group_is_moved_by_a_public_rule() -> None:
     sites, x = network(k=2, d=2)
     start = np.array([x.mean(0), [9e3, 9e3]])
     m = pc.GaussianMixture(
@@ -204,7 +221,7 @@ def test_an_empty_group_is_moved_by_a_public_rule():
     np.testing.assert_array_equal(a.means_, b.means_)
 
 
-def test_bic_chooses_the_planted_number():
+def test_bic_chooses_the_planted_number() -> None:
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.normal(c, 1.0, (120, 2)) for c in ((-5, 0), (5, 0), (0, 7))])
     rng.shuffle(x)
@@ -216,7 +233,7 @@ def test_bic_chooses_the_planted_number():
         choose_components(sites, privacy=pc.Privacy(epsilon=1.0), radius=10.0)
 
 
-def test_infinite_values_of_all_sites_are_named_at_once():
+def test_infinite_values_of_all_sites_are_named_at_once() -> None:
     sites, x = network()
     bad = x[:4].copy()
     bad[0, 1] = bad[2, 1] = -np.inf
@@ -230,7 +247,7 @@ def test_infinite_values_of_all_sites_are_named_at_once():
     )
 
 
-def test_too_few_patients_behind_exact_sums_are_refused():
+def test_too_few_patients_behind_exact_sums_are_refused() -> None:
     nodes = [pc.Site(f"p{i}", features=[[float(i), 1.0]]) for i in range(5)]
     with pytest.raises(PolicyRefusal, match="fewer than 20 patients"):
         pc.GaussianMixture(n_components=1).fit(nodes)
@@ -238,9 +255,9 @@ def test_too_few_patients_behind_exact_sums_are_refused():
     assert "solve for the records" in str(pc.GaussianMixture(n_components=1, min_patients=5).fit(nodes).privacy_)
 
 
-def test_all_wrong_parameters_are_named_at_once():
+def test_all_wrong_parameters_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as e:
-        pc.GaussianMixture(n_components=0, covariance_type="round", colour=1)  # type: ignore[call-arg]
+        pc.GaussianMixture(n_components=0, covariance_type="round", colour=1)  # type: ignore[arg-type, call-arg]
     assert len(e.value.faults) == 3
     with pytest.raises(ConfigError, match="means_init"):
         pc.GaussianMixture(n_components=2, weights_init=[0.5, 0.5])
@@ -248,7 +265,7 @@ def test_all_wrong_parameters_are_named_at_once():
         pc.GaussianMixture(n_components=1, means_init=[[0.0, 0.0]], precisions_init=[[1.0]]).fit(np.eye(2))
 
 
-def test_works_in_sklearn_pipelines_and_clones():
+def test_works_in_sklearn_pipelines_and_clones() -> None:
     from sklearn.base import clone
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -261,7 +278,7 @@ def test_works_in_sklearn_pipelines_and_clones():
     assert "n_components=3" in repr(m)
 
 
-def test_samples_follow_the_mixture():
+def test_samples_follow_the_mixture() -> None:
     m = Mixture(np.array([0.3, 0.7]), np.array([[0.0, 0.0], [5.0, 5.0]]), np.array([[1.0, 2.0], [0.5, 0.5]]), "diag")
     x, z = m.sample(20_000, np.random.default_rng(0))
     assert abs((z == 1).mean() - 0.7) < 0.02
@@ -270,7 +287,7 @@ def test_samples_follow_the_mixture():
     np.testing.assert_allclose(np.cov(x.T), m.overall()[1], rtol=0.1)
 
 
-def test_a_run_goes_on_from_any_checkpoint():
+def test_a_run_goes_on_from_any_checkpoint() -> None:
     from polyclinic.federation import wire
 
     sites, _ = network()
@@ -286,7 +303,7 @@ def test_a_run_goes_on_from_any_checkpoint():
         np.testing.assert_array_equal(second.run().public.mixture.means, whole.mixture.means)
 
 
-def test_memory_streams_in_blocks():
+def test_memory_streams_in_blocks() -> None:
     import tracemalloc
 
     x = np.random.default_rng(0).normal(size=(200_000, 8))
@@ -299,7 +316,7 @@ def test_memory_streams_in_blocks():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_degenerate_records_stay_within_the_announced_bounds(kind):
+def test_degenerate_records_stay_within_the_announced_bounds(kind: str) -> None:
     rng = np.random.default_rng(0)
     for x, k in (
         (np.ones((10, 3)), 2),  # every record the same
@@ -308,6 +325,6 @@ def test_degenerate_records_stay_within_the_announced_bounds(kind):
         (rng.normal(size=(6, 12)), 2),  # more features than patients
         (rng.normal(size=(30, 1)) * 1e5, 3),
     ):
-        m = pc.GaussianMixture(n_components=k, covariance_type=kind, rounds=5).fit(x)
+        m = pc.GaussianMixture(n_components=k, covariance_type=kind, rounds=5).fit(x)  # type: ignore[arg-type]
         assert np.isfinite(m.means_).all()
         assert np.isfinite(m.lower_bound_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,7 +212,7 @@ def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
         assert (whole**2).sum() <= 2.0**32
 
 
-def test_kinds_come_from_the_frame(tmp_path) -> None:
+def test_kinds_come_from_the_frame(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     ill = rng.random(300) < 0.5

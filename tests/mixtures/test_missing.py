@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,7 +76,12 @@ def test_equals_the_textbook(kind: CovarianceType, aggregation: str) -> None:
     holes[7] = np.nan  # a patient of whom nothing is known counts, and moves nothing
     w, means, S, loglik = textbook(holes, x[:3], kind, 12)
     m = pc.GaussianMixture(
-        n_components=3, covariance_type=kind, tol=0, rounds=12, aggregation=aggregation, **begin(x, kind)
+        n_components=3,
+        covariance_type=kind,
+        tol=0,
+        rounds=12,
+        aggregation=aggregation,
+        **begin(x, kind),  # type: ignore[arg-type]
     ).fit(split(holes))
     assert np.allclose(m.weights_, w, rtol=0, atol=1e-9)
     assert np.allclose(m.means_, means, rtol=1e-8, atol=1e-8)
@@ -115,7 +121,7 @@ def test_subspace_adds_the_same() -> None:
     x, holes, _ = planted(3, n=120, d=2)
     start = begin(x, "full")
     one, two = (
-        pc.GaussianMixture(n_components=3, tol=0, rounds=3, aggregation=a, **start).fit(split(holes, 5))
+        pc.GaussianMixture(n_components=3, tol=0, rounds=3, aggregation=a, **start).fit(split(holes, 5))  # type: ignore[arg-type]
         for a in ("plain", "subspace")
     )
     assert np.allclose(one.means_, two.means_, atol=1e-6) and np.allclose(one.covariances_, two.covariances_, atol=1e-6)
@@ -134,7 +140,7 @@ def test_missing_values_cost_less_than_filling_in_means(seed: int) -> None:
     assert near.max() < 0.35
 
 
-def test_a_model_places_patients_with_gaps(tmp_path) -> None:
+def test_a_model_places_patients_with_gaps(tmp_path: Path) -> None:
     _, holes, _ = planted(8)
     m = pc.GaussianMixture(n_components=3, n_starts=3).fit(split(holes))
     assert np.allclose(m.predict_proba(holes).sum(1), 1) and np.isfinite(m.score(holes))

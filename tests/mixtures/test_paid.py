@@ -21,7 +21,7 @@ KINDS = ("full", "tied", "diag", "spherical")
 def records(seed: int, n: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     z = rng.choice(3, n, p=[0.3, 0.3, 0.4])
-    return CENTRES[z] + np.einsum("npq,nq->np", SPREADS[z], rng.normal(size=(n, 2)))
+    return CENTRES[z] + np.einsum("npq,nq->np", SPREADS[z], rng.normal(size=(n, 2)))  # type: ignore[no-any-return]
 
 
 def network(x: np.ndarray, sites: int = 4) -> list[pc.Site]:
@@ -30,11 +30,11 @@ def network(x: np.ndarray, sites: int = 4) -> list[pc.Site]:
 
 def mixture(kind: str) -> Mixture:
     full = Mixture(np.full(3, 1 / 3), CENTRES / 10, SPREADS @ np.swapaxes(SPREADS, 1, 2) / 100, "full")
-    return histogram.recast(full, kind)
+    return histogram.recast(full, kind)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_patient_moves_the_sums_by_at_most_one_exactly(kind):
+def test_one_patient_moves_the_sums_by_at_most_one_exactly(kind: str) -> None:
     rng = np.random.default_rng(0)
     hostile = np.concatenate(
         [rng.standard_cauchy(size=(300, 2)) * 10.0 ** rng.integers(-3, 9, (300, 1)), CENTRES, np.zeros((1, 2))]
@@ -49,7 +49,7 @@ def test_one_patient_moves_the_sums_by_at_most_one_exactly(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_noise_the_truth_is_a_fixed_point(kind):
+def test_without_noise_the_truth_is_a_fixed_point(kind: str) -> None:
     rng = np.random.default_rng(2)
     m = mixture(kind)
     x = m.sample(60_000, rng)[0]
@@ -60,7 +60,7 @@ def test_without_noise_the_truth_is_a_fixed_point(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_noise_never_breaks_a_covariance(kind):
+def test_noise_never_breaks_a_covariance(kind: str) -> None:
     rng = np.random.default_rng(3)
     m = mixture(kind)
     for _ in range(30):
@@ -75,12 +75,16 @@ def fitted(seed: int, **params: object) -> tuple[float, pc.GaussianMixture]:
     sites = network(x)
     reference = pc.GaussianMixture(n_components=3, seed=0, n_starts=3).fit(sites).score(held_out)
     paid = pc.GaussianMixture(
-        n_components=3, seed=seed, aggregation="masked", privacy=pc.Privacy(epsilon=2.0, delta=1e-6), **params
+        n_components=3,
+        seed=seed,
+        aggregation="masked",
+        privacy=pc.Privacy(epsilon=2.0, delta=1e-6),
+        **params,  # type: ignore[arg-type]
     ).fit(sites)
     return reference - paid.score(held_out), paid
 
 
-def test_epsilon_2_is_within_a_tenth_of_a_nat_of_no_privacy():
+def test_epsilon_2_is_within_a_tenth_of_a_nat_of_no_privacy() -> None:
     gap, m = fitted(0, radius=10.0)
     assert abs(gap) < 0.1  # a reference that is worse would be a bad start of ours
     assert m.privacy_.guarantee == "formal"
@@ -96,11 +100,11 @@ def test_epsilon_2_is_within_a_tenth_of_a_nat_of_no_privacy():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("radius", [10.0, 50.0, 200.0])
-def test_epsilon_2_for_three_seeds_and_generous_radii(seed, radius):
+def test_epsilon_2_for_three_seeds_and_generous_radii(seed: int, radius: float) -> None:
     assert abs(fitted(seed, radius=radius)[0]) < 0.1
 
 
-def test_every_release_has_its_price():
+def test_every_release_has_its_price() -> None:
     method = pc.GaussianMixture(n_components=3, radius=10.0, privacy=pc.Privacy(epsilon=1.0), paid_rounds=3)
     fold = Fold(method, network(records(5, 3000)))
     fold.run()
@@ -111,7 +115,7 @@ def test_every_release_has_its_price():
     assert later == sorted(later, reverse=True)  # type: ignore[type-var]  # later rounds get more of the budget
 
 
-def test_many_features_start_in_the_plane_where_patients_differ():
+def test_many_features_start_in_the_plane_where_patients_differ() -> None:
     rng = np.random.default_rng(6)
     centres = rng.normal(size=(3, 8)) * 2.5
     x = centres[rng.choice(3, 12_000)] + rng.normal(size=(12_000, 8))
@@ -124,7 +128,7 @@ def test_many_features_start_in_the_plane_where_patients_differ():
     assert reference - m.score(x) < 0.1
 
 
-def test_privacy_needs_public_numbers():
+def test_privacy_needs_public_numbers() -> None:
     with pytest.raises(ConfigError, match="radius"):
         pc.GaussianMixture(n_components=2, privacy=pc.Privacy(epsilon=1.0))
     with pytest.raises(ConfigError, match="level of patients"):
@@ -134,7 +138,7 @@ def test_privacy_needs_public_numbers():
 
 
 @pytest.mark.parametrize("how", ["box", "given"])
-def test_public_starts_cost_nothing(how):
+def test_public_starts_cost_nothing(how: str) -> None:
     options = {"start": "box"} if how == "box" else {"means_init": CENTRES}
     method = pc.GaussianMixture(
         n_components=3, radius=10.0, paid_rounds=2, privacy=pc.Privacy(epsilon=1.0), covariance_type="diag", **options
@@ -144,7 +148,7 @@ def test_public_starts_cost_nothing(how):
     assert {r.step.name for r in fold.releases} == {"statistics"}
 
 
-def test_consensus_without_a_coordinator_is_formal_too():
+def test_consensus_without_a_coordinator_is_formal_too() -> None:
     sites = network(records(8, 1500), 5)
     m = pc.GaussianMixture(
         n_components=3, radius=10.0, paid_rounds=2, aggregation="subspace", privacy=pc.Privacy(epsilon=2.0)

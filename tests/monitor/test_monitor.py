@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -10,14 +9,18 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 pytest.importorskip("nvflare")
 pytest.importorskip("prometheus_client")
+
+import hospitals
 
 from polyclinic.engines.flare import folders
 from polyclinic.engines.flare.folders import SiteFolder, append_event, read_events
@@ -35,9 +38,6 @@ from polyclinic.privacy.owner import ledger_of
 from polyclinic.study import Node
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("hospitals", ROOT / "examples" / "rehearsal" / "hospitals.py")
-hospitals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hospitals)
 
 GOOD = Snapshot(
     "north",
@@ -64,7 +64,7 @@ def _samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float
     }
 
 
-def test_metrics_are_openmetrics_and_say_what_a_snapshot_says():
+def test_metrics_are_openmetrics_and_say_what_a_snapshot_says() -> None:
     found = _samples(exposition(GOOD))
     assert found["polyclinic_healthy", ()] == 1
     assert found["polyclinic_certificate_days", ()] == 200
@@ -85,7 +85,7 @@ def _get(url: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def serving():
+def serving() -> Iterator[Any]:
     made = []
 
     def start(board: StatusBoard) -> str:
@@ -100,7 +100,7 @@ def serving():
         s.server_close()
 
 
-def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving):
+def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving: Any) -> None:
     state = {"now": GOOD}
     hang = threading.Event()
 
@@ -133,7 +133,7 @@ def test_health_is_200_or_503_and_quick_while_a_look_hangs(serving):
     assert _get(base + "/elsewhere")[0] == 404
 
 
-def test_a_look_that_is_old_or_fails_is_not_health():
+def test_a_look_that_is_old_or_fails_is_not_health() -> None:
     board = StatusBoard(1.0)
     StudyWatch(lambda: replace(GOOD, at=time.time() - 120), 1.0, show=board.show).once()
     code, body = board.health()
@@ -148,17 +148,17 @@ def test_a_look_that_is_old_or_fails_is_not_health():
     StudyWatch(broken, 1.0, show=board.show).once()
     assert board.health()[0] == 503
     assert "No space left" in board.health()[1]["faults"][0]
-    assert b"polyclinic_study_round" in board.metrics()  # the last figures stay, with the time of their look
+    assert b"polyclinic_study_round" in board.metrics()  # type: ignore[operator]  # the last figures stay, with the time of their look
 
 
-def test_bytes_of_a_study_that_runs_are_those_of_its_rounds(tmp_path):
+def test_bytes_of_a_study_that_runs_are_those_of_its_rounds(tmp_path: Path) -> None:
     for n, up in ((1, 100), (2, 40), (2, 50)):  # the second round was done again after a kill
         append_event(tmp_path / "progress.jsonl", kind="round", round=n, figures={"bytes_up": up, "bytes_down": 2 * up})
     found = _study(tmp_path, {"study": "icu-1", "state": "running", "round": 2})
     assert (found.bytes_up, found.bytes_down) == (150, 300)
 
 
-def test_a_site_that_has_not_joined_is_no_health_and_its_budget_is_known(tmp_path):
+def test_a_site_that_has_not_joined_is_no_health_and_its_budget_is_known(tmp_path: Path) -> None:
     node = hospitals.hospital(tmp_path, "north", patients=5, policy="max_epsilon_total = 4.0")
     book = ledger_of(Node.read(node))
     book.charge(Charge("icu", "dpem", 3, "statistics", 0, Gaussian(5.0), run="ab", shapes={"x": (2, 3)}))
@@ -172,7 +172,7 @@ def test_a_site_that_has_not_joined_is_no_health_and_its_budget_is_known(tmp_pat
     assert "patients" not in text  # no number about patients has a name here
 
 
-def test_news_is_told_once_and_again_when_it_comes_back(tmp_path):
+def test_news_is_told_once_and_again_when_it_comes_back(tmp_path: Path) -> None:
     out = tmp_path / "said.jsonl"
     hook = tmp_path / "hook.py"
     hook.write_text(f"import sys; open({str(out)!r}, 'a').write(sys.stdin.read())")
@@ -190,14 +190,14 @@ def test_news_is_told_once_and_again_when_it_comes_back(tmp_path):
     assert lines[0]["node"] == "north"
 
 
-def test_a_hook_that_fails_is_in_the_log_and_ends_nothing(tmp_path):
+def test_a_hook_that_fails_is_in_the_log_and_ends_nothing(tmp_path: Path) -> None:
     made = Notices("/nothing/there --x", tmp_path / "told.json", tmp_path / "events.jsonl")
     made.look(GOOD)
     (line,) = read_events(tmp_path / "events.jsonl")
     assert line["event"] == "notify failed"
 
 
-def test_the_process_opens_its_port_and_without_the_section_none(tmp_path):
+def test_the_process_opens_its_port_and_without_the_section_none(tmp_path: Path) -> None:
     port = free_port()
     node = hospitals.hospital(tmp_path, "north", patients=5)
     text = node.read_text()
@@ -214,9 +214,9 @@ def test_the_process_opens_its_port_and_without_the_section_none(tmp_path):
         code, body = _get(f"http://127.0.0.1:{port}/health")
         assert code == 503
         assert json.loads(body)["state"] == "not joined"
-        (looker,) = psutil.Process(Recorded.read(folder.path / "monitor" / "process.json").pid).children()
+        (looker,) = psutil.Process(Recorded.read(folder.path / "monitor" / "process.json").pid).children()  # type: ignore[union-attr]
         looker.kill()  # who looks may die: the answer says so, and another one looks
-        seen = set()
+        seen = set()  # type: ignore[var-annotated]
         end = time.monotonic() + 60
         while not {"ended", "again"} <= seen:
             assert time.monotonic() < end, seen
@@ -234,14 +234,14 @@ def test_the_process_opens_its_port_and_without_the_section_none(tmp_path):
     assert begin("site", node, folder.path, SiteFolder.of(node).node.monitor) is None
 
 
-def test_a_wrong_address_is_refused_by_name(tmp_path):
+def test_a_wrong_address_is_refused_by_name(tmp_path: Path) -> None:
     node = hospitals.hospital(tmp_path, "north", patients=5)
     node.write_text(node.read_text() + '[monitor]\nlisten = "9464"\n')
     with pytest.raises(ConfigError, match=r"monitor.listen: not HOST:PORT"):
         Node.read(node)
 
 
-def test_the_log_turns_over_and_is_read_whole(tmp_path, monkeypatch):
+def test_the_log_turns_over_and_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "LOG", 400)
     path = tmp_path / "events.jsonl"
     for i in range(12):

@@ -50,7 +50,7 @@ def network() -> pc.tensors.Sites:  # type: ignore[name-defined]
 
 def matched_cosine(truth: list[np.ndarray], found: list[np.ndarray]) -> np.ndarray:
     pairs = matching.match(truth, found)
-    return np.mean(
+    return np.mean(  # type: ignore[no-any-return]
         [matching.cosines([a], [b])[pairs.left, pairs.right] for a, b in zip(truth, found)], axis=0
     )  # per true phenotype, mean over feature modes
 
@@ -84,7 +84,7 @@ def test_canonical_result_and_transform_agree(network: list[pc.Site]) -> None:
 @pytest.mark.parametrize("zeros", ["observed", "missing"])
 @pytest.mark.parametrize("nonnegative", [True, False])
 def test_objective_never_rises(zeros: str, nonnegative: bool) -> None:
-    m = pc.CPALS(rank=3, rounds=25, tol=0, zeros=zeros, nonnegative=nonnegative).fit(counts())
+    m = pc.CPALS(rank=3, rounds=25, tol=0, zeros=zeros, nonnegative=nonnegative).fit(counts())  # type: ignore[arg-type]
     objective = [h["objective"] for h in m.history_]
     assert len(objective) == 25
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(objective))
@@ -163,7 +163,7 @@ def test_four_modes_two_modes_and_degenerate_data_work() -> None:
 
 
 def test_progress_is_an_event_stream() -> None:
-    events = []
+    events = []  # type: ignore[var-annotated]
     m = pc.CPALS(rank=2, rounds=4, tol=0).fit(counts(), progress=events.append)
     assert [(e.kind, e.round) for e in events] == [("begin", 0), *(("round", k) for k in (1, 2, 3, 4)), ("end", 4)]
     assert [e.figures["objective"] for e in events[1:-1]] == [h["objective"] for h in m.history_]

@@ -299,21 +299,21 @@ def test_the_rule_does_not_give_up_where_phenotypes_can_be_read() -> None:
 def test_patients_are_placed_by_the_fine_columns_and_shown_by_the_joined_ones(net: Sites, tmp_path: Path) -> None:
     m = pc.DPEM(rank=12, rounds=6, seed=0, aggregation="masked", privacy=pc.Privacy(8.0)).fit(net, doors=doors(net))
     place = m.result_.placing
-    assert place.parts is not None
+    assert place.parts is not None  # type: ignore[union-attr]
     assert len(m.weights_) < 12
-    assert place.stacked.shape[1] == len(place.parts) == 13
-    assert place.parts[-1] == -1  # the background
-    assert place.apart.sum() == (place.parts < 0).sum() >= 1
+    assert place.stacked.shape[1] == len(place.parts) == 13  # type: ignore[union-attr]
+    assert place.parts[-1] == -1  # type: ignore[union-attr]  # the background
+    assert place.apart.sum() == (place.parts < 0).sum() >= 1  # type: ignore[union-attr]
     counts = net[0].counts()
-    events, fine = counts.norm_squared(), place.expected(counts)
+    events, fine = counts.norm_squared(), place.expected(counts)  # type: ignore[union-attr]
     assert events > 0
-    np.testing.assert_allclose(place.joined(fine).sum(1) + fine[:, place.apart].sum(1), fine.sum(1))
+    np.testing.assert_allclose(place.joined(fine).sum(1) + fine[:, place.apart].sum(1), fine.sum(1))  # type: ignore[index, union-attr]
     again = pc.load(m.save(tmp_path / "m.phenotypes"))
     np.testing.assert_array_equal(again.transform(net[0]), m.transform(net[0]))
 
 
 def test_without_noise_annealing_finds_what_plain_em_divides_wrongly() -> None:
-    found = {True: [], False: []}
+    found = {True: [], False: []}  # type: ignore[var-annotated]
     for seed in range(3):
         law = pc.datasets.planted_counts(1_000, 60, 80, phenotypes=8, codes=(6, 8), seed=seed)
         for anneal, scores in found.items():

@@ -23,10 +23,10 @@ class Bench:
     """Patients of one law: 2,000 to learn from, 1,000 to judge; a prior of the same law, and one of another."""
 
     def __init__(self) -> None:
-        net = pc.datasets.planted_counts(3_000, seed=31, sites=3, **LAW)
+        net = pc.datasets.planted_counts(3_000, seed=31, sites=3, **LAW)  # type: ignore[arg-type]
         self.train, self.test = split(net, 2 / 3, 31)
         self.like = pc.DPEM(rank=6, rounds=4, seed=1).fit([pooled(self.test)])
-        self.unlike = pc.DPEM(rank=6, rounds=10, seed=1).fit(pc.datasets.planted_counts(1_500, seed=77, **LAW))
+        self.unlike = pc.DPEM(rank=6, rounds=10, seed=1).fit(pc.datasets.planted_counts(1_500, seed=77, **LAW))  # type: ignore[arg-type]
         self.judge = pooled(self.test).counts()
         self.none = marginal_model(pooled(self.train).counts())
         free = pc.DPEM(rank=6, rounds=20, seed=2, background=False, prune=False).fit(self.train)
@@ -85,7 +85,7 @@ def test_where_the_prior_is_refused_and_nothing_can_be_read_the_rest_buys_the_ma
 
 def test_votes_are_whole_and_at_most_one(bench: Bench) -> None:
     place = bench.like.result_.placing
-    said = votes(bench.judge, place.stacked, [[m[:, 0] for m in bench.none.factors]], place.prior, steps=16)
+    said = votes(bench.judge, place.stacked, [[m[:, 0] for m in bench.none.factors]], place.prior, steps=16)  # type: ignore[union-attr]
     assert set(np.unique(said)) <= {-1.0, 0.0, 1.0}
     assert said.sum() > 0.5 * len(said)
 

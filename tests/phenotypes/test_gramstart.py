@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,14 +59,14 @@ def test_the_summed_cells_are_the_gram_of_all_patients(icu: list[pc.Site]) -> No
     for _ in range(2):
         step = gram.step(start)
         parts = [gram.contribute(step, s, s.counts(), start, unit).arrays["packed"] for s in icu]
-        total, before = Total({"packed": sum(parts)}, 6.0, 6), start
+        total, before = Total({"packed": sum(parts)}, 6.0, 6), start  # type: ignore[dict-item]
         start = gram.combine(step, start, total)
     assert start.stage == "lift" and start.rows is not None
     above = (start.diagonal - np.square(x).sum(0)) / (2.0**-12 * unit)  # two standard deviations of the rounding, about
     assert above.min() > -2 and above.max() < 5
     assert (start.rows > gram.energies(union)["rows"] - 2 * 2.0**-16 * unit).all()
-    d = np.sqrt(start.diagonal)
-    error = gram.packing(before).opened(total)["cells"] - (x.T @ x / np.outer(d, d))[np.triu_indices(64, 1)]
+    d = np.sqrt(start.diagonal)  # type: ignore[arg-type]
+    error = gram.packing(before).opened(total)["cells"] - (x.T @ x / np.outer(d, d))[np.triu_indices(64, 1)]  # type: ignore[index]
     assert 0.004 < error.std() < 0.008 and abs(error.mean()) < 0.001
 
 
@@ -124,7 +125,7 @@ def test_rank_auto_and_its_refusals() -> None:
         ({"aggregation": "median"}, 600, "no sum"),
     ],
 )
-def test_elsewhere_the_start_is_random_and_the_model_says_why(params: dict, patients: int, says: str) -> None:
+def test_elsewhere_the_start_is_random_and_the_model_says_why(params: dict[str, Any], patients: int, says: str) -> None:
     _, sites = rare_network(2 * patients, 824)
     model = pc.TRIP(rank=3, rounds=3, **params).fit(sites)
     assert model.start_.kind == "random" and says in model.start_.reason
@@ -148,11 +149,11 @@ def test_a_plain_sum_between_hosts_shows_no_small_sites_gram() -> None:
 
 def test_a_model_to_start_from(icu: list[pc.Site]) -> None:
     first = pc.SumALS(rank=6, seed=0).fit(icu)
-    again = pc.TRIP(rank=6, start=first).fit(icu)
+    again = pc.TRIP(rank=6, start=first).fit(icu)  # type: ignore[arg-type]
     assert again.start_.kind == "model" and again.traffic_.rounds < 8
     assert again.score(icu) > 0.995 * first.score(icu)
     with pytest.raises(ConfigError, match="shapes"):
-        pc.TRIP(rank=5, start=first).fit(icu)
+        pc.TRIP(rank=5, start=first).fit(icu)  # type: ignore[arg-type]
 
 
 def test_resume_at_every_sum_of_the_start() -> None:
@@ -233,7 +234,7 @@ def test_a_wrap_in_a_sweep_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
     packing = pc.SumALS._packing
 
     def narrow(self: pc.SumALS, public: object) -> Packing:
-        made = packing(self, public)
+        made = packing(self, public)  # type: ignore[arg-type]
         f = made.fields["mttkrp"]
         return replace(made, fields={**made.fields, "mttkrp": replace(f, high=f.low + (f.high - f.low) / 8)})
 

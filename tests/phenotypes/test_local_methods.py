@@ -26,9 +26,9 @@ def same(a: object, b: object) -> bool:
 def test_one_site_equals_cpsgd_bit_for_bit(zeros: str, nonnegative: bool) -> None:
     one = [pc.Site("x", pooled(example_sites()).tensor)]
     common = {"rank": 4, "rounds": 14, "seed": 3, "zeros": zeros, "nonnegative": nonnegative}
-    central = pc.CPSGD(**common).fit(one)
-    assert same(pc.LocalTF(**common).fit(one), central)
-    assert same(pc.DPFact(**common, elastic=0, sparsity=0).fit(one), central)
+    central = pc.CPSGD(**common).fit(one)  # type: ignore[arg-type]
+    assert same(pc.LocalTF(**common).fit(one), central)  # type: ignore[arg-type]
+    assert same(pc.DPFact(**common, elastic=0, sparsity=0).fit(one), central)  # type: ignore[arg-type]
 
 
 def test_localtf_with_one_pass_is_distributed_sgd() -> None:
@@ -74,7 +74,7 @@ def test_elastic_forces_balance_where_all_patients_are_fitted() -> None:
     gained = []
     for seed in range(3):
         common = {"rank": 6, "rounds": 40, "seed": seed, "sparsity": 0.0}
-        balanced, energy = pc.DPFact(**common).fit(sites), pc.DPFact(**common, weights="energy").fit(sites)
+        balanced, energy = pc.DPFact(**common).fit(sites), pc.DPFact(**common, weights="energy").fit(sites)  # type: ignore[arg-type]
         assert balanced.params.balanced and not energy.params.balanced
         assert all((f >= 0).all() for f in balanced.factors_)
         gained.append(balanced.score(sites) - energy.score(sites))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,9 +52,9 @@ def test_the_likelihood_over_nonzeros_is_that_of_all_cells(loss: str) -> None:
     x = np.zeros(t.shape)
     x[tuple(t.coords.T)] = t.values
     m = np.einsum("ir,jr,kr->ijk", a, *factors)
-    assert np.isclose(log_likelihood(t, np.concatenate(factors), loss, a), dense_log_likelihood(x, m, loss), atol=1e-4)
+    assert np.isclose(log_likelihood(t, np.concatenate(factors), loss, a), dense_log_likelihood(x, m, loss), atol=1e-4)  # type: ignore[arg-type]
     flat = np.full_like(m, x.mean() if loss == "poisson" else -np.log1p(-x.mean()))
-    assert np.isclose(constant_fit(x.sum(), x.size, loss), dense_log_likelihood(x, flat, loss), rtol=1e-7)
+    assert np.isclose(constant_fit(x.sum(), x.size, loss), dense_log_likelihood(x, flat, loss), rtol=1e-7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -61,7 +62,7 @@ def test_a_step_never_lowers_the_likelihood(loss: str) -> None:
     t = drawn(80, loss, 1)
     factors, a, before = begun(start(SHAPE, RANK, 0)), None, -np.inf
     for _ in range(15):
-        a, events, value = likelihood_step(t, factors, loss, a)
+        a, events, value = likelihood_step(t, factors, loss, a)  # type: ignore[arg-type]
         assert value >= before - 1e-9 * abs(value)
         before = value
         assert np.isclose(events[: SHAPE[0]].sum(), events[SHAPE[0] :].sum())
@@ -72,11 +73,11 @@ def test_a_step_never_lowers_the_likelihood(loss: str) -> None:
 def test_memberships_are_those_of_highest_likelihood(loss: str) -> None:
     t = drawn(30, loss, 2)
     stacked = np.concatenate(begun(start(SHAPE, RANK, 3)))
-    a = place(t, stacked, loss, steps=5000, tol=1e-12)
-    best = log_likelihood(t, stacked, loss, a)
+    a = place(t, stacked, loss, steps=5000, tol=1e-12)  # type: ignore[arg-type]
+    best = log_likelihood(t, stacked, loss, a)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     for _ in range(20):
-        assert log_likelihood(t, stacked, loss, np.maximum(a + rng.normal(0, 0.3, a.shape), 0)) < best
+        assert log_likelihood(t, stacked, loss, np.maximum(a + rng.normal(0, 0.3, a.shape), 0)) < best  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -84,8 +85,8 @@ def test_memberships_are_those_of_highest_likelihood(loss: str) -> None:
 def test_sums_give_the_pooled_model(loss: str, aggregation: str) -> None:
     t = drawn(150, loss, 4)
     settings = {"rank": RANK, "loss": loss, "start": "random", "rounds": 25, "seed": 0}
-    several = pc.SumALS(aggregation=aggregation, **settings).fit(cut(t, 4))
-    one = pc.SumALS(**settings).fit([pc.Site("all", t)])
+    several = pc.SumALS(aggregation=aggregation, **settings).fit(cut(t, 4))  # type: ignore[arg-type]
+    one = pc.SumALS(**settings).fit([pc.Site("all", t)])  # type: ignore[arg-type]
     assert abs(several.score(t) - one.score(t)) < 1e-8
     gap = max(np.abs(a - b).max() for a, b in zip(several.factors_, one.factors_))
     assert gap < (1e-8 if aggregation == "plain" else 1e-6)
@@ -94,11 +95,11 @@ def test_sums_give_the_pooled_model(loss: str, aggregation: str) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_score_is_the_share_of_deviance_explained(loss: str) -> None:
     t = drawn(150, loss, 5)
-    m = pc.SumALS(rank=RANK, loss=loss, seed=0).fit(cut(t, 3))
-    model = deviance(t, m.factors_, loss, m.transform(t))
+    m = pc.SumALS(rank=RANK, loss=loss, seed=0).fit(cut(t, 3))  # type: ignore[arg-type]
+    model = deviance(t, m.factors_, loss, m.transform(t))  # type: ignore[arg-type]
     x = t.values
     top = float(x @ np.log(x) - x.sum()) if loss == "poisson" else 0.0
-    null = 2 * (top - constant_fit(float(x.sum()), float(np.prod(t.shape)), loss))
+    null = 2 * (top - constant_fit(float(x.sum()), float(np.prod(t.shape)), loss))  # type: ignore[arg-type]
     assert np.isclose(m.score(t), 1 - model / null)
     assert m.quality(t)["deviance_explained"] == m.score(t)
     assert 0.3 < m.score(t) < 1
@@ -115,7 +116,7 @@ def test_not_worse_than_pyttb_from_the_same_start(loss: str) -> None:
 
     learn, held = drawn(200, loss, 6), drawn(200, loss, 7)
     factors = begun(start(SHAPE, RANK, 1))
-    a, _, _ = likelihood_step(learn, factors, loss, None)
+    a, _, _ = likelihood_step(learn, factors, loss, None)  # type: ignore[arg-type]
     x = np.zeros(learn.shape)
     x[tuple(learn.coords.T)] = learn.values
     # Bernoulli: the loss of the same link, as a loss of one's own; pyttb's own links explain other probabilities.
@@ -136,11 +137,11 @@ def test_not_worse_than_pyttb_from_the_same_start(loss: str) -> None:
         printitn=0,
     )
     theirs_s = time.process_time() - cpu
-    theirs = deviance(held, found.factor_matrices[1:], loss, placed(held, found.factor_matrices[1:], loss))
+    theirs = deviance(held, found.factor_matrices[1:], loss, placed(held, found.factor_matrices[1:], loss))  # type: ignore[arg-type]
     cpu = time.process_time()
-    m = pc.CPALS(rank=RANK, loss=loss, rounds=500).fit(learn, start=list(factors))
+    m = pc.CPALS(rank=RANK, loss=loss, rounds=500).fit(learn, start=list(factors))  # type: ignore[arg-type]
     ours_s = time.process_time() - cpu
-    ours = deviance(held, m.factors_, loss, m.transform(held))
+    ours = deviance(held, m.factors_, loss, m.transform(held))  # type: ignore[arg-type]
     print(f"{loss}: held-out deviance {ours:.2f}, pyttb {theirs:.2f}; processor seconds {ours_s:.3f}, {theirs_s:.3f}")
     assert ours <= 1.001 * theirs
 
@@ -156,12 +157,12 @@ def test_counts_are_told_from_presence() -> None:
         pc.SumALS(rank=2, loss="poisson", nonnegative=False, zeros="missing")
 
 
-def test_a_loss_survives_the_file(tmp_path) -> None:
+def test_a_loss_survives_the_file(tmp_path: Path) -> None:
     t = drawn(80, "bernoulli", 9)
     m = pc.SumALS(rank=2, loss="bernoulli", rounds=10).fit(cut(t, 2))
     back = pc.load(m.save(tmp_path / "m.phenotypes"))
     assert np.array_equal(back.transform(t), m.transform(t))
-    assert back.score(t) == m.score(t)
+    assert back.score(t) == m.score(t)  # type: ignore[union-attr]
 
 
 def test_planted_rates_are_found_where_squares_are_led_by_few_patients() -> None:

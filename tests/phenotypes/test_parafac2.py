@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +122,7 @@ def test_not_worse_than_matcouply_and_faster() -> None:
     assert 5 * ours_s < theirs_s
 
 
-def _error(X, factors) -> float:
+def _error(X: Any, factors: Any) -> float:
     A, B, C = factors
     return float(sum(np.square(x - (b * a) @ C.T).sum() for x, a, b in zip(X, A, B)))
 
@@ -144,7 +146,7 @@ def test_near_tensorly_which_has_fewer_constraints() -> None:
     assert pc.metrics.factor_match_score(truth, [m.factors_[1]]) >= pc.metrics.factor_match_score(truth, [C]) - 0.01
 
 
-def test_a_model_of_courses_places_new_patients(tmp_path) -> None:
+def test_a_model_of_courses_places_new_patients(tmp_path: Path) -> None:
     sites = pc.datasets.planted_courses(patients=120, codes=30, phenotypes=2, seed=5)
     m = pc.PARAFAC2(rank=2).fit(sites)
     back = pc.load(m.save(tmp_path / "m.phenotypes"))
@@ -162,12 +164,14 @@ def test_visits_come_from_a_frame_in_order_of_time() -> None:
         "hospital": ["n", "n", "n", "n", "n", "n"],
     }
     (site,) = pc.from_frame(frame, patient="pid", modes=["dx"], time="day", site="hospital")
+    assert site.tensor is not None
     assert [a.name for a in site.tensor.axes] == ["patient", "visit", "dx"]
     cells = {tuple(c): v for c, v in zip(site.tensor.coords.tolist(), site.tensor.values)}
     x, y, z = 0, 1, 2
     assert cells == {(0, 0, z): 1, (0, 1, x): 2, (0, 2, y): 1, (1, 0, y): 1, (1, 1, x): 1}
     visits = {**frame, "visit": ["v1", "v2", "v3", "v4", "v5", "v6"]}
     (by,) = pc.from_frame(visits, patient="pid", modes=["dx"], visit="visit", time="day", site="hospital")
+    assert by.tensor is not None
     assert by.tensor.shape == (2, 4, 3)
     with pytest.raises(DataError, match="is neither a time nor a number"):
         pc.from_frame({**frame, "day": ["?"] * 6}, patient="pid", modes=["dx"], time="day")

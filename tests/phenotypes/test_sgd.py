@@ -90,9 +90,9 @@ def test_zero_elastic_force_is_no_elastic_force_bit_for_bit(network: list[pc.Sit
             f,
             number=number,
             seed=0,
-            zeros=zeros,
+            zeros=zeros,  # type: ignore[arg-type]
             learning_rate=rate,
-            elastic=Elastic(tuple(f), 0.0),  # type: ignore[arg-type]
+            elastic=Elastic(tuple(f), 0.0),
         )
         np.testing.assert_array_equal(one.patients, two.patients)
         for x, y in zip(one.factors, two.factors):
@@ -101,7 +101,7 @@ def test_zero_elastic_force_is_no_elastic_force_bit_for_bit(network: list[pc.Sit
 
 @pytest.mark.parametrize("zeros", ["observed", "missing"])
 def test_same_seed_same_model_another_seed_another(network: list[pc.Site], zeros: str) -> None:
-    models = [pc.CPSGD(rank=3, rounds=3, seed=s, zeros=zeros).fit(network) for s in (0, 0, 1)]
+    models = [pc.CPSGD(rank=3, rounds=3, seed=s, zeros=zeros).fit(network) for s in (0, 0, 1)]  # type: ignore[arg-type]
     np.testing.assert_array_equal(models[0].factors_[0], models[1].factors_[0])
     assert not np.array_equal(models[0].factors_[0], models[2].factors_[0])
 

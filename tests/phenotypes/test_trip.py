@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from polyclinic.phenotypes.distinct import distinct_step
 from polyclinic.sites.site import pooled
 
 
-def gradient(f, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+def gradient(f: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
     out = np.zeros_like(x)
     for at in np.ndindex(x.shape):
         e = np.zeros_like(x)

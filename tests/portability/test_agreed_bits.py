@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import polyclinic as pc
 from polyclinic.federation import wire
 from polyclinic.federation.certificate import state_digest
 from polyclinic.federation.fold import Fold
+from polyclinic.federation.protocol import Step
 from polyclinic.findings.outcome import OutcomeAct
 from polyclinic.findings.paid import Paid
 from polyclinic.findings.placed import Covariates, Placer
@@ -34,24 +36,24 @@ KERNELS = {
 }
 
 
-def _act(kind, **more):
+def _act(kind: str, **more: Any) -> Any:
     """An act over fixed phenotypes: what a fit would learn is not the question here."""
     rng = np.random.default_rng(0)
     factors = [rng.gamma(0.3, size=(n, 3)) for n in pc.datasets.icu_network(patients=300, seed=0)[0].counts().shape[1:]]
 
-    def place(site):
+    def place(site: Any) -> Any:
         t = site.counts()
         out = np.zeros((t.patients, 3))
         who = np.repeat(t.rows, np.diff(t.indptr))
         np.add.at(out, who, t.values[:, None] * factors[0][t.codes[0]] * factors[1][t.codes[1]])
         return out
 
-    return kind(model=Placer(factors, place), seed=1, **more)
+    return kind(model=Placer(factors, place), seed=1, **more)  # type: ignore[operator]
 
 
 METHODS = {
-    "outcome": lambda: _act(OutcomeAct, covariates=Covariates(site=False)),
-    "paid": lambda: _act(Paid, what=("carriers", "outcome"), privacy=pc.Privacy(200.0), planning_size=10**6),
+    "outcome": lambda: _act(OutcomeAct, covariates=Covariates(site=False)),  # type: ignore[arg-type]
+    "paid": lambda: _act(Paid, what=("carriers", "outcome"), privacy=pc.Privacy(200.0), planning_size=10**6),  # type: ignore[arg-type]
     "trip": lambda: pc.TRIP(rank=3, rounds=4, seed=1),
     "sumals": lambda: pc.SumALS(rank=3, rounds=6, seed=1),
     "sumals from the Gram": lambda: pc.SumALS(rank=4, seed=1),
@@ -87,7 +89,7 @@ print(same, len(stored))
 
 def _record(name: str, path: Path) -> None:
     """A run in this process, sum by sum."""
-    method = METHODS[name]()
+    method = METHODS[name]()  # type: ignore[no-untyped-call]
     if method.needs == "features":
         rng = np.random.default_rng(0)
         sites = [pc.Site(n, features=rng.normal(size=(80, 3)) + 2 * rng.integers(2, size=(80, 1))) for n in "abc"]
@@ -95,10 +97,10 @@ def _record(name: str, path: Path) -> None:
         sites = list(pc.datasets.planted_counts(1200, 30, 40, phenotypes=4, codes=(5, 6), sites=3, seed=0))
     else:
         sites = pc.datasets.icu_network(patients=300, seed=0)[:3]
-    fold, kept = Fold(method, sites), []
+    fold, kept = Fold(method, sites), []  # type: ignore[var-annotated]
     honest = method.combine
 
-    def combine(step, public, total):
+    def combine(step: Step, public: Any, total: Any) -> Any:
         after = wire.canonical(honest(step, public, total))
         kept.append(
             {
@@ -124,7 +126,7 @@ def _record(name: str, path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", METHODS)
-def test_unlike_processors_agree_far_within_the_slack(name, tmp_path):
+def test_unlike_processors_agree_far_within_the_slack(name: str, tmp_path: Path) -> None:
     path = tmp_path / "sums.bin"
     _record(name, path)
     for kernel, values in KERNELS.items():

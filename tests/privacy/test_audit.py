@@ -48,10 +48,10 @@ class UnitSums(Method[Any, Any, Any]):
         self.params = Params(**values)
         self.normalise = normalise
 
-    def begin(self, setting, rng):
+    def begin(self, setting: Any, rng: np.random.Generator) -> Any:
         return Public(1, setting.shape)
 
-    def next(self, public):
+    def next(self, public: Any) -> Step | None:
         p = self.params
         if public.round > p.rounds:
             return None
@@ -59,13 +59,13 @@ class UnitSums(Method[Any, Any, Any]):
         multiplier = calibrate(p.privacy.epsilon, p.privacy.delta, rounds=p.rounds)[0]
         return Step(public.round, "sums", shapes, bound=1e9, sensitivity=1.0, multiplier=multiplier, grid=GRID)
 
-    def combine(self, step, public, total):
+    def combine(self, step: Step, public: Any, total: Any) -> Any:
         return replace(public, round=public.round + 1)
 
-    def open(self, site, public, rng):
+    def open(self, site: Any, public: Any, rng: np.random.Generator) -> Any:
         return Private()
 
-    def contribute(self, step, site, private, public, rng):
+    def contribute(self, step: Step, site: Any, private: Any, public: Any, rng: np.random.Generator) -> Any:
         t = site.counts()
         wide = [np.zeros((t.patients, d)) for d in public.shape]
         for w, column in zip(wide, t.coords[:, 1:].T):
@@ -76,7 +76,7 @@ class UnitSums(Method[Any, Any, Any]):
         arrays = {f"mode{n}": np.trunc(w / GRID).sum(0) * GRID for n, w in enumerate(wide, start=1)}
         return private, Contribution(arrays)
 
-    def close(self, site, private, public):
+    def close(self, site: Any, private: Any, public: Any) -> Any:
         return {}
 
 
@@ -87,11 +87,11 @@ class Scaled(SimulatedNoise):
         super().__init__(np.random.default_rng(seed))
         self.factor = factor
 
-    def integers(self, sd, shape):
+    def integers(self, sd: float, shape: Any) -> Any:
         return super().integers(sd / self.factor, shape)
 
 
-def private(eps: float = 2.0, **more) -> UnitSums:
+def private(eps: float = 2.0, **more: Any) -> UnitSums:
     return UnitSums(rounds=4, privacy=Privacy(eps, 1e-6), **more)
 
 
@@ -99,7 +99,7 @@ def private(eps: float = 2.0, **more) -> UnitSums:
 
 
 @pytest.mark.parametrize("eps", [0.0, 1.0])
-def test_one_run_p_value_holds_for_randomised_response(eps):
+def test_one_run_p_value_holds_for_randomised_response(eps: float) -> None:
     """Randomised response is the worst case of pure privacy: its p-values are valid, and tight."""
     rng = np.random.default_rng(0)
     correct = rng.binomial(200, 1 / (1 + math.exp(-eps)), 3000)
@@ -107,12 +107,12 @@ def test_one_run_p_value_holds_for_randomised_response(eps):
     assert 0.02 < small < 0.065
 
 
-def test_delta_only_weakens_the_bound():
+def test_delta_only_weakens_the_bound() -> None:
     assert one_run_p_value(500, 100, 90, 1.0, 1e-5) > one_run_p_value(500, 100, 90, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("mu", [0.237, 0.448, 1.532])
-def test_one_run_bound_stays_below_the_truth(mu):
+def test_one_run_bound_stays_below_the_truth(mu: float) -> None:
     rng = np.random.default_rng(1)
     truth = gaussian_epsilon(mu, 1e-6)
     bounds = []
@@ -123,7 +123,7 @@ def test_one_run_bound_stays_below_the_truth(mu):
     assert max(bounds) > 0.3 * truth, "a bound that never rises would be no test"
 
 
-def test_mu_estimate_is_unbiased_with_the_stated_error():
+def test_mu_estimate_is_unbiased_with_the_stated_error() -> None:
     rng = np.random.default_rng(2)
     found = []
     for _ in range(300):
@@ -133,7 +133,7 @@ def test_mu_estimate_is_unbiased_with_the_stated_error():
     assert np.std(found) == pytest.approx(0.1, abs=0.015)
 
 
-def test_scores_that_ignore_the_canaries_have_no_power():
+def test_scores_that_ignore_the_canaries_have_no_power() -> None:
     rng = np.random.default_rng(3)
     included = rng.random(1000) < 0.5
     result = judge("deaf", rng.standard_normal(1000), included, epsilon=2.0, delta=1e-6, mu=0.448)
@@ -141,7 +141,7 @@ def test_scores_that_ignore_the_canaries_have_no_power():
     assert not result.passed
 
 
-def test_too_few_canaries_are_refused():
+def test_too_few_canaries_are_refused() -> None:
     with pytest.raises(ConfigError, match="too few"):
         mu_estimate(np.zeros(6), np.array([True, False] * 3))
 
@@ -150,7 +150,7 @@ def test_too_few_canaries_are_refused():
 
 
 @pytest.mark.parametrize("eps", [1.0, 8.0])
-def test_the_right_implementation_passes(eps):
+def test_the_right_implementation_passes(eps: float) -> None:
     result = audit(private(eps), noise=SimulatedNoise(np.random.default_rng(5)))
     assert result.passed, str(result)
     assert result.epsilon == pytest.approx(eps, abs=1e-6)
@@ -166,7 +166,7 @@ SABOTAGE = {
 
 
 @pytest.mark.parametrize("name", SABOTAGE)
-def test_the_audit_fails(name):
+def test_the_audit_fails(name: str) -> None:
     method, noise = SABOTAGE[name]
     result = audit(method, canaries=1000, noise=noise)
     assert result.verdict == "failed", str(result)
@@ -175,19 +175,19 @@ def test_the_audit_fails(name):
         assert result.lower_bound > result.epsilon
 
 
-def test_noise_that_is_missing_altogether_is_found():
+def test_noise_that_is_missing_altogether_is_found() -> None:
     assert audit(private(), canaries=100, noise=Scaled(1e9)).verdict == "failed"
 
 
-def test_nothing_to_audit_is_said_so():
+def test_nothing_to_audit_is_said_so() -> None:
     with pytest.raises(ConfigError, match="nothing to audit"):
         audit(UnitSums(rounds=2))
 
 
-def test_the_result_stands_on_the_card_and_never_bare():
+def test_the_result_stands_on_the_card_and_never_bare() -> None:
     result = audit(private(), canaries=300, noise=SimulatedNoise(np.random.default_rng(7)))
     step = private().next(Public(1, (3, 4)))
-    releases = [Release(k, step) for k in range(4)]
+    releases = [Release(k, step) for k in range(4)]  # type: ignore[arg-type]
     card = make_card(MethodFacts(formal=True), Happened.of("unitsums", releases)).with_audit(result.summary())
     assert "one-run lower bound" in str(card)
     for line in (*str(card).splitlines(), *str(result).splitlines()):

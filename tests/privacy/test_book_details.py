@@ -6,6 +6,8 @@ import hashlib
 import inspect
 import math
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +29,12 @@ from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest, release_
 from polyclinic.privacy.tally import Account, Tally
 
 
-def step(**more) -> Step:
+def step(**more: Any) -> Step:
     given = {"bound": 9.0, "sensitivity": 1.0, "multiplier": 10.0, **more}
     return Step(1, "x", {"x": (3,)}, **given)
 
 
-def charge(event=None, **more) -> Charge:
+def charge(event: Any = None, **more: Any) -> Charge:
     return Charge("icu", "dpem", 1, "x", 0, Gaussian(10.0) if event is None else event, **more)
 
 
@@ -41,7 +43,7 @@ def charge(event=None, **more) -> Charge:
 
 @pytest.mark.parametrize(("sensitivity", "multiplier"), [(1e-3, 5.0), (0.05, 10.0), (1.0, 1.0), (3.0, 40.0)])
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_the_noise_that_is_drawn_is_the_one_in_the_event(sensitivity, multiplier, share):
+def test_the_noise_that_is_drawn_is_the_one_in_the_event(sensitivity: float, multiplier: float, share: float) -> None:
     s = step(sensitivity=sensitivity, multiplier=multiplier)
     scale = noise_scale(s, share)
     assert scale.grid is not None
@@ -63,28 +65,28 @@ def test_the_noise_that_is_drawn_is_the_one_in_the_event(sensitivity, multiplier
     assert abs(out.mean()) < 5 * scale.sd / math.sqrt(4000)
 
 
-def test_a_grid_is_as_fine_as_whole_numbers_allow():
+def test_a_grid_is_as_fine_as_whole_numbers_allow() -> None:
     s = step(grid=1.0)
     scale = noise_scale(s, 1.0)
-    assert math.sqrt(1.0) * scale.sd >= FINE * scale.grid
-    assert (s.bound + 20 * scale.sd) / scale.grid <= EXACT
+    assert math.sqrt(1.0) * scale.sd >= FINE * scale.grid  # type: ignore[operator]
+    assert (s.bound + 20 * scale.sd) / scale.grid <= EXACT  # type: ignore[operator]
     wide = step(grid=1.0, bound=2.0**48)
     coarse = noise_scale(wide, 1.0)
-    assert (wide.bound + 20 * coarse.sd) / coarse.grid <= EXACT
-    assert (wide.bound + 20 * coarse.sd) / (coarse.grid / 2) > EXACT / 2, "and no coarser than that"
+    assert (wide.bound + 20 * coarse.sd) / coarse.grid <= EXACT  # type: ignore[operator]
+    assert (wide.bound + 20 * coarse.sd) / (coarse.grid / 2) > EXACT / 2, "and no coarser than that"  # type: ignore[operator]
 
 
-def test_a_step_without_noise_has_none_and_no_bound():
+def test_a_step_without_noise_has_none_and_no_bound() -> None:
     exact = Step(1, "x", {"x": (3,)}, bound=9.0)
     assert noise_scale(exact, 1.0).sd == 0.0
     assert event_of(exact) == Unbounded()
     assert gaussian_mu([event_of(step(), [Gaussian(10.0)])]) == pytest.approx(math.sqrt(2) / 10)
 
 
-def test_the_grid_leaves_room_for_twenty_standard_deviations():
+def test_the_grid_leaves_room_for_twenty_standard_deviations() -> None:
     """100 times the sensitivity on a grid of 1: it is made finer while bound and noise stay exact in float64."""
 
-    def grid(bound: float, **more) -> float | None:
+    def grid(bound: float, **more: Any) -> float | None:
         return noise_scale(step(bound=bound, multiplier=100.0, grid=1.0, **more), 1.0).grid
 
     assert grid(2.0**52 - 3000) == 0.5
@@ -101,7 +103,7 @@ def test_the_grid_leaves_room_for_twenty_standard_deviations():
     assert edge.grid == 1.0, "just as much as fits"
 
 
-def test_a_share_needs_eight_grid_steps():
+def test_a_share_needs_eight_grid_steps() -> None:
     wide = 2.0**52 - 3000  # cannot be made finer than a half
     fits = step(bound=wide, multiplier=100.0, grid=1.0)
     assert noise_scale(fits, (LEAST * 0.5 / 100.005) ** 2 * (1 + 1e-4)).grid == 0.5
@@ -109,15 +111,15 @@ def test_a_share_needs_eight_grid_steps():
         noise_scale(fits, (LEAST * 0.5 / 100.005) ** 2 * (1 - 1e-3))
 
 
-def test_values_of_their_own_grid_are_paid_for_with_its_rounding():
+def test_values_of_their_own_grid_are_paid_for_with_its_rounding() -> None:
     s = Step(1, "x", {"x": (100,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     scale = noise_scale(s, 1.0)
     first = 2.0 ** math.floor(math.log2(2.0**-16 / 10))
     moved = 1.0 + first * 10
-    assert scale.sd == pytest.approx(math.sqrt((10 * moved) ** 2 + 4 * scale.grid**2), rel=1e-15)
+    assert scale.sd == pytest.approx(math.sqrt((10 * moved) ** 2 + 4 * scale.grid**2), rel=1e-15)  # type: ignore[operator]
 
 
-def test_a_line_says_what_the_release_was():
+def test_a_line_says_what_the_release_was() -> None:
     door = Door("n", study="icu")
     door.method = "dpem"
     values = Contribution({"x": np.zeros(3)})
@@ -140,7 +142,7 @@ def test_a_line_says_what_the_release_was():
     assert (paid.study, paid.method, paid.site, paid.cohort) == ("icu", "dpem", "n", "all")
 
 
-def test_a_further_attempt_pays_what_the_masks_leak_and_no_noise():
+def test_a_further_attempt_pays_what_the_masks_leak_and_no_noise() -> None:
     door = Door("n", run="r")
     values = Contribution({"x": np.zeros(3)})
     leak = [Gaussian(50.0)]
@@ -155,13 +157,13 @@ def test_a_further_attempt_pays_what_the_masks_leak_and_no_noise():
     assert not door.wrote(charge(run="another"))
 
 
-def test_digests_of_releases_are_those_of_books_that_are_resumed():
+def test_digests_of_releases_are_those_of_books_that_are_resumed() -> None:
     values = Contribution({"x": np.arange(3.0)})
     assert bytes_digest(step(), values) == "22ea751b5883fdfa3f0e215b161b6f74ecd019800b88d0ce8f59526f4ad3b6c1"
     assert release_digest(step(), 0.5, values) == "72920d61d316da3cc6fc6acde8a08568474f3797376c9640fe2a665f77914fc6"
 
 
-def test_in_memory_the_last_two_rounds_are_kept():
+def test_in_memory_the_last_two_rounds_are_kept() -> None:
     store = ReleaseStore()
     for t in range(4):
         s = Step(t, "x", {"x": (3,)}, bound=9.0)
@@ -171,7 +173,7 @@ def test_in_memory_the_last_two_rounds_are_kept():
 
 
 @pytest.mark.parametrize(("name", "told"), [("rare", True), ("size", False), ("strange", True)])
-def test_what_is_rare_here_stands_beside_steps_that_could_tell_it(tmp_path, name, told):
+def test_what_is_rare_here_stands_beside_steps_that_could_tell_it(tmp_path: Path, name: str, told: bool) -> None:
     door = Door("n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o")
     door.facts = MethodFacts(steps={"rare": StepMeaning("codes", "a rare code"), "size": StepMeaning("how many")})
     door.here = ("here: 3 of 9 codes",)
@@ -190,7 +192,7 @@ def test_what_is_rare_here_stands_beside_steps_that_could_tell_it(tmp_path, name
 # ---- reservations
 
 
-def test_a_reservation_covers_exactly_what_was_set_aside():
+def test_a_reservation_covers_exactly_what_was_set_aside() -> None:
     tally = Tally()
     tally.add(Reserve("o", "icu", "all", (Gaussian(10.0),), until=100.0))
     fits = charge(Gaussian(10.0), run="o")
@@ -206,7 +208,7 @@ def test_a_reservation_covers_exactly_what_was_set_aside():
     assert not tally.covers(fits, now=50.0)
 
 
-def test_reserved_and_spent_are_added_in_the_right_scope():
+def test_reserved_and_spent_are_added_in_the_right_scope() -> None:
     tally = Tally()
     tally.add(Reserve("o", "icu", "adults", (Gaussian(10.0),)))
     tally.add(Reserve("p", "ward", "children", (Gaussian(5.0),)))
@@ -233,7 +235,7 @@ def test_reserved_and_spent_are_added_in_the_right_scope():
     assert not tally.over("p")
 
 
-def test_a_gap_is_counted_in_its_cohort_and_over_all():
+def test_a_gap_is_counted_in_its_cohort_and_over_all() -> None:
     tally = Tally()
     tally.add(Gap(5, "aa", "dpo", "fire", "adults", (Gaussian(10.0), Unbounded())))
     assert (tally.all.mu2, tally.all.unbounded) == (pytest.approx(0.01), 1)  # type: ignore[comparison-overlap]
@@ -247,7 +249,7 @@ def test_a_gap_is_counted_in_its_cohort_and_over_all():
 # ---- the door
 
 
-def test_an_admission_begins_the_run_that_follows(tmp_path):
+def test_an_admission_begins_the_run_that_follows(tmp_path: Path) -> None:
     door = Door("n", policy=Policy(), ledger=Ledger(tmp_path / "l.jsonl"))
     door.admit("s", "dpem", Privacy(1.0), 3, 100)
     session = door.session
@@ -257,7 +259,7 @@ def test_an_admission_begins_the_run_that_follows(tmp_path):
     assert door.begin("mine") == door.session == "mine"
 
 
-def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path):
+def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path: Path) -> None:
     assert inspect.signature(Door).parameters["resume_for"].default == 14 * 24 * 3600
     ledger = Ledger(tmp_path / "l.jsonl")
     Door("n", policy=Policy(), ledger=ledger, run="o").admit("s", "dpem", Privacy(1.0), 3, 100)
@@ -266,12 +268,12 @@ def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
-def test_a_share_is_a_part(share):
+def test_a_share_is_a_part(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):
         Door("n").release(step(), Contribution({"x": np.zeros(3)}), share=share)
 
 
-def test_a_gathered_release_carries_all_the_noise_itself():
+def test_a_gathered_release_carries_all_the_noise_itself() -> None:
     shown = Step(1, "x", {"x": (4000,)}, bound=9.0, sensitivity=1.0, multiplier=10.0, how="gather")
     door = Door("n")
     out = door.release(shown, Contribution({"x": np.zeros(4000)}), share=0.1).arrays["x"]
@@ -280,7 +282,7 @@ def test_a_gathered_release_carries_all_the_noise_itself():
     assert (line.share, line.recipient) == (1.0, "coordinator")
 
 
-def test_a_refused_study_gives_back_what_was_set_aside(tmp_path):
+def test_a_refused_study_gives_back_what_was_set_aside(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     door = Door("n", policy=Policy(min_patients=50), ledger=ledger, run="o")
     door.admit("s", "dpem", Privacy(1.0), 3, 2**31)
@@ -294,12 +296,14 @@ def test_a_refused_study_gives_back_what_was_set_aside(tmp_path):
 @pytest.mark.parametrize(
     ("patients", "adder", "leaves"), [(1023, "plain", False), (1024, "plain", True), (5, "masked", True)]
 )
-def test_values_that_must_be_of_many_patients_are_not_shown_of_few(tmp_path, how, patients, adder, leaves):
+def test_values_that_must_be_of_many_patients_are_not_shown_of_few(
+    tmp_path: Path, how: str, patients: int, adder: str, leaves: bool
+) -> None:
     """The Gram's second moments: at least 16 patients a cell where anybody sees a site's own."""
     ledger = Ledger(tmp_path / "l.jsonl")
     door = Door("n", policy=Policy(allow_gather=True), ledger=ledger)
     door.admit("s", "sumals", None, 3, patients)
-    cells = Step(0, "cells", {"x": (3,)}, bound=9.0, how=how, patients=1024)
+    cells = Step(0, "cells", {"x": (3,)}, bound=9.0, how=how, patients=1024)  # type: ignore[arg-type]
     leaves = leaves and (how == "sum" or patients >= 1024)
     count = ledger.count
     if leaves:
@@ -314,7 +318,7 @@ def test_values_that_must_be_of_many_patients_are_not_shown_of_few(tmp_path, how
 # ---- the book
 
 
-def test_a_keyed_digest_is_the_books_own(tmp_path):
+def test_a_keyed_digest_is_the_books_own(tmp_path: Path) -> None:
     bare = Ledger()
     assert bare.keyed(b"people") == hashlib.sha256(b"people").hexdigest()
     one, two = Ledger(tmp_path / "a.jsonl"), Ledger(tmp_path / "b.jsonl")
@@ -322,7 +326,7 @@ def test_a_keyed_digest_is_the_books_own(tmp_path):
     assert len({one.keyed(b"people"), two.keyed(b"people"), bare.keyed(b"people"), one.keyed(b"others")}) == 4
 
 
-def test_reserving_twice_is_one_reservation_and_a_closed_order_has_none(tmp_path):
+def test_reserving_twice_is_one_reservation_and_a_closed_order_has_none(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     body = Reserve("o", "icu", "all", (Gaussian(10.0),))
     assert ledger.reserve(body) == []
@@ -331,12 +335,12 @@ def test_reserving_twice_is_one_reservation_and_a_closed_order_has_none(tmp_path
     assert ledger.count == count
     assert ledger.reserve(Reserve("p", "icu"), unless=lambda tally: ["no room"]) == ["no room"]
     assert ledger.count == count
-    assert ledger.close("o", "finished", sums=7).body.sums == 7
+    assert ledger.close("o", "finished", sums=7).body.sums == 7  # type: ignore[union-attr]
     assert ledger.close("o", "finished") is None
     assert "closed" in ledger.reserve(body)[0]
 
 
-def test_paid_asks_for_the_attempt_and_the_bytes(tmp_path):
+def test_paid_asks_for_the_attempt_and_the_bytes(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge(run="o", release="r", bytes="ab"))
     assert ledger.paid("o", "r")
@@ -351,7 +355,7 @@ def test_paid_asks_for_the_attempt_and_the_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("total", [0.5, 1.0, 1.0 + 5e-10])
-def test_shares_up_to_the_whole_budget_are_split(total):
+def test_shares_up_to_the_whole_budget_are_split(total: float) -> None:
     parts = calibrate(1.0, 1e-6, shares=(total / 2, total / 2))
     assert epsilon([Gaussian(m) for m in parts], 1e-6) <= 1.0
     if total >= 1:
@@ -359,18 +363,18 @@ def test_shares_up_to_the_whole_budget_are_split(total):
 
 
 @pytest.mark.parametrize("shares", [(0.6, 0.5), (1.0 + 1e-6,), (0.5, 0.0), (), (math.nan,)])
-def test_more_than_the_whole_budget_is_refused(shares):
+def test_more_than_the_whole_budget_is_refused(shares: Any) -> None:
     with pytest.raises(ConfigError, match="split"):
         calibrate(1.0, 1e-6, shares=shares)
 
 
 @pytest.mark.parametrize("asked", [1e-3, 0.1, 1.0, 20.0, 200.0])
-def test_a_budget_is_spent_to_its_last_part(asked):
+def test_a_budget_is_spent_to_its_last_part(asked: float) -> None:
     (m,) = calibrate(asked, 1e-6)
     assert asked * (1 - 1e-6) <= epsilon([Gaussian(m)], 1e-6) <= asked * (1 + 1e-9)
 
 
-def test_an_identity_is_tied_once_and_names_are_approved_ahead(tmp_path):
+def test_an_identity_is_tied_once_and_names_are_approved_ahead(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.tie(b"a" * 32, lambda words: b"s" * 64)
     count = ledger.count
@@ -391,7 +395,7 @@ def test_an_identity_is_tied_once_and_names_are_approved_ahead(tmp_path):
     assert not tally.approves("p", "sums", "any facts")
 
 
-def test_a_reservation_without_an_end_does_not_end():
+def test_a_reservation_without_an_end_does_not_end() -> None:
     tally = Tally()
     tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
     assert tally.open["o"].left(1e12) == pytest.approx(0.01)

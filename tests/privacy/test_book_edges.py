@@ -8,6 +8,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -47,7 +48,7 @@ from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest
 from polyclinic.privacy.tally import Tally
 
 
-def charge(n: int = 0, **more) -> Charge:
+def charge(n: int = 0, **more: Any) -> Charge:
     return Charge("icu", "dpem", n, "x", 0, Gaussian(10.0), **more)
 
 
@@ -59,7 +60,7 @@ def open_files() -> int:
 
 
 @pytest.fixture
-def snapped(tmp_path, monkeypatch):
+def snapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A book of nine lines with a snapshot of the first eight."""
     monkeypatch.setattr(bookfile, "EVERY", 8)
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
@@ -68,8 +69,9 @@ def snapped(tmp_path, monkeypatch):
     return ledger
 
 
-def test_a_book_is_read_on_from_its_own_snapshot(snapped):
+def test_a_book_is_read_on_from_its_own_snapshot(snapped: Ledger) -> None:
     path = snapped.path
+    assert path is not None
     made = Reading.from_snapshot(path, path.with_name("l.jsonl.state"))
     assert made is not None and made.count == 8
     assert made.offset < path.stat().st_size
@@ -79,11 +81,13 @@ def test_a_book_is_read_on_from_its_own_snapshot(snapped):
     assert Reading.from_snapshot(path, path.with_name("l.jsonl.state")) is None, "lines of the snapshot are gone"
 
 
-def test_a_snapshot_of_another_key_is_not_believed(snapped, tmp_path):
+def test_a_snapshot_of_another_key_is_not_believed(snapped: Ledger, tmp_path: Path) -> None:
+    assert snapped.path is not None
     state = snapped.path.with_name("l.jsonl.state")
     other = Ledger(tmp_path / "other" / "l.jsonl", site="n")
     for n in range(8):
         other.charge(charge(n))
+    assert other.path is not None
     theirs = other.path.with_name("l.jsonl.state")
     assert Reading.from_snapshot(other.path, theirs) is not None
     assert Reading.from_snapshot(snapped.path, theirs) is None, "whole, but signed by another book's key"
@@ -93,7 +97,7 @@ def test_a_snapshot_of_another_key_is_not_believed(snapped, tmp_path):
     assert Reading.from_snapshot(tmp_path / "none", state) is None
 
 
-def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path):
+def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     heads = []
     for n in range(4):
@@ -107,7 +111,8 @@ def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path):
     assert "2 lines are newer" in told.value.faults[0]
 
 
-def test_a_snapshot_that_was_edited_is_not_believed(snapped):
+def test_a_snapshot_that_was_edited_is_not_believed(snapped: Ledger) -> None:
+    assert snapped.path is not None
     state = snapped.path.with_name("l.jsonl.state")
     good = json.loads(state.read_text())
     edited = {**json.loads(good["state"]), "count": 7}
@@ -117,7 +122,7 @@ def test_a_snapshot_that_was_edited_is_not_believed(snapped):
     assert Reading.from_snapshot(snapped.path, state) is not None
 
 
-def test_what_a_crash_left_of_a_head_is_swept(tmp_path):
+def test_what_a_crash_left_of_a_head_is_swept(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", anchor=tmp_path / "far" / "away" / "head")
     ledger.charge(charge())
     before = (tmp_path / "l.jsonl.head").read_text()
@@ -131,13 +136,15 @@ def test_what_a_crash_left_of_a_head_is_swept(tmp_path):
     assert Ledger(tmp_path / "l.jsonl").verify() == ()
 
 
-def test_a_book_has_one_key(tmp_path):
+def test_a_book_has_one_key(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge())
     read = Reading()
+    assert ledger.path is not None
     for line in ledger.path.read_bytes().splitlines(keepends=True):
         assert read.take(line) == []
     other = BookKey.of(tmp_path / "other.key", make=True)
+    assert other is not None
     _, line = sealed(2, Began(other.public), read.hash, "", other.sign)
     assert read.take(line) == ["line 3: begins with another key; the book was rewritten"]
     _, line = sealed(2, Note("theirs"), read.hash, "", other.sign)
@@ -145,7 +152,7 @@ def test_a_book_has_one_key(tmp_path):
     assert read.key == ledger.export()["key"]
 
 
-def test_a_book_of_two_lines_has_a_head_and_one_of_one_may_have_none(tmp_path):
+def test_a_book_of_two_lines_has_a_head_and_one_of_one_may_have_none(tmp_path: Path) -> None:
     path, head = tmp_path / "l.jsonl", tmp_path / "l.jsonl.head"
     Ledger(path).keyed(b"")  # the key's line
     head.unlink()
@@ -160,7 +167,7 @@ def test_a_book_of_two_lines_has_a_head_and_one_of_one_may_have_none(tmp_path):
 # ---- lines
 
 
-def test_a_line_is_handed_back_and_shows_everything(tmp_path):
+def test_a_line_is_handed_back_and_shows_everything(tmp_path: Path) -> None:
     for ledger in (Ledger(site="n"), Ledger(tmp_path / "l.jsonl", site="n")):
         entry = ledger.charge(charge(3))
         assert entry == ledger.entries[-1]
@@ -171,10 +178,10 @@ def test_a_line_is_handed_back_and_shows_everything(tmp_path):
         assert entry.text == ""
         note = ledger.write(Note("repaired"))
         assert note.text == "repaired"
-        assert ledger.export()["entries"][-1] == note.plain()
+        assert ledger.export()["entries"][-1] == note.plain()  # type: ignore[index]
 
 
-def test_what_a_line_does_not_say():
+def test_what_a_line_does_not_say() -> None:
     assert (CloseLine("o", "done").sums, CloseLine("o", "done").chain) == (0, "")
     assert (Reserve("o", "icu").until, Reserve("o", "icu").events) == (0.0, ())
     assert {Gaussian(1.0).count, DiscreteGaussian(1.0, 1.0).count, ZCDP(1.0).count, Unbounded().count} == {1}
@@ -182,19 +189,21 @@ def test_what_a_line_does_not_say():
     assert Step(1, "x", {}, bound=1.0).sites_per_patient == 1
 
 
-def test_a_trail_without_signatures_is_said_to_be_one(tmp_path):
+def test_a_trail_without_signatures_is_said_to_be_one(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge())
+    assert ledger.path is not None
     whole = ledger.path.read_text().splitlines()
     assert verify_lines(whole) == []
-    assert verify_lines(whole, ledger.export()["key"]) == []
+    assert verify_lines(whole, ledger.export()["key"]) == []  # type: ignore[arg-type]
     assert verify_lines(whole, "ab" * 32) == ["the lines are signed by another key than the one that was given"]
     assert verify_lines([]) == ["no line is signed: they were written by version 1"]
 
 
-def test_a_line_that_does_not_hold_is_not_taken_in(tmp_path):
+def test_a_line_that_does_not_hold_is_not_taken_in(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge())
+    assert ledger.path is not None
     first, second = ledger.path.read_bytes().splitlines(keepends=True)
     read = Reading()
     assert read.take(first) == []
@@ -205,7 +214,7 @@ def test_a_line_that_does_not_hold_is_not_taken_in(tmp_path):
     assert (read.count, read.offset) == (2, len(first) + len(second))
 
 
-def test_one_wrong_line_is_one_fault_and_the_others_are_read(tmp_path):
+def test_one_wrong_line_is_one_fault_and_the_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     ledger = Ledger(path)
     for n in range(3):
@@ -218,7 +227,7 @@ def test_one_wrong_line_is_one_fault_and_the_others_are_read(tmp_path):
     assert (len(entries), read.count, read.offset) == (3, 4, path.stat().st_size)
 
 
-def test_a_torn_end_of_a_wrong_book_is_told_too(tmp_path):
+def test_a_torn_end_of_a_wrong_book_is_told_too(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     Ledger(path).charge(charge())
     path.write_bytes(path.read_bytes().replace(b"dpem", b"trip") + b'{"torn')
@@ -229,19 +238,19 @@ def test_a_torn_end_of_a_wrong_book_is_told_too(tmp_path):
     assert sum("not complete" in f for f in Ledger(path).verify()) == 1
 
 
-def test_a_charge_that_cannot_be_added_up_is_a_fault():
-    _, line = sealed(0, Charge("icu", "dpem", 1, "x", 0, Gaussian("much")), START, "n")
+def test_a_charge_that_cannot_be_added_up_is_a_fault() -> None:
+    _, line = sealed(0, Charge("icu", "dpem", 1, "x", 0, Gaussian("much")), START, "n")  # type: ignore[arg-type]
     (fault,) = Reading(trusted=9)._lines(line)[1]
     assert fault.startswith("line 1: not an entry of a ledger")
 
 
-def test_there_is_nothing_to_repair_in_no_book(tmp_path):
+def test_there_is_nothing_to_repair_in_no_book(tmp_path: Path) -> None:
     Ledger().repair()
     Ledger(tmp_path / "l.jsonl").repair()
     assert not (tmp_path / "l.jsonl").exists() and not (tmp_path / "l.jsonl.head").exists()
 
 
-def test_only_lines_that_were_checked_before_are_trusted(tmp_path):
+def test_only_lines_that_were_checked_before_are_trusted(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     ledger = Ledger(path)
     for n in range(2):
@@ -254,8 +263,8 @@ def test_only_lines_that_were_checked_before_are_trusted(tmp_path):
     assert Reading(trusted=1).all(path)[1] == ["line 2: was not signed by the book's key"]
 
 
-def test_a_number_that_is_none_does_not_make_the_next_line_wrong():
-    _, bad = sealed("one", Note("a"), START, "n")
+def test_a_number_that_is_none_does_not_make_the_next_line_wrong() -> None:
+    _, bad = sealed("one", Note("a"), START, "n")  # type: ignore[arg-type]
     entry, good = sealed(1, Note("b"), opened(bad.rstrip())[0].hash, "n")
     read = Reading(trusted=9)
     assert read._line(bad.rstrip(), 0)[1] == ["line 1: is entry one; lines were removed or reordered"]
@@ -264,7 +273,7 @@ def test_a_number_that_is_none_does_not_make_the_next_line_wrong():
     assert (read.count, read.hash) == (2, entry.hash)
 
 
-def test_a_book_that_was_cut_to_what_holds_gets_its_head_again(tmp_path):
+def test_a_book_that_was_cut_to_what_holds_gets_its_head_again(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     ledger = Ledger(path, site="n")
     for n in range(4):
@@ -278,7 +287,7 @@ def test_a_book_that_was_cut_to_what_holds_gets_its_head_again(tmp_path):
     assert len(Ledger(path, site="n").charges()) == 2
 
 
-def test_a_new_book_leaves_no_file_open(tmp_path):
+def test_a_new_book_leaves_no_file_open(tmp_path: Path) -> None:
     Ledger(tmp_path / "first.jsonl").charge(charge())
     held = open_files()
     for n in range(3):
@@ -286,7 +295,7 @@ def test_a_new_book_leaves_no_file_open(tmp_path):
     assert open_files() == held
 
 
-def test_prepared_bytes_leave_only_if_they_are_the_ones_in_the_book(tmp_path):
+def test_prepared_bytes_leave_only_if_they_are_the_ones_in_the_book(tmp_path: Path) -> None:
     store, values = ReleaseStore(tmp_path / "open"), Contribution({"x": np.ones(3)})
     step = Step(1, "x", {"x": (3,)}, bound=9.0)
     (tmp_path / "open").mkdir(mode=0o755)
@@ -305,12 +314,14 @@ def test_prepared_bytes_leave_only_if_they_are_the_ones_in_the_book(tmp_path):
 
 
 @pytest.mark.parametrize("instead", [False, True])
-def test_a_lock_file_that_was_removed_is_let_go_of(tmp_path, monkeypatch, instead):
+def test_a_lock_file_that_was_removed_is_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: bool
+) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     ledger.charge(charge())
-    lock, real, tries, held = tmp_path / "l.jsonl.lock", fcntl.flock, [], open_files()
+    lock, real, tries, held = tmp_path / "l.jsonl.lock", fcntl.flock, [], open_files()  # type: ignore[var-annotated]
 
-    def flock(handle, how):
+    def flock(handle: Any, how: str) -> None:
         if not tries:
             keep = os.open(lock, os.O_RDWR)  # its number on the disk is not given to the next
             lock.unlink()
@@ -318,7 +329,7 @@ def test_a_lock_file_that_was_removed_is_let_go_of(tmp_path, monkeypatch, instea
                 lock.touch()
             os.close(keep)
         tries.append(os.fstat(handle).st_ino)
-        real(handle, how)
+        real(handle, how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", flock)
     ledger.charge(charge(1))
@@ -327,7 +338,7 @@ def test_a_lock_file_that_was_removed_is_let_go_of(tmp_path, monkeypatch, instea
     assert len(ledger.charges()) == 2
 
 
-def test_a_lock_that_cannot_be_had_leaves_no_file_open(tmp_path, monkeypatch):
+def test_a_lock_that_cannot_be_had_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     ledger.charge(charge())
     held = open_files()
@@ -342,9 +353,9 @@ def test_a_lock_that_cannot_be_had_leaves_no_file_open(tmp_path, monkeypatch):
 # ---- noise
 
 
-def test_several_events_are_one_as_costly_as_all():
-    assert together([Gaussian(10.0), Gaussian(10.0)]).multiplier == pytest.approx(10 / 2**0.5)
-    assert together([Gaussian(0.5), Gaussian(0.5)]).multiplier == pytest.approx(0.5 / 2**0.5)
+def test_several_events_are_one_as_costly_as_all() -> None:
+    assert together([Gaussian(10.0), Gaussian(10.0)]).multiplier == pytest.approx(10 / 2**0.5)  # type: ignore[union-attr]
+    assert together([Gaussian(0.5), Gaussian(0.5)]).multiplier == pytest.approx(0.5 / 2**0.5)  # type: ignore[union-attr]
     assert together([Gaussian(10.0), Unbounded()]) == Unbounded()
     assert together([Gaussian(10.0), Gaussian(0.0)]) == Unbounded(), "no noise at all is no event with a bound"
     assert together([Gaussian(1e200), Gaussian(1e200)]) == Unbounded(), "nothing that float64 can tell from none"
@@ -357,7 +368,7 @@ def test_several_events_are_one_as_costly_as_all():
 @pytest.mark.parametrize(
     ("sensitivity", "multiplier"), [(None, 5.0), (1.0, None), (None, None), (1.0, 0.0), (0.0, 5.0)]
 )
-def test_noise_needs_a_sensitivity_and_a_multiplier(sensitivity, multiplier):
+def test_noise_needs_a_sensitivity_and_a_multiplier(sensitivity: float | None, multiplier: float | None) -> None:
     bare = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=sensitivity, multiplier=multiplier)
     assert event_of(bare) == Unbounded()
     assert noise_scale(bare, 1.0).sd == 0.0
@@ -365,14 +376,14 @@ def test_noise_needs_a_sensitivity_and_a_multiplier(sensitivity, multiplier):
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("multiplier", [2.0, 3.0, 5.5])
-def test_a_grid_that_is_announced_is_halved_until_it_is_fine_and_no_further(share, multiplier):
+def test_a_grid_that_is_announced_is_halved_until_it_is_fine_and_no_further(share: float, multiplier: float) -> None:
     votes = Step(0, "votes", {"votes": (9,)}, bound=100.0, sensitivity=1.0, multiplier=multiplier, grid=1.0)
     scale = noise_scale(votes, share)
-    assert 1024 <= math.sqrt(share) * scale.sd / scale.grid < 2048
+    assert 1024 <= math.sqrt(share) * scale.sd / scale.grid < 2048  # type: ignore[operator]
 
 
-def test_only_a_step_with_a_grid_and_noise_gets_a_finer_one():
-    def step(**more) -> Step:
+def test_only_a_step_with_a_grid_and_noise_gets_a_finer_one() -> None:
+    def step(**more: Any) -> Step:
         return Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, **more)
 
     for same in (step(multiplier=10.0), step(grid=1.0), step(grid=1.0, multiplier=0.0)):
@@ -380,10 +391,10 @@ def test_only_a_step_with_a_grid_and_noise_gets_a_finer_one():
     little = on_grid(step(grid=0.25, multiplier=0.5), 0.5)
     assert little.grid is not None and little.grid < 0.25
     fine = on_grid(step(grid=1.0, multiplier=10.0), 0.5)
-    assert fine.grid == noise_scale(step(grid=1.0, multiplier=10.0), 0.5).grid < 1
+    assert fine.grid == noise_scale(step(grid=1.0, multiplier=10.0), 0.5).grid < 1  # type: ignore[operator]
 
 
-def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
+def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last() -> None:
     wanted = math.sqrt(1024**2 - 4)
     assert math.sqrt(wanted**2 + 4) == 1024
     votes = Step(0, "votes", {"votes": (9,)}, bound=100.0, sensitivity=1.0, multiplier=wanted, grid=1.0)
@@ -402,7 +413,7 @@ def test_a_grid_that_is_fine_enough_stays_and_whole_numbers_reach_to_the_last():
 
 
 @pytest.mark.parametrize("grid", [0.5, 1.0, 4.0])
-def test_values_with_their_noise_are_whole_numbers_that_float64_has(grid):
+def test_values_with_their_noise_are_whole_numbers_that_float64_has(grid: float) -> None:
     noise = 100 * grid
 
     def scale(bound: float) -> NoiseScale:
@@ -414,24 +425,24 @@ def test_values_with_their_noise_are_whole_numbers_that_float64_has(grid):
         scale(most + 10 * grid)
 
 
-def test_the_largest_epsilon_is_a_thousand_million():
+def test_the_largest_epsilon_is_a_thousand_million() -> None:
     assert calibrate(1e9, 1e-6)[0] > 0
     with pytest.raises(ConfigError, match="not between"):
         calibrate(1e9 + 0.5, 1e-6)
 
 
-def test_a_fine_discrete_noise_is_a_gaussian_and_a_coarse_one_is_not():
+def test_a_fine_discrete_noise_is_a_gaussian_and_a_coarse_one_is_not() -> None:
     assert gaussian_mu([DiscreteGaussian(2.0, 1000.0)]) == 0.5
     assert gaussian_mu([DiscreteGaussian(2.0, 999.9)]) is None
 
 
 @pytest.mark.parametrize("sd", [-1.0, math.nan, math.inf, 2.0**58])
-def test_noise_that_cannot_be_drawn_is_refused(sd):
+def test_noise_that_cannot_be_drawn_is_refused(sd: Any) -> None:
     with pytest.raises(PolyclinicError):
         discrete_gaussian((3,), sd)
 
 
-def test_what_was_set_aside_covers_itself_and_hardly_more():
+def test_what_was_set_aside_covers_itself_and_hardly_more() -> None:
     tally = Tally()
     tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
     same = Charge("icu", "dpem", 1, "x", 0, Gaussian(10.0), run="o")
@@ -440,14 +451,14 @@ def test_what_was_set_aside_covers_itself_and_hardly_more():
     assert not tally.covers(replace(same, event=Gaussian(10.0 * (1 - 1e-11))))
 
 
-def test_what_has_no_bound_has_none_in_other_words():
+def test_what_has_no_bound_has_none_in_other_words() -> None:
     assert isinstance(_foreign(Unbounded()), dp_accounting.NonPrivateDpEvent)
     assert epsilon([Unbounded(), Gaussian(1.0)], 1e-6) == epsilon_rdp([Unbounded()], 1e-6) == math.inf
 
 
-def test_noise_is_added_in_whole_steps_of_the_grid():
+def test_noise_is_added_in_whole_steps_of_the_grid() -> None:
     class Known(SimulatedNoise):
-        def integers(self, sd, shape):
+        def integers(self, sd: float, shape: Any) -> Any:
             asked.append(sd)
             return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
 
@@ -459,7 +470,7 @@ def test_noise_is_added_in_whole_steps_of_the_grid():
     assert add_noise(Known(), mine, 0.0, 0.25) is add_noise(Known(), mine, 4.0, None) is mine
 
 
-def test_shares_may_miss_the_whole_by_a_rounding():
+def test_shares_may_miss_the_whole_by_a_rounding() -> None:
     assert calibrate(1.0, 1e-6, shares=(1 + 1e-9,))[0] == pytest.approx(calibrate(1.0, 1e-6)[0])
     with pytest.raises(ConfigError, match="more than the whole"):
         calibrate(1.0, 1e-6, shares=(1 + 2e-9,))
@@ -476,13 +487,13 @@ def test_shares_may_miss_the_whole_by_a_rounding():
         lambda d: theorem_4_1(1.0, d, epochs=1),
     ],
 )
-def test_delta_is_a_probability(ask, delta):
+def test_delta_is_a_probability(ask: Any, delta: Any) -> None:
     with pytest.raises(ConfigError, match="not a probability"):
         ask(delta)
 
 
 @pytest.mark.parametrize("mu", [30.0, 100.0, 1000.0])
-def test_little_noise_has_its_price_too(mu):
+def test_little_noise_has_its_price_too(mu: float) -> None:
     price = gaussian_epsilon(mu, 1e-6)
     assert mu * mu / 2 < price < mu * mu / 2 + 6 * mu
     assert gaussian_delta(price, mu) <= 1e-6 < gaussian_delta(price * (1 - 1e-6), mu)
@@ -491,7 +502,7 @@ def test_little_noise_has_its_price_too(mu):
 # ---- the door
 
 
-def test_what_was_set_aside_is_given_back(tmp_path):
+def test_what_was_set_aside_is_given_back(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     rules = Policy(max_epsilon_total=1.0)
     door = Door("n", policy=rules, ledger=ledger)
@@ -504,7 +515,7 @@ def test_what_was_set_aside_is_given_back(tmp_path):
     Door("n", policy=rules, ledger=ledger).admit("next", "dpem", Privacy(0.9), 3, 50)
 
 
-def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refused(tmp_path):
+def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     door = Door("n", policy=Policy(max_evaluations=1), ledger=ledger)
     door.admit("icu", "sumals", None, 3, 50)
@@ -517,7 +528,7 @@ def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refuse
     Door("n", ledger=Ledger()).evaluates(["anybody"])
 
 
-def test_noise_is_for_as_many_sites_as_the_study_says():
+def test_noise_is_for_as_many_sites_as_the_study_says() -> None:
     step = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     door = Door("n", policy=Policy(), ledger=Ledger(site="n"))
     assert door.noise_sd(step) == 10
@@ -527,7 +538,7 @@ def test_noise_is_for_as_many_sites_as_the_study_says():
     assert door.noise_sd(step) == 10
 
 
-def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path, monkeypatch):
+def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     door = Door("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path / "s", wait=60.0, run="order")
     looks = []
@@ -545,22 +556,26 @@ def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("multiplier", [None, 10.0])
-def test_an_owner_is_told_of_rare_codes_where_nothing_hides_them(tmp_path, multiplier):
+def test_an_owner_is_told_of_rare_codes_where_nothing_hides_them(tmp_path: Path, multiplier: float | None) -> None:
     door = Door("n", policy=Policy(review="names"), ledger=Ledger(site="n"), store=tmp_path)
     door.here = ("here: 3 of 9 codes",)
     step = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=0.05, multiplier=multiplier)
     with pytest.raises(PolicyRefusal, match="waits"):
         door.release(step, Contribution({"x": np.ones(3)}))
+    assert door.outbox is not None
     (waiting,) = door.outbox.all()
     assert ("here: 3 of 9 codes" in waiting.facts["words"]) == (multiplier is None)
     assert waiting.facts["approves"] == "every release of this step with these facts"
     every = Door("n", policy=Policy(review="each"), ledger=Ledger(site="n"), store=tmp_path / "each")
     with pytest.raises(PolicyRefusal, match="waits"):
         every.release(step, Contribution({"x": np.ones(3)}))
+    assert every.outbox is not None
     assert every.outbox.all()[0].facts["approves"] == "these values"
 
 
-def test_a_release_that_was_paid_and_not_sent_leaves_as_the_same_bytes(tmp_path, monkeypatch):
+def test_a_release_that_was_paid_and_not_sent_leaves_as_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     step, mine = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0), Contribution({"x": np.ones(3)})
 
@@ -582,11 +597,11 @@ def test_a_release_that_was_paid_and_not_sent_leaves_as_the_same_bytes(tmp_path,
     assert len(ledger.charges()) == 1
 
 
-def test_a_book_without_a_line_has_a_head_without_a_key(tmp_path):
+def test_a_book_without_a_line_has_a_head_without_a_key(tmp_path: Path) -> None:
     assert Ledger(tmp_path / "l.jsonl").head == Head(0, START)
 
 
-def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path):
+def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path: Path) -> None:
     payer = Payer(Policy(max_epsilon_total=1.0), Ledger(tmp_path / "l.jsonl"))
     assert payer.reserve("a", "icu", Privacy(0.9), 0.0, 60.0) == []
     (fault,) = payer.reserve("b", "icu", Privacy(0.9), 0.0, 60.0)
@@ -595,7 +610,7 @@ def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path):
     assert payer.reserve("c", "icu", None, 0.0, 60.0) == []
 
 
-def test_a_gap_is_of_the_book_it_names_or_of_this_one(tmp_path):
+def test_a_gap_is_of_the_book_it_names_or_of_this_one(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     ledger.charge(charge())
     ledger.write(Gap(5, "ab" * 32, "dpo", "lost"))

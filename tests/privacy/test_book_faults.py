@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.tally import Tally
 
 
-def charge(n: int = 0, **more) -> Charge:
+def charge(n: int = 0, **more: Any) -> Charge:
     return Charge(more.pop("study", "icu"), "dpem", n, "x", 0, more.pop("event", Gaussian(10.0)), **more)
 
 
@@ -40,11 +41,13 @@ def open_files() -> int:
 # ---- on disk before anything leaves
 
 
-def test_a_line_is_on_disk_before_its_head_and_a_new_file_is_in_its_folder(tmp_path, monkeypatch):
+def test_a_line_is_on_disk_before_its_head_and_a_new_file_is_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, synced = tmp_path / "l.jsonl", []
     real = os.fsync
 
-    def fsync(handle):
+    def fsync(handle: Any) -> None:
         synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
         real(handle)
 
@@ -59,7 +62,7 @@ def test_a_line_is_on_disk_before_its_head_and_a_new_file_is_in_its_folder(tmp_p
     assert synced[0] == path
 
 
-def test_files_are_closed_and_for_the_owner_alone(tmp_path):
+def test_files_are_closed_and_for_the_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "l.jsonl"
     ledger = Ledger(path, anchor=tmp_path / "else" / "where" / "head")
     ledger.charge(charge())
@@ -74,7 +77,7 @@ def test_files_are_closed_and_for_the_owner_alone(tmp_path):
     assert Ledger(path, anchor=tmp_path / "else" / "where" / "head").charge(charge(9))
 
 
-def test_half_written_lines_are_finished(tmp_path, monkeypatch):
+def test_half_written_lines_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:7]))
     ledger = Ledger(tmp_path / "l.jsonl")
@@ -85,7 +88,7 @@ def test_half_written_lines_are_finished(tmp_path, monkeypatch):
     assert len(Ledger(tmp_path / "l.jsonl").charges()) == 2
 
 
-def test_a_book_that_another_holds_is_waited_for(tmp_path):
+def test_a_book_that_another_holds_is_waited_for(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge())
     handle = os.open(tmp_path / "l.jsonl.lock", os.O_RDWR)
@@ -101,17 +104,17 @@ def test_a_book_that_another_holds_is_waited_for(tmp_path):
     assert len(ledger.charges()) == 2
 
 
-def test_looking_makes_nothing(tmp_path):
+def test_looking_makes_nothing(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "none" / "l.jsonl", site="n")
     assert (ledger.tally.all.mu2, ledger.count) == (0.0, 0)
     assert not (tmp_path / "none").exists()
 
 
-def test_a_book_is_read_on_only_where_somebody_else_wrote(tmp_path, monkeypatch):
+def test_a_book_is_read_on_only_where_somebody_else_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, reads = tmp_path / "l.jsonl", []
     real = Reading.on
 
-    def counted(self, *a):
+    def counted(self: Any, *a: Any) -> Any:
         reads.append(1)
         return real(self, *a)
 
@@ -137,7 +140,7 @@ def test_a_book_is_read_on_only_where_somebody_else_wrote(tmp_path, monkeypatch)
     assert not reads
 
 
-def test_snapshots_come_at_their_distance(tmp_path, monkeypatch):
+def test_snapshots_come_at_their_distance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bookfile.EVERY == 256
     monkeypatch.setattr(bookfile, "EVERY", 4)
     ledger = Ledger(tmp_path / "l.jsonl")
@@ -149,8 +152,8 @@ def test_snapshots_come_at_their_distance(tmp_path, monkeypatch):
     assert counts == [0, 0, 4, 4, 4, 4, 8, 8, 8], "the first line is the key's"
 
 
-def test_heads_go_to_the_system_log_where_asked_for(tmp_path, monkeypatch):
-    told = []
+def test_heads_go_to_the_system_log_where_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []  # type: ignore[var-annotated]
     monkeypatch.setattr(syslog, "syslog", told.append)
     Ledger(tmp_path / "quiet.jsonl").charge(charge())
     assert not told
@@ -162,7 +165,7 @@ def test_heads_go_to_the_system_log_where_asked_for(tmp_path, monkeypatch):
 # ---- heads
 
 
-def test_heads_say_what_was_spent_or_are_light(tmp_path):
+def test_heads_say_what_was_spent_or_are_light(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     ledger.charge(charge())
     full, light = ledger.head, ledger.light_head
@@ -176,14 +179,16 @@ def test_heads_say_what_was_spent_or_are_light(tmp_path):
 
 
 @pytest.fixture
-def book(tmp_path):
+def book(tmp_path: Path) -> Ledger:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     for n in range(4):
         ledger.charge(charge(n))
     return ledger
 
 
-def test_a_head_of_this_book_is_not_held_against_it(book, tmp_path, monkeypatch):
+def test_a_head_of_this_book_is_not_held_against_it(
+    book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heads = [book.head]
     for n in range(3):
         book.charge(charge(n))
@@ -204,7 +209,7 @@ def test_a_head_of_this_book_is_not_held_against_it(book, tmp_path, monkeypatch)
     assert later.against(replace(bare, hash="0" * 64), "a friend")
 
 
-def test_an_anchor_is_looked_at_when_a_book_is_opened_and_verified(tmp_path):
+def test_an_anchor_is_looked_at_when_a_book_is_opened_and_verified(tmp_path: Path) -> None:
     anchor = tmp_path / "head"
     ledger = Ledger(tmp_path / "l.jsonl", anchor=anchor)
     ledger.charge(charge())
@@ -224,7 +229,8 @@ def test_an_anchor_is_looked_at_when_a_book_is_opened_and_verified(tmp_path):
     assert anchor.exists()
 
 
-def test_a_book_without_its_file_or_its_head_is_no_missing_book(book):
+def test_a_book_without_its_file_or_its_head_is_no_missing_book(book: Ledger) -> None:
+    assert book.path is not None
     assert any("no such ledger" in f for f in Ledger(book.path.with_name("none.jsonl")).verify())
     saved = book.path.read_bytes()
     book.path.unlink()
@@ -237,7 +243,7 @@ def test_a_book_without_its_file_or_its_head_is_no_missing_book(book):
         Ledger(book.path).charge(charge())
 
 
-def test_another_key_signs_nothing(book, tmp_path):
+def test_another_key_signs_nothing(book: Ledger, tmp_path: Path) -> None:
     other = Ledger(tmp_path / "other.jsonl")
     other.charge(charge())
     (tmp_path / "l.jsonl.key").write_bytes((tmp_path / "other.jsonl.key").read_bytes())
@@ -249,7 +255,7 @@ def test_another_key_signs_nothing(book, tmp_path):
     assert not (tmp_path / "l.jsonl.key").exists(), "no key is made for a book that has one"
 
 
-def test_what_the_identity_signs_is_the_books_key(book):
+def test_what_the_identity_signs_is_the_books_key(book: Ledger) -> None:
     words = []
 
     def sign(said: bytes) -> bytes:
@@ -263,7 +269,7 @@ def test_what_the_identity_signs_is_the_books_key(book):
 # ---- questions
 
 
-def test_charges_and_events_are_of_the_scope_that_was_asked_for(tmp_path):
+def test_charges_and_events_are_of_the_scope_that_was_asked_for(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     ledger.charge(charge(0, study="a", cohort="x"))
     ledger.charge(charge(1, study="a", cohort="y"))
@@ -287,13 +293,13 @@ def test_charges_and_events_are_of_the_scope_that_was_asked_for(tmp_path):
     ), "an entry pays a patient's charge twice over, and no gap"
     assert Ledger(ledger.path).export()["site"] == "n"
     assert Ledger(ledger.path, site="m").export()["site"] == "m"
-    assert len(ledger.export()["lines"]) == ledger.export()["head"]["count"] - 2 == len(ledger.export()["entries"])
+    assert len(ledger.export()["lines"]) == ledger.export()["head"]["count"] - 2 == len(ledger.export()["entries"])  # type: ignore[arg-type, index]
     memory = Ledger()
     memory.charge(charge())
     assert memory.export()["lines"] == []
 
 
-def test_a_newer_line_that_costs_leaves_no_bound(tmp_path):
+def test_a_newer_line_that_costs_leaves_no_bound(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge())
     ledger.write(Unknown("greeting", {"words": "hello"}))
@@ -303,15 +309,16 @@ def test_a_newer_line_that_costs_leaves_no_bound(tmp_path):
     assert ledger.epsilon(1e-6, cohort="other") == float("inf")
 
 
-def test_a_closed_order_is_closed_once(tmp_path):
+def test_a_closed_order_is_closed_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     entry = ledger.close("o", "finished")
+    assert entry is not None
     assert isinstance(entry.body, CloseLine)
     assert entry.body.sums == 0
     assert ledger.close("o", "finished") is None
 
 
-def test_a_line_is_written_in_ascii_and_read_back(tmp_path):
+def test_a_line_is_written_in_ascii_and_read_back(tmp_path: Path) -> None:
     entry, line = sealed(0, Note("Straße"), "0" * 64, "Köln")
     assert line.isascii() and line.endswith(b"\n")
     again, fits = opened(line.rstrip(b"\n"))
@@ -322,7 +329,7 @@ def test_a_line_is_written_in_ascii_and_read_back(tmp_path):
     assert asdict(again)["site"] == "Köln"
 
 
-def test_a_gap_owns_up_to_the_lines_it_speaks_of():
+def test_a_gap_owns_up_to_the_lines_it_speaks_of() -> None:
     tally = Tally()
     tally.gaps.append(["B", 5, 9, ["h1"]])
     assert [tally.owned_up("B", n, "x") for n in (4, 5, 6, 9, 10)] == [False, False, True, True, False]
@@ -331,7 +338,7 @@ def test_a_gap_owns_up_to_the_lines_it_speaks_of():
     assert not Tally().owned_up("B", 6, "h1")
 
 
-def test_the_head_file_is_the_books_own_or_of_a_version_that_did_not_sign(book, tmp_path):
+def test_the_head_file_is_the_books_own_or_of_a_version_that_did_not_sign(book: Ledger, tmp_path: Path) -> None:
     file = tmp_path / "l.jsonl.head"
     good = book.head
 
@@ -346,12 +353,13 @@ def test_the_head_file_is_the_books_own_or_of_a_version_that_did_not_sign(book, 
     other.charge(charge())
     assert verdict(replace(other.head, count=good.count, hash=good.hash))
     key = BookKey.of(tmp_path / "other.jsonl.key", make=False)
+    assert key is not None
     bare = replace(good, key=key.public, signature="")
     assert verdict(replace(bare, signature=key.sign(bare.signed_words()).hex())), "a good signature of another key"
 
 
 @pytest.mark.parametrize(("said", "leaves"), [(True, True), (False, False), (None, False)])
-def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path, said, leaves):
+def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path: Path, said: bool | None, leaves: bool) -> None:
     door = Door(
         "n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o", wait=1.5
     )
@@ -382,7 +390,7 @@ def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path, said, l
         person.join(10)
 
 
-def test_agreement_ahead_while_it_waits_lets_it_out(tmp_path):
+def test_agreement_ahead_while_it_waits_lets_it_out(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     door = Door("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path, run="o", wait=5.0)
     box = Outbox(tmp_path / "outbox")

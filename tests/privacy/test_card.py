@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,15 @@ DATA = (Axis("procedure", vocabulary="public"), Axis("diagnosis", vocabulary="da
 
 
 def make_card(
-    method: str, steps, *, axes=(), aggregation="plain", privacy=None, masks: Masks | None = None, attempts=(), **more
+    method: str,
+    steps: Any,
+    *,
+    axes: tuple[()] = (),
+    aggregation: str = "plain",
+    privacy: Any = None,
+    masks: Masks | None = None,
+    attempts: tuple[()] = (),
+    **more: Any,
 ) -> Card:
     """The card of a run that took these steps under this way to add."""
 
@@ -36,7 +45,7 @@ def make_card(
         return float("inf") if mu is None else mu
 
     by = facts_of(aggregation)
-    done = [Release(n, s, by=by, leak=leak(s), attempt=dict(attempts).get(n, 0)) for n, s in enumerate(steps)]
+    done = [Release(n, s, by=by, leak=leak(s), attempt=dict(attempts).get(n, 0)) for n, s in enumerate(steps)]  # type: ignore[call-overload]
     happened = Happened.of(method, done, axes=axes, asked=privacy, **more)
     return from_lines(METHODS.get(method, MethodFacts()), happened)
 
@@ -57,38 +66,38 @@ def entry(epochs: int = 20, eps: float = 1.2) -> list[Step]:
     ]
 
 
-def test_formal_when_everything_is_paid():
-    card = make_card("dpem", private(), axes=PUBLIC, aggregation="masked", privacy=Privacy(1.0))
+def test_formal_when_everything_is_paid() -> None:
+    card = make_card("dpem", private(), axes=PUBLIC, aggregation="masked", privacy=Privacy(1.0))  # type: ignore[arg-type]
     assert (card.guarantee, card.adjacency, card.delta) == ("formal", "patient", 1e-6)
     assert card.epsilon == pytest.approx(1.0, abs=1e-6)
     assert card.claimed == 1.0
     assert card.attacks == ()
 
 
-def test_vocabulary_from_the_data_downgrades_and_says_why():
-    card = make_card("dpem", private(), axes=DATA, aggregation="masked", privacy=Privacy(1.0))
+def test_vocabulary_from_the_data_downgrades_and_says_why() -> None:
+    card = make_card("dpem", private(), axes=DATA, aggregation="masked", privacy=Privacy(1.0))  # type: ignore[arg-type]
     assert card.guarantee == "heuristic"
     assert any("'diagnosis'" in r and "data" in r for r in card.reasons)
     assert not any("procedure" in r for r in card.reasons)
 
 
 @pytest.mark.parametrize("counts", [True, False])
-def test_one_unpaid_sum_leaves_no_epsilon(counts):
+def test_one_unpaid_sum_leaves_no_epsilon(counts: bool) -> None:
     steps = [*private(), Step(9, "score", {"sse": ()}, bound=9.0, counts=counts)]
-    card = make_card("dpem", steps, axes=PUBLIC, privacy=Privacy(1.0))
+    card = make_card("dpem", steps, axes=PUBLIC, privacy=Privacy(1.0))  # type: ignore[arg-type]
     assert card.guarantee == "heuristic"
     assert card.epsilon is None
     assert any("score" in r for r in card.reasons)
 
 
-def test_an_unproven_sensitivity_is_never_formal():
+def test_an_unproven_sensitivity_is_never_formal() -> None:
     steps = [replace(s, formal=False) for s in private()]
-    assert make_card("mine", steps, axes=PUBLIC, privacy=Privacy(1.0)).guarantee == "heuristic"
+    assert make_card("mine", steps, axes=PUBLIC, privacy=Privacy(1.0)).guarantee == "heuristic"  # type: ignore[arg-type]
 
 
 @pytest.mark.paper
 @pytest.mark.parametrize("method", ["dpfact", "localtf"])
-def test_the_papers_mechanism_is_heuristic_with_claimed_and_tight_values(method):
+def test_the_papers_mechanism_is_heuristic_with_claimed_and_tight_values(method: str) -> None:
     card = make_card(method, entry(), privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0))
     assert (card.guarantee, card.adjacency) == ("heuristic", "entry")
     assert card.claimed == pytest.approx(1.2, abs=1e-6)
@@ -97,14 +106,14 @@ def test_the_papers_mechanism_is_heuristic_with_claimed_and_tight_values(method)
     assert card.attacks
 
 
-def test_scores_beside_the_papers_mechanism_are_named_as_not_covered():
+def test_scores_beside_the_papers_mechanism_are_named_as_not_covered() -> None:
     steps = [*entry(), Step(20, "score", {"sse": ()}, bound=9.0, counts=False)]
     card = make_card("dpfact", steps, privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0))
     assert card.epsilon is not None
     assert any("score" in r for r in card.reasons)
 
 
-def test_without_a_clip_there_is_no_epsilon():
+def test_without_a_clip_there_is_no_epsilon() -> None:
     steps = [Step(1, "factors", {"x": (3,)}, bound=9.0)]
     card = make_card("dpfact", steps, privacy=Privacy(1.2, 1e-4, level="entry"))
     assert card.epsilon is None
@@ -114,53 +123,58 @@ def test_without_a_clip_there_is_no_epsilon():
 
 @pytest.mark.parametrize("method", ["trip", "unpsl", "mixture"])
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
-def test_methods_without_noise_say_none(method, aggregation):
+def test_methods_without_noise_say_none(method: str, aggregation: str) -> None:
     card = make_card(method, [Step(1, "factors", {"x": (3,)}, bound=9.0)], aggregation=aggregation)
     assert (card.guarantee, card.epsilon, card.adjacency, card.delta) == ("none", None, None, None)
     assert bool(card.attacks) == (aggregation == "plain" or method != "unpsl"), "attacks on sums stay"
     assert ("sum" in card.saw["the coordinator"]) == (aggregation == "masked")
 
 
-def test_subspace_alone_hides_contributions_and_not_sums():
+def test_subspace_alone_hides_contributions_and_not_sums() -> None:
     card = make_card("mixture", [Step(1, "sums", {"x": (3,)}, bound=9.0)], aggregation="subspace")
     assert card.guarantee == "information-theoretic"
     assert card.epsilon is None
     assert "sums are exact" in card.reasons[0]
 
 
-def test_under_subspace_the_masks_leak_is_charged():
-    plain = make_card("dpem", private(), axes=PUBLIC, aggregation="plain", privacy=Privacy(1.0))
-    bare = make_card("dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(0.0, 2))
+def test_under_subspace_the_masks_leak_is_charged() -> None:
+    plain = make_card("dpem", private(), axes=PUBLIC, aggregation="plain", privacy=Privacy(1.0))  # type: ignore[arg-type]
+    bare = make_card("dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(0.0, 2))  # type: ignore[arg-type]
     assert bare.epsilon is None
-    weak = make_card("dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(20, 2))
+    weak = make_card("dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(20, 2))  # type: ignore[arg-type]
     strong = make_card(
-        "dpem", private(), axes=PUBLIC, aggregation="subspace", privacy=Privacy(1.0), masks=Masks(1e5, 2)
+        "dpem",
+        private(),
+        axes=PUBLIC,  # type: ignore[arg-type]
+        aggregation="subspace",
+        privacy=Privacy(1.0),
+        masks=Masks(1e5, 2),
     )
     assert weak.guarantee == strong.guarantee == "formal"
-    assert plain.epsilon < strong.epsilon < plain.epsilon + 1e-6
-    leak = [Gaussian(20 * 2**0.5, 2 * 2), *(Gaussian(s.multiplier) for s in private())]
+    assert plain.epsilon < strong.epsilon < plain.epsilon + 1e-6  # type: ignore[operator]
+    leak = [Gaussian(20 * 2**0.5, 2 * 2), *(Gaussian(s.multiplier) for s in private())]  # type: ignore[arg-type]
     assert weak.epsilon == pytest.approx(epsilon(leak, 1e-6))
-    assert weak.epsilon > 1.04 * plain.epsilon
+    assert weak.epsilon > 1.04 * plain.epsilon  # type: ignore[operator]
 
 
-def test_a_cycle_is_not_formal_because_two_neighbours_can_pool():
-    card = make_card("dpem", private(), axes=PUBLIC, aggregation="cycle", privacy=Privacy(1.0))
+def test_a_cycle_is_not_formal_because_two_neighbours_can_pool() -> None:
+    card = make_card("dpem", private(), axes=PUBLIC, aggregation="cycle", privacy=Privacy(1.0))  # type: ignore[arg-type]
     assert card.guarantee == "heuristic"
     assert any("pool" in r for r in card.reasons)
 
 
-def test_retries_cost_what_the_masks_leak_again_and_nothing_else():
+def test_retries_cost_what_the_masks_leak_again_and_nothing_else() -> None:
     """Noise is drawn once for a sum: another attempt sends the same bytes."""
-    once = make_card("dpem", private(), axes=PUBLIC, privacy=Privacy(1.0))
-    assert make_card("dpem", private(), axes=PUBLIC, privacy=Privacy(1.0), attempts={1: 2}).epsilon == once.epsilon
+    once = make_card("dpem", private(), axes=PUBLIC, privacy=Privacy(1.0))  # type: ignore[arg-type]
+    assert make_card("dpem", private(), axes=PUBLIC, privacy=Privacy(1.0), attempts={1: 2}).epsilon == once.epsilon  # type: ignore[arg-type]
     kept = {"axes": PUBLIC, "aggregation": "subspace", "privacy": Privacy(1.0), "masks": Masks(20, 2)}
     assert (
-        make_card("dpem", private(), **kept, attempts={1: 3}).epsilon
-        > 1.02 * make_card("dpem", private(), **kept).epsilon
+        make_card("dpem", private(), **kept, attempts={1: 3}).epsilon  # type: ignore[arg-type, operator]
+        > 1.02 * make_card("dpem", private(), **kept).epsilon  # type: ignore[arg-type, operator]
     )
 
 
-def test_a_method_without_facts_says_that_nobody_looked():
+def test_a_method_without_facts_says_that_nobody_looked() -> None:
     """Also when it is called like a method that was studied: no table goes by names."""
     steps = [Step(1, "factors", {"x": (3,)}, bound=9.0)]
     assert make_card("mine", steps).attacks == ("no attack was studied",)
@@ -184,13 +198,13 @@ def exact(*names: str) -> list[Step]:
         (("cellsize",), False),
     ],
 )
-def test_an_attack_on_a_step_is_listed_where_the_step_ran(method, names, listed):
+def test_an_attack_on_a_step_is_listed_where_the_step_ran(method: str, names: tuple[str, ...], listed: bool) -> None:
     card = make_card(method, exact(*names), aggregation="masked")
     assert any("64 cells" in a for a in card.attacks) == listed
     assert any("presence" in a for a in card.attacks), "those on any exact sum stay"
 
 
-def test_a_vocabulary_that_was_paid_for_does_not_hide_the_attacks_on_exact_sums():
+def test_a_vocabulary_that_was_paid_for_does_not_hide_the_attacks_on_exact_sums() -> None:
     paid = Step(0, "vocabulary", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0)
     bare = make_card("sumals", exact("setup", "cells"), aggregation="masked")
     card = make_card("sumals", [paid, *exact("setup", "cells")], aggregation="masked", privacy=Privacy(1.0))
@@ -198,21 +212,21 @@ def test_a_vocabulary_that_was_paid_for_does_not_hide_the_attacks_on_exact_sums(
     assert card.epsilon is None
 
 
-def test_noise_on_some_steps_lists_the_attacks_on_both():
+def test_noise_on_some_steps_lists_the_attacks_on_both() -> None:
     steps = [*entry(), *exact("factors")]
     attacks = make_card("dpfact", steps, privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0)).attacks
     assert any("saddle" in a for a in attacks)
     assert any("exact totals" in a for a in attacks)
 
 
-def test_codes_that_were_paid_for_elsewhere_are_not_called_formal():
+def test_codes_that_were_paid_for_elsewhere_are_not_called_formal() -> None:
     axes = (Axis("procedure", vocabulary="public"), Axis("diagnosis", vocabulary="paid"))
-    card = make_card("dpem", private(), axes=axes, privacy=Privacy(1.0))
+    card = make_card("dpem", private(), axes=axes, privacy=Privacy(1.0))  # type: ignore[arg-type]
     assert card.guarantee == "heuristic"
     assert any("'diagnosis'" in r and "not in this epsilon" in r for r in card.reasons)
 
 
-def test_a_site_that_was_not_in_every_exact_sum_is_named():
+def test_a_site_that_was_not_in_every_exact_sum_is_named() -> None:
     step = Step(1, "factors", {"x": (3,)}, bound=9.0)
     members = [("east", "north", "south"), ("east", "south")]
     happened = Happened.of("trip", [Release(n, step, members=m) for n, m in enumerate(members)])
@@ -220,7 +234,7 @@ def test_a_site_that_was_not_in_every_exact_sum_is_named():
 
 
 CARDS = [
-    make_card("dpem", private(), axes=PUBLIC, aggregation="masked", privacy=Privacy(1.0)),
+    make_card("dpem", private(), axes=PUBLIC, aggregation="masked", privacy=Privacy(1.0)),  # type: ignore[arg-type]
     make_card("dpfact", entry(), privacy=Privacy(1.2, 1e-4, level="entry", clip=1.0)),
     make_card("trip", [Step(1, "factors", {"x": (3,)}, bound=9.0)]),
     make_card("mixture", [Step(1, "s", {"x": (3,)}, bound=9.0)], aggregation="subspace"),
@@ -229,7 +243,7 @@ CARDS = [
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda c: c.method)
-def test_no_epsilon_is_ever_bare(card):
+def test_no_epsilon_is_ever_bare(card: Any) -> None:
     for text in (str(card), card._repr_html_(), card.headline):
         for line in re.split("\n|<tr>", text):
             if re.search(r"epsilon [0-9]", line):
@@ -239,19 +253,19 @@ def test_no_epsilon_is_ever_bare(card):
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda c: c.method)
-def test_cards_survive_json(card):
+def test_cards_survive_json(card: Any) -> None:
     assert Card.from_dict(json.loads(card.to_json())) == card
 
 
-def test_the_noise_source_is_on_the_card():
+def test_the_noise_source_is_on_the_card() -> None:
     assert "simulation" in CARDS[0].noise
     assert "exact" in make_card("dpem", private(), noise="exact (discrete Gaussian, OpenDP)").noise
 
 
-def test_html_is_escaped():
+def test_html_is_escaped() -> None:
     assert "<script>" not in central_card("<script>")._repr_html_()
 
 
-def test_an_audit_stands_beside_the_epsilon():
+def test_an_audit_stands_beside_the_epsilon() -> None:
     card = CARDS[0].with_audit({"verdict": "passed", "mu": 0.23})
     assert "verdict passed" in str(card)

@@ -51,7 +51,7 @@ def tensors(vocabulary: str) -> list[pc.Site]:
     made = []
     for s in pc.datasets.planted_counts(240, 12, 15, phenotypes=2, codes=(4, 5), sites=3, seed=0):
         t = s.counts()
-        axes = [t.axes[0], *(replace(Axis.of(a, n), vocabulary=vocabulary) for n, a in enumerate(t.axes[1:], 1))]
+        axes = [t.axes[0], *(replace(Axis.of(a, n), vocabulary=vocabulary) for n, a in enumerate(t.axes[1:], 1))]  # type: ignore[arg-type]
         made.append(replace(s, tensor=type(t)(t.coords, t.values, t.shape, axes)))
     return made
 
@@ -85,12 +85,12 @@ def ran(card: Card, doors: dict[str, Door]) -> None:
 
 
 def fitted(model: Any, sites: list[pc.Site], doors: dict[str, Door]) -> Card:
-    return model.fit(sites, doors=doors).privacy_
+    return model.fit(sites, doors=doors).privacy_  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("adder", SUMS)
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors(name, adder):
+def test_tensors(name: str, adder: str) -> None:
     kind, more = TENSORS[name]
     patient = more.get("privacy") is not None and more["privacy"].level == "patient"
     for starts in (1,) if patient else (1, 3):  # several private starts are refused: see below
@@ -111,21 +111,21 @@ def test_tensors(name, adder):
 
 
 @pytest.mark.parametrize("starts", [2, 3])
-def test_several_private_starts_are_refused_before_anything_is_paid(starts):
+def test_several_private_starts_are_refused_before_anything_is_paid(starts: int) -> None:
     with pytest.raises(pc.errors.ConfigError, match="every start"):
-        pc.DPEM(**SMALL, n_starts=starts, **PAID)
+        pc.DPEM(**SMALL, n_starts=starts, **PAID)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("adder", SUMS)
 @pytest.mark.parametrize("name", FEATURES)
-def test_features(name, adder):
+def test_features(name: str, adder: str) -> None:
     kind, more = FEATURES[name]
     for scaler in (None, {}, {"radius": 5.0, **PAID}):
         for starts in (1, 3) if kind is pc.GaussianMixture and "privacy" not in more else (1,):
             sites = matrices()
             doors = {s.name: Door(s.name) for s in sites}
             if scaler is not None:
-                sites = pc.Standardizer(**scaler).fit(sites, doors=doors).transform(sites)
+                sites = pc.Standardizer(**scaler).fit(sites, doors=doors).transform(sites)  # type: ignore[arg-type]
             model = kind(aggregation=adder, **more, **({} if starts == 1 else {"n_starts": starts}))
             card = fitted(model, sites, doors)
             agree(card, doors)
@@ -153,7 +153,7 @@ FAMILIES = {**TENSORS, **FEATURES}
 
 @pytest.mark.parametrize("adder", ["plain", "masked", "cycle", "median", "krum", "geometric"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_who_saw_what_is_what_a_tap_heard(name, adder):
+def test_who_saw_what_is_what_a_tap_heard(name: str, adder: str) -> None:
     if adder not in ("plain", "masked", "cycle") and name.startswith("pca"):
         pytest.skip("a rule that is no sum has no place in PCA")
     kind, more = FAMILIES[name]
@@ -182,7 +182,7 @@ def card_lines(card: Card, sites: list[pc.Site], kind: Any, given: dict[str, Any
     return tuple(c for d in doors.values() for c in d.ledger.charges())
 
 
-def test_what_a_step_that_shows_each_part_says():
+def test_what_a_step_that_shows_each_part_says() -> None:
     """LocalModel gathers: the coordinator has each hospital's own factors, and a sum that hides them refuses."""
     model = pc.LocalModel(rank=2, rounds=2).fit(tensors("public"))
     assert model.privacy_.saw["the coordinator (shown)"] == "each site's own factors"

@@ -16,7 +16,7 @@ from polyclinic.privacy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
 
-def run(capsys, *words: object) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     code = 0
     try:
         main([str(w) for w in words])
@@ -35,7 +35,9 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
-def test_show_names_adjacency_and_delta_beside_every_epsilon(capsys, ledger):
+def test_show_names_adjacency_and_delta_beside_every_epsilon(
+    capsys: pytest.CaptureFixture[str], ledger: Ledger
+) -> None:
     code, out, _ = run(capsys, "ledger", "show", ledger.path, "--json")
     assert code == 0
     studies = json.loads(out)["ledgers"][0]["studies"]
@@ -44,14 +46,16 @@ def test_show_names_adjacency_and_delta_beside_every_epsilon(capsys, ledger):
     assert (icu["delta"], icu["adjacency"], icu["without_patient_level_bound"]) == (1e-6, "patient", 0)
     old = next(s for s in studies if s["study"] == "old")
     assert (old["epsilon"], old["without_patient_level_bound"]) == (None, 1)
+    assert ledger.path is not None
     code, out, _ = run(capsys, "ledger", "show", ledger.path.parent)
     assert code == 0
     assert out.count("patient-level epsilon") == out.count("at delta 1e-06") == len(studies)
     assert "study old, cohort all: 1 releases, no patient-level bound" in out
 
 
-def test_verify_exits_4_when_a_line_was_edited(capsys, ledger):
+def test_verify_exits_4_when_a_line_was_edited(capsys: pytest.CaptureFixture[str], ledger: Ledger) -> None:
     assert run(capsys, "ledger", "verify", ledger.path)[0] == 0
+    assert ledger.path is not None
     ledger.path.write_bytes(ledger.path.read_bytes().replace(b'"multiplier":10.0', b'"multiplier":99.0', 1))
     code, _, err = run(capsys, "ledger", "verify", ledger.path)
     assert code == 4
@@ -61,15 +65,19 @@ def test_verify_exits_4_when_a_line_was_edited(capsys, ledger):
     assert json.loads(out)["whole"] is False
 
 
-def test_verify_does_not_repair_what_it_shows(capsys, ledger):
-    with open(ledger.path, "ab") as f:
+def test_verify_does_not_repair_what_it_shows(capsys: pytest.CaptureFixture[str], ledger: Ledger) -> None:
+    with open(ledger.path, "ab") as f:  # type: ignore[arg-type]
         f.write(b'{"half')
+    assert ledger.path is not None
     before = ledger.path.read_bytes()
     assert run(capsys, "ledger", "verify", ledger.path)[0] == 4
     assert ledger.path.read_bytes() == before
 
 
-def test_an_export_kept_elsewhere_finds_a_ledger_that_was_put_back(capsys, ledger, tmp_path):
+def test_an_export_kept_elsewhere_finds_a_ledger_that_was_put_back(
+    capsys: pytest.CaptureFixture[str], ledger: Ledger, tmp_path: Path
+) -> None:
+    assert ledger.path is not None
     old = {p: p.read_bytes() for p in ledger.path.parent.iterdir()}
     ledger.charge(Charge("icu", "dpem", 9, "statistics", 0, Gaussian(10.0)))
     kept = tmp_path / "kept.json"
@@ -82,17 +90,18 @@ def test_an_export_kept_elsewhere_finds_a_ledger_that_was_put_back(capsys, ledge
     assert run(capsys, "ledger", "verify", ledger.path, "--against", kept)[0] == 4
 
 
-def test_a_removed_ledger_is_found_by_its_head(capsys, ledger):
+def test_a_removed_ledger_is_found_by_its_head(capsys: pytest.CaptureFixture[str], ledger: Ledger) -> None:
+    assert ledger.path is not None
     ledger.path.unlink()
     assert run(capsys, "ledger", "verify", ledger.path.parent)[0] == 4
 
 
-def test_a_missing_ledger_is_a_configuration_error(capsys, tmp_path):
+def test_a_missing_ledger_is_a_configuration_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capsys, "ledger", "show", tmp_path / "none.jsonl")[0] == 2
     assert run(capsys, "ledger", "verify", tmp_path)[0] == 2
 
 
-def test_the_owner_reads_and_approves(capsys, tmp_path):
+def test_the_owner_reads_and_approves(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     door = Door("north", policy=Policy(review="each"), study="icu", store=tmp_path)
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     with pytest.raises(Exception, match="waits"):
@@ -107,7 +116,7 @@ def test_the_owner_reads_and_approves(capsys, tmp_path):
     assert run(capsys, "ledger", "approve", box, "nothing", "--by", "officer")[0] == 2
 
 
-def test_a_node_file_names_its_ledger(capsys, tmp_path):
+def test_a_node_file_names_its_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from polyclinic.privacy.owner import door_of
     from polyclinic.study import Node
 
@@ -121,7 +130,7 @@ def test_a_node_file_names_its_ledger(capsys, tmp_path):
     assert run(capsys, "ledger", "pending", file)[0] == 0
 
 
-def test_audit_command_passes_dpem(capsys, tmp_path):
+def test_audit_command_passes_dpem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = run(
         capsys,
         "audit",
@@ -144,5 +153,7 @@ def test_audit_command_passes_dpem(capsys, tmp_path):
     assert json.loads((tmp_path / "audit.json").read_text())["verdict"] == result["verdict"]
 
 
-def test_audit_of_a_method_without_privacy_is_a_configuration_error(capsys, tmp_path):
+def test_audit_of_a_method_without_privacy_is_a_configuration_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run(capsys, "audit", "--method", "nothing")[0] == 2

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,14 @@ from polyclinic.study import Node
 LIMIT = {"max_epsilon_total": 1.0}
 
 
-def node(folder: Path, name: str = "north", events: str = "e.csv", **more) -> Node:
+def node(folder: Path, name: str = "north", events: str = "e.csv", **more: Any) -> Node:
     folder.mkdir(parents=True, exist_ok=True)
     source = {"kind": "files", "events": events, **more.pop("source", {})}
     site = {"name": name, **more.pop("site", {})}
     return Node.parse({"site": site, "source": source, "policy": LIMIT, **more}, folder=folder)
 
 
-def omop(url: str, **more) -> Node:
+def omop(url: str, **more: Any) -> Node:
     return Node.parse({"site": {"name": "n"}, "source": {"kind": "omop", "url": url, **more}})
 
 
@@ -41,7 +42,7 @@ def admit(owner: Node, study: str = "icu", epsilon: float | None = 0.5) -> Door:
 # ---- the same records
 
 
-def test_a_second_node_file_is_no_second_budget(tmp_path, own_state):
+def test_a_second_node_file_is_no_second_budget(tmp_path: Path, own_state: Path) -> None:
     first = node(tmp_path / "a", events="../e.csv")
     admit(first)
     admit(first, "again", 0.1)  # the same book goes on
@@ -50,7 +51,7 @@ def test_a_second_node_file_is_no_second_budget(tmp_path, own_state):
         admit(second)
     (fault,) = told.value.faults
     assert "'north'" in fault and "second budget" in fault and "[ledger] path" in fault
-    assert fault.startswith(f"{tmp_path / 'e.csv'} is paid for by the book {ledger_of(first).path.resolve()}")
+    assert fault.startswith(f"{tmp_path / 'e.csv'} is paid for by the book {ledger_of(first).path.resolve()}")  # type: ignore[union-attr]
     assert not ledger_of(second).charges() and not ledger_of(second).tally.open
     assert json.loads((own_state / "sources.json").read_text())["books"][0]["book"].endswith("north.ledger.jsonl")
     same = node(tmp_path / "b", "south", "../e.csv", ledger={"path": "../a/north.ledger.jsonl"})
@@ -59,7 +60,7 @@ def test_a_second_node_file_is_no_second_budget(tmp_path, own_state):
         admit(same, "and its budget", 0.9)
 
 
-def test_of_two_that_were_both_looked_at_one_gets_the_records(tmp_path):
+def test_of_two_that_were_both_looked_at_one_gets_the_records(tmp_path: Path) -> None:
     rules = Policy.model_validate(LIMIT)
     first, second = (Payer(rules, ledger_of(node(tmp_path / n, n, "../e.csv"))) for n in ("a", "b"))
     for payer in (first, second):
@@ -69,14 +70,14 @@ def test_of_two_that_were_both_looked_at_one_gets_the_records(tmp_path):
     assert second.ledger.count == 0
 
 
-def test_another_name_for_one_node_file_is_no_second_budget(tmp_path):
+def test_another_name_for_one_node_file_is_no_second_budget(tmp_path: Path) -> None:
     owner = node(tmp_path)
     admit(owner)
     with pytest.raises(PolicyRefusal, match="is paid for by the book"):
         admit(owner.named("south"))
 
 
-def test_a_file_without_a_limit_does_not_undo_the_limit_of_another(tmp_path):
+def test_a_file_without_a_limit_does_not_undo_the_limit_of_another(tmp_path: Path) -> None:
     admit(node(tmp_path / "a", events="../e.csv"))
     loose = node(tmp_path / "b", "south", "../e.csv", policy={})
     with pytest.raises(PolicyRefusal, match="is paid for by the book"):
@@ -86,19 +87,19 @@ def test_a_file_without_a_limit_does_not_undo_the_limit_of_another(tmp_path):
     )  # spends nothing of a budget: whether exact sums leave is for the other rules of its owner
 
 
-def test_without_any_limit_nothing_is_asked_or_written(tmp_path, own_state):
+def test_without_any_limit_nothing_is_asked_or_written(tmp_path: Path, own_state: Path) -> None:
     for name in ("a", "b"):
         admit(node(tmp_path / name, name, "../e.csv", policy={}))
     assert not own_state.exists()
 
 
-def test_no_real_patient_no_budget(tmp_path, own_state):
+def test_no_real_patient_no_budget(tmp_path: Path, own_state: Path) -> None:
     for name in ("a", "b"):
         admit(node(tmp_path / name, name, "../e.csv", site={"rehearsal": True}))
     assert not own_state.exists()
 
 
-def test_cohorts_that_the_owner_calls_disjoint_have_each_a_book(tmp_path):
+def test_cohorts_that_the_owner_calls_disjoint_have_each_a_book(tmp_path: Path) -> None:
     apart = {**LIMIT, "cohorts_disjoint": True}
     admit(node(tmp_path / "a", "a", "../e.csv", policy=apart, ledger={"cohort": "adults"}))
     admit(node(tmp_path / "b", "b", "../e.csv", policy=apart, ledger={"cohort": "children"}))
@@ -107,13 +108,13 @@ def test_cohorts_that_the_owner_calls_disjoint_have_each_a_book(tmp_path):
             admit(node(tmp_path / "c", "c", "../e.csv", policy=rules, ledger={"cohort": cohort}))
 
 
-def test_other_records_have_other_books(tmp_path):
+def test_other_records_have_other_books(tmp_path: Path) -> None:
     admit(node(tmp_path / "a"))
     admit(node(tmp_path / "b"))
     admit(node(tmp_path / "c", events="../a/e.csv2"))
 
 
-def test_links_patterns_and_folders_are_what_they_hold(tmp_path):
+def test_links_patterns_and_folders_are_what_they_hold(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for name in ("x-1.csv", "x-2.csv", "y-1.csv"):
@@ -134,7 +135,7 @@ def test_links_patterns_and_folders_are_what_they_hold(tmp_path):
     assert not whole.shares(claim("1", "data")), "its own claim"
 
 
-def test_a_database_is_its_host_name_schema_and_people(monkeypatch):
+def test_a_database_is_its_host_name_schema_and_people(monkeypatch: pytest.MonkeyPatch) -> None:
     base = places_of(omop("postgresql://me:secret@db.local/ehr"))
     assert base == ("postgresql://db.local:5432/ehr public.person",)
     for url in ("postgres://you@DB.local:5432/ehr?sslmode=require", "env:URL"):
@@ -156,7 +157,7 @@ def test_a_database_is_its_host_name_schema_and_people(monkeypatch):
     assert "hunter2" not in odd[0] and odd != places_of(omop("host=db2 password=hunter2"))
 
 
-def test_where_the_users_state_is(monkeypatch, tmp_path):
+def test_where_the_users_state_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POLYCLINIC_STATE", str(tmp_path))
     assert state_folder() == tmp_path
     monkeypatch.delenv("POLYCLINIC_STATE")
@@ -174,7 +175,7 @@ def claims(n: int, place: str = "") -> Claim:
     return Claim(f"/books/{n}.jsonl", f"s{n}", (place or f"/data/{n}",))
 
 
-def test_of_many_that_ask_at_once_one_gets_the_records(tmp_path):
+def test_of_many_that_ask_at_once_one_gets_the_records(tmp_path: Path) -> None:
     register, won, gate = Register(tmp_path / "sources.json"), [], threading.Barrier(8)
 
     def ask(n: int) -> None:
@@ -194,7 +195,7 @@ def test_of_many_that_ask_at_once_one_gets_the_records(tmp_path):
     assert sorted(b["site"] for b in books) == sorted([f"s{won[0]}", f"s{100 + won[0]}"])
 
 
-def test_a_book_whose_records_moved_is_written_once(tmp_path):
+def test_a_book_whose_records_moved_is_written_once(tmp_path: Path) -> None:
     register = Register(tmp_path / "s" / "sources.json")
     assert register.claim(claims(1)) == []
     before = (tmp_path / "s" / "sources.json").stat().st_mtime_ns
@@ -206,7 +207,7 @@ def test_a_book_whose_records_moved_is_written_once(tmp_path):
     assert (os.stat(tmp_path / "s").st_mode & 0o077, os.stat(tmp_path / "s/sources.json").st_mode & 0o077) == (0, 0)
 
 
-def test_a_book_that_is_gone_still_paid(tmp_path):
+def test_a_book_that_is_gone_still_paid(tmp_path: Path) -> None:
     register = Register(tmp_path / "sources.json")
     register.claim(claims(1))
     (fault,) = register.faults(claims(2, "/data/1"))
@@ -217,7 +218,7 @@ def test_a_book_that_is_gone_still_paid(tmp_path):
 
 
 @pytest.mark.parametrize("words", ["{", "[]", '{"books": [{}]}', '{"books": 3}', ""])
-def test_a_register_that_is_not_readable_refuses(tmp_path, words):
+def test_a_register_that_is_not_readable_refuses(tmp_path: Path, words: str) -> None:
     (tmp_path / "sources.json").write_text(words)
     register = Register(tmp_path / "sources.json")
     assert "not readable" in register.faults(claims(1))[0]
@@ -225,7 +226,9 @@ def test_a_register_that_is_not_readable_refuses(tmp_path, words):
     assert (tmp_path / "sources.json").read_text() == words
 
 
-def test_where_nothing_can_be_written_a_site_goes_on_and_its_log_says_so(tmp_path, caplog):
+def test_where_nothing_can_be_written_a_site_goes_on_and_its_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
     assert Register(tmp_path / "file" / "sources.json").claim(claims(1)) == []
     assert "not written down" in caplog.text

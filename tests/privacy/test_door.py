@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from polyclinic.privacy.releasestore import ReleaseStore
 GRID = 2.0**-16
 
 
-def step(round: int = 1, size: int = 4000, **more) -> Step:
+def step(round: int = 1, size: int = 4000, **more: Any) -> Step:
     given = {"bound": 1e4, "sensitivity": 1.0, "multiplier": 10.0, "grid": GRID, **more}
     return Step(round, "statistics", {"x": (size,)}, **given)
 
@@ -36,7 +38,7 @@ def fixed(seed: int = 0) -> SimulatedNoise:
 
 @pytest.mark.parametrize("noise", [fixed, ExactNoise], ids=["simulated", "exact"])
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_noise_has_the_share_of_the_announced_variance(noise, share):
+def test_noise_has_the_share_of_the_announced_variance(noise: Any, share: float) -> None:
     out = Door("n", noise=noise()).release(step(), values(), share=share, attempt=0)
     error = out.arrays["x"] - 3.0
     assert error.std() == pytest.approx(10 * share**0.5, rel=0.06)
@@ -44,31 +46,31 @@ def test_noise_has_the_share_of_the_announced_variance(noise, share):
 
 
 @pytest.mark.parametrize("noise", [fixed, ExactNoise], ids=["simulated", "exact"])
-def test_what_leaves_is_whole_multiples_of_the_grid(noise):
+def test_what_leaves_is_whole_multiples_of_the_grid(noise: Any) -> None:
     out = Door("n", noise=noise()).release(step(size=50), values(50), share=1.0, attempt=0).arrays["x"] / GRID
     assert np.array_equal(out, np.rint(out))
     assert np.abs(out).max() < 2**53
 
 
-def test_exact_noise_without_an_announced_grid_brings_its_own():
+def test_exact_noise_without_an_announced_grid_brings_its_own() -> None:
     door = Door("n", noise=ExactNoise())
     out = door.release(step(grid=None, size=500), values(500, 0.1), share=1.0, attempt=0).arrays["x"]
     assert out.std() == pytest.approx(10, rel=0.2)
     (charge,) = door.ledger.charges()
     assert charge.event == Gaussian(10.0)
-    units = out / charge.grid
+    units = out / charge.grid  # type: ignore[operator]
     assert np.array_equal(units, np.rint(units))
     assert 10 < charge.sd < 10 * (1 + 2**-15), "rounding is paid with a little more noise"
 
 
-def test_the_ledger_is_charged_the_guaranteed_noise_of_the_total():
+def test_the_ledger_is_charged_the_guaranteed_noise_of_the_total() -> None:
     for share in (1.0, 1 / 7):
         door = Door("n", noise=fixed())
         door.release(step(), values(), share=share, attempt=0)
         assert door.ledger.charges()[0].event == Gaussian(10.0)
 
 
-def test_calibrated_rounds_spend_the_epsilon_that_was_asked_for():
+def test_calibrated_rounds_spend_the_epsilon_that_was_asked_for() -> None:
     door = Door("n", noise=fixed())
     door.admit("icu", "dpem", Privacy(epsilon=1.0), 3, 100)
     for t, m in enumerate(calibrate(1.0, 1e-6, shares=(0.07, 0.33, 0.6))):
@@ -76,7 +78,7 @@ def test_calibrated_rounds_spend_the_epsilon_that_was_asked_for():
     assert door.ledger.epsilon(1e-6) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_patients_at_several_sites_get_that_much_more_noise():
+def test_patients_at_several_sites_get_that_much_more_noise() -> None:
     door = Door("n", noise=fixed())
     door.admit("icu", "dpem", Privacy(epsilon=1.0, max_sites_per_patient=3), 3, 100)
     assert door.noise_sd(step()) == 30
@@ -84,7 +86,9 @@ def test_patients_at_several_sites_get_that_much_more_noise():
     assert (out.arrays["x"] - 3).std() == pytest.approx(30, rel=0.06)
 
 
-def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_paid_once(tmp_path, monkeypatch):
+def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_paid_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bytes are prepared, the line is written, then they get their name; a crash at either point loses and costs nothing."""
     path, store = tmp_path / "ledger.jsonl", tmp_path / "out"
     door = Door("n", ledger=Ledger(path), store=store, run="7f")
@@ -109,7 +113,7 @@ def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_p
     assert next(store.glob("*.npz")).read_bytes() == booked
 
 
-def test_a_line_without_its_bytes_is_never_drawn_again(tmp_path):
+def test_a_line_without_its_bytes_is_never_drawn_again(tmp_path: Path) -> None:
     """A store that was pruned or put back: fresh noise for an old charge would average out (attack 19)."""
     path, store = tmp_path / "ledger.jsonl", tmp_path / "out"
     door = Door("n", ledger=Ledger(path), store=store, run="7f")
@@ -123,7 +127,7 @@ def test_a_line_without_its_bytes_is_never_drawn_again(tmp_path):
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_every_attempt_sends_the_same_bytes_and_pays_once(tmp_path, stored):
+def test_every_attempt_sends_the_same_bytes_and_pays_once(tmp_path: Path, stored: bool) -> None:
     store = tmp_path / "out" if stored else None
     ledger = Ledger(tmp_path / "l.jsonl")
     door = Door("n", ledger=ledger, study="icu", store=store)
@@ -135,14 +139,14 @@ def test_every_attempt_sends_the_same_bytes_and_pays_once(tmp_path, stored):
     assert len(ledger.charges()) == 1
 
 
-def test_what_the_way_to_add_leaks_is_paid_in_every_attempt():
+def test_what_the_way_to_add_leaks_is_paid_in_every_attempt() -> None:
     door = Door("n", noise=fixed())
     for attempt in (0, 1, 1):
         door.release(step(), values(), share=0.5, attempt=attempt, also=(Gaussian(40.0),))
-    assert [c.event.multiplier for c in door.ledger.charges()] == pytest.approx([(0.01 + 1 / 1600) ** -0.5, 40.0])
+    assert [c.event.multiplier for c in door.ledger.charges()] == pytest.approx([(0.01 + 1 / 1600) ** -0.5, 40.0])  # type: ignore[union-attr]
 
 
-def test_replaying_a_folder_with_other_values_pays_anew(tmp_path):
+def test_replaying_a_folder_with_other_values_pays_anew(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     door = Door("n", ledger=ledger, study="icu", store=tmp_path / "out")
     first = door.release(step(), values(), share=1.0, attempt=0).arrays["x"]
@@ -151,7 +155,7 @@ def test_replaying_a_folder_with_other_values_pays_anew(tmp_path):
     assert abs((second - first).mean() - 1) < 1
 
 
-def test_a_step_without_a_bound_is_recorded_as_unbounded():
+def test_a_step_without_a_bound_is_recorded_as_unbounded() -> None:
     door = Door("n")
     out = door.release(step(sensitivity=None, multiplier=None, grid=None), values(), share=1.0, attempt=0)
     assert np.array_equal(out.arrays["x"], values().arrays["x"])
@@ -159,7 +163,7 @@ def test_a_step_without_a_bound_is_recorded_as_unbounded():
     assert door.ledger.epsilon(1e-6) == float("inf")
 
 
-def test_the_budget_stops_a_run_before_the_release():
+def test_the_budget_stops_a_run_before_the_release() -> None:
     ledger = Ledger()
     door = Door("n", policy=Policy(max_epsilon_per_study=0.5), ledger=ledger, noise=fixed(), study="icu")
     door.release(step(0), values(), share=1.0, attempt=0)
@@ -169,7 +173,7 @@ def test_the_budget_stops_a_run_before_the_release():
     assert ledger.epsilon(1e-6) <= 0.5
 
 
-def test_showing_a_contribution_needs_the_owners_leave():
+def test_showing_a_contribution_needs_the_owners_leave() -> None:
     shown = step(how="gather")
     with pytest.raises(PolicyRefusal, match="gather"):
         Door("n", policy=Policy()).release(shown, values(), share=1.0, attempt=0)
@@ -186,7 +190,7 @@ def test_showing_a_contribution_needs_the_owners_leave():
         ({"x": np.full(4000, GRID / 2)}, "grid"),
     ],
 )
-def test_what_was_not_announced_is_refused_before_the_charge(bad, reason):
+def test_what_was_not_announced_is_refused_before_the_charge(bad: Any, reason: str) -> None:
     door = Door("n")
     with pytest.raises(ProtocolMismatch, match=reason):
         door.release(step(), Contribution(bad), share=1.0, attempt=0)
@@ -194,12 +198,12 @@ def test_what_was_not_announced_is_refused_before_the_charge(bad, reason):
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
-def test_impossible_shares_are_refused(share):
+def test_impossible_shares_are_refused(share: float) -> None:
     with pytest.raises(ConfigError):
         Door("n").release(step(), values(), share=share, attempt=0)
 
 
-def test_the_first_release_waits_for_the_owner_and_then_leaves_unchanged(tmp_path):
+def test_the_first_release_waits_for_the_owner_and_then_leaves_unchanged(tmp_path: Path) -> None:
     def door() -> Door:
         return Door(
             "n", policy=Policy(review="first"), ledger=Ledger(tmp_path / "l.jsonl"), study="icu", store=tmp_path / "out"
@@ -220,7 +224,7 @@ def test_the_first_release_waits_for_the_owner_and_then_leaves_unchanged(tmp_pat
         assert file.stat().st_mode & 0o077 == 0, file
 
 
-def test_a_step_of_the_same_name_with_other_facts_waits_again(tmp_path):
+def test_a_step_of_the_same_name_with_other_facts_waits_again(tmp_path: Path) -> None:
     """ATTACKS row 31: the two numbers of a first step were approved, and 851 others left unseen."""
 
     def door() -> Door:
@@ -248,10 +252,10 @@ def test_a_step_of_the_same_name_with_other_facts_waits_again(tmp_path):
             door().release(other, values(852 if other.size == 852 else 851))
     kinds = [e.kind for e in Ledger(tmp_path / "l.jsonl").entries]
     assert kinds.count("approve") == 2
-    assert {e.body.by for e in Ledger(tmp_path / "l.jsonl").entries if e.kind == "approve"} == {"officer"}
+    assert {e.body.by for e in Ledger(tmp_path / "l.jsonl").entries if e.kind == "approve"} == {"officer"}  # type: ignore[union-attr]
 
 
-def test_steps_that_were_approved_ahead_do_not_wait(tmp_path):
+def test_steps_that_were_approved_ahead_do_not_wait(tmp_path: Path) -> None:
     from polyclinic.privacy.lines import Approve
 
     ledger = Ledger(tmp_path / "l.jsonl")
@@ -262,7 +266,7 @@ def test_steps_that_were_approved_ahead_do_not_wait(tmp_path):
         door.release(Step(0, "setup", {"size": (2,)}, bound=1e9), Contribution({"size": np.ones(2)}))
 
 
-def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_path):
+def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_path: Path) -> None:
     door = Door("n", policy=Policy(review="each"), study="icu", outbox=tmp_path)
     for t in (1, 2):
         with pytest.raises(PolicyRefusal, match="waits"):
@@ -276,13 +280,13 @@ def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_pa
         box.decide(first.id, approve=True, by="officer")
 
 
-def test_review_without_an_outbox_is_refused_at_the_start():
+def test_review_without_an_outbox_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match="outbox"):
         Door("n", policy=Policy(review="each"))
 
 
 @pytest.mark.parametrize("how", ["deleted", "put back", "edited"])
-def test_a_stored_release_without_its_line_is_not_sent_again(tmp_path, how):
+def test_a_stored_release_without_its_line_is_not_sent_again(tmp_path: Path, how: str) -> None:
     """A10: bytes in the store are only sent if the book has a line for these very bytes."""
     path, store = tmp_path / "book" / "l.jsonl", tmp_path / "out"
     step = Step(1, "sums", {"x": (5,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)

@@ -19,9 +19,10 @@ ASKED = Privacy(1.2, 1e-4, level="entry", clip=1.0)
 
 
 @pytest.mark.paper
-def test_noise_is_a_variance_not_a_standard_deviation():
+def test_noise_is_a_variance_not_a_standard_deviation() -> None:
     """ERRATA E0.1, the example of PRIVACY 2.1 d: Delta = .04 at rho = 1e-3 is .894, the text prints .8."""
     noise = entry_noise(ASKED, passes=2, learning_rate=0.01, rounds=20)
+    assert noise is not None
     assert noise.delta_2 == pytest.approx(0.04)
     exact = type(noise)(0.04, 1e-3)
     assert exact.sd == pytest.approx(0.894, abs=1e-3)
@@ -29,18 +30,21 @@ def test_noise_is_a_variance_not_a_standard_deviation():
     assert type(noise)(0.01, 1e-3).printed_sd == pytest.approx(0.05)
 
 
-def test_passes_between_releases_all_count():
+def test_passes_between_releases_all_count() -> None:
     one = entry_noise(ASKED, passes=1, learning_rate=0.01, rounds=20)
     five = entry_noise(ASKED, passes=5, learning_rate=0.01, rounds=4)
+    assert five is not None
+    assert one is not None
     assert five.delta_2 == pytest.approx(5 * one.delta_2)
     assert five.sd / one.sd == pytest.approx(math.sqrt(5))  # ERRATA E1.3
 
 
 @pytest.mark.parametrize("modes", [3, 4])
-def test_joint_release_of_all_matrices_costs_what_theorem_4_1_says(modes):
+def test_joint_release_of_all_matrices_costs_what_theorem_4_1_says(modes: int) -> None:
     step = Step(1, "factors", {f"mode{n}": (9, 2) for n in range(1, modes)}, bound=9.0)
     made = entry_step(step, privacy=ASKED, passes=2, learning_rate=0.01, rounds=20)
     alone = entry_noise(ASKED, passes=2, learning_rate=0.01, rounds=20, modes=modes)
+    assert alone is not None
     assert made.noise_sd == pytest.approx(alone.sd)
     assert (made.adjacency, made.formal) == ("entry", False)
     card = make_card(DPFact.facts, Happened.of("dpfact", [Release(n, made) for n in range(20)], asked=ASKED))
@@ -49,7 +53,7 @@ def test_joint_release_of_all_matrices_costs_what_theorem_4_1_says(modes):
     assert card.guarantee == "heuristic"
 
 
-def test_without_a_clip_there_is_no_noise_to_scale():
+def test_without_a_clip_there_is_no_noise_to_scale() -> None:
     step = Step(1, "factors", {"mode1": (9, 2)}, bound=9.0)
     asked = Privacy(1.2, 1e-4, level="entry")
     assert entry_noise(asked, passes=2, learning_rate=0.01, rounds=20) is None
@@ -89,7 +93,7 @@ def local_passes(
     [(0.0, 100, 400, 30), pytest.param(5.0, 100, 2000, 25, marks=pytest.mark.slow)],
     ids=["localtf", "dpfact"],
 )
-def test_one_entry_at_a_saddle_breaks_the_claimed_bound(gamma, patients, codes, ratio):
+def test_one_entry_at_a_saddle_breaks_the_claimed_bound(gamma: float, patients: int, codes: int, ratio: int) -> None:
     """PRIVACY 2.1 a: one entry 1 -> 0; one release claimed at .27 has a realised epsilon above 5 (delta 1e-4, entry)."""
     eta, tau, rho, delta = 0.01, 10, 1e-3, 1e-4
     claimed = 2 * tau * 1.0 * eta
@@ -102,7 +106,7 @@ def test_one_entry_at_a_saddle_breaks_the_claimed_bound(gamma, patients, codes, 
     assert realised > 5
 
 
-def test_the_bound_does_hold_where_one_convex_block_moves():
+def test_the_bound_does_hold_where_one_convex_block_moves() -> None:
     """The counterexample is about Algorithm 1, not about our arithmetic: with a fixed, b stays within the claim."""
     rng = np.random.default_rng(0)
     a = rng.random(50)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.accountant import Gaussian, Unbounded
+from polyclinic.privacy.head import BookKey
 from polyclinic.privacy.ledger import Charge, Head, Ledger
 
 
-def charge(n: int = 1, study: str = "icu", **more) -> Charge:
+def charge(n: int = 1, study: str = "icu", **more: Any) -> Charge:
     return Charge(study, "dpem", n, "statistics", 0, more.pop("event", Gaussian(10.0)), **more)
 
 
@@ -32,10 +34,11 @@ def full(tmp_path: Path) -> Ledger:
 
 
 def lines(ledger: Ledger) -> list[bytes]:
+    assert ledger.path is not None
     return ledger.path.read_bytes().splitlines(keepends=True)
 
 
-def test_it_survives_across_studies_and_processes(full):
+def test_it_survives_across_studies_and_processes(full: Ledger) -> None:
     full.charge(charge(0, study="sepsis"))
     again = Ledger(full.path, site="north")
     assert again.verify() == ()
@@ -44,7 +47,7 @@ def test_it_survives_across_studies_and_processes(full):
     assert len(again.charges(study="sepsis")) == 1
 
 
-def edited(old: bytes, new: bytes):
+def edited(old: bytes, new: bytes) -> Any:
     def change(data: list[bytes]) -> list[bytes]:
         assert old in data[2]
         return [*data[:2], data[2].replace(old, new, 1), *data[3:]]
@@ -69,7 +72,8 @@ TAMPERS = {
 
 
 @pytest.mark.parametrize("name", TAMPERS)
-def test_verify_finds(full, name):
+def test_verify_finds(full: Ledger, name: str) -> None:
+    assert full.path is not None
     full.path.write_bytes(b"".join(TAMPERS[name](lines(full))))
     assert full.verify(), name
     with pytest.raises(LedgerError, match="no release may leave") as e:
@@ -78,16 +82,17 @@ def test_verify_finds(full, name):
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory) -> tuple[Path, bytes]:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     ledger = Ledger(tmp_path_factory.mktemp("sample") / "ledger.jsonl", site="north")
     for n in range(4):
         ledger.charge(charge(n))
-    return ledger.path, ledger.path.read_bytes()  # type: ignore[return-value]
+    assert ledger.path is not None
+    return ledger.path, ledger.path.read_bytes()
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_any_changed_byte_any_cut_and_any_order_is_found(sample, data):
+def test_any_changed_byte_any_cut_and_any_order_is_found(sample: tuple[Path, bytes], data: Any) -> None:
     path, whole = sample
     kind = data.draw(st.sampled_from(["byte", "cut", "lines"]))
     if kind == "byte":
@@ -107,7 +112,7 @@ def test_any_changed_byte_any_cut_and_any_order_is_found(sample, data):
         path.write_bytes(whole)
 
 
-def rewritten(lines: list[bytes], at: int, key=None, **event) -> list[bytes]:
+def rewritten(lines: list[bytes], at: int, key: BookKey | None = None, **event: Any) -> list[bytes]:
     """All lines with one changed and everything after it chained anew, signed with a key or with what was there."""
     import hashlib
 
@@ -127,21 +132,23 @@ def rewritten(lines: list[bytes], at: int, key=None, **event) -> list[bytes]:
     return out
 
 
-def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full):
+def test_a_line_that_was_edited_with_a_fitting_hash_breaks_the_chain(full: Ledger) -> None:
     data = lines(full)
     data[2] = rewritten(data, 2, multiplier=90.0)[2]
+    assert full.path is not None
     full.path.write_bytes(b"".join(data))
     assert any("does not follow" in f for f in full.verify())
 
 
-def test_a_book_that_is_chained_anew_is_found_without_its_key_by_signatures_and_with_it_by_an_anchor(full, tmp_path):
+def test_a_book_that_is_chained_anew_is_found_without_its_key_by_signatures_and_with_it_by_an_anchor(
+    full: Ledger, tmp_path: Path
+) -> None:
     """ATTACKS row 24: every line rewritten and re-chained, the head too."""
     from dataclasses import asdict
 
-    from polyclinic.privacy.head import BookKey
-
     anchor = full.head
     kept = lines(full)
+    assert full.path is not None
     for key in (None, BookKey(os.urandom(32)), BookKey.of(full.path.with_name("ledger.jsonl.key"), make=False)):
         data = rewritten(kept, 2, key, multiplier=90.0)
         full.path.write_bytes(b"".join(data))
@@ -155,7 +162,7 @@ def test_a_book_that_is_chained_anew_is_found_without_its_key_by_signatures_and_
 
 
 @pytest.mark.parametrize("what", ["ledger.jsonl", "ledger.jsonl.head", "both", "put back"])
-def test_a_book_that_was_deleted_or_put_back_is_found_by_its_anchor(tmp_path, what):
+def test_a_book_that_was_deleted_or_put_back_is_found_by_its_anchor(tmp_path: Path, what: str) -> None:
     """ATTACKS row 24: head and lines deleted, or both put back."""
     path, anchor = tmp_path / "ledger.jsonl", tmp_path / "elsewhere" / "head"
     ledger = Ledger(path, anchor=anchor)
@@ -171,7 +178,8 @@ def test_a_book_that_was_deleted_or_put_back_is_found_by_its_anchor(tmp_path, wh
         Ledger(path, anchor=anchor).charge(charge(2))
 
 
-def test_head_file_removed_or_changed_is_found(full):
+def test_head_file_removed_or_changed_is_found(full: Ledger) -> None:
+    assert full.path is not None
     head = full.path.with_name("ledger.jsonl.head")
     kept = head.read_text()
     head.unlink()
@@ -183,10 +191,11 @@ def test_head_file_removed_or_changed_is_found(full):
     assert full.verify()
 
 
-def test_a_ledger_put_back_whole_is_found_by_the_exported_head(full):
+def test_a_ledger_put_back_whole_is_found_by_the_exported_head(full: Ledger) -> None:
+    assert full.path is not None
     old = {p: p.read_bytes() for p in full.path.parent.iterdir()}
     full.charge(charge(7))
-    anchor = Head(**full.export()["head"])
+    anchor = Head(**full.export()["head"])  # type: ignore[arg-type]
     assert full.verify(anchor=anchor) == ()
     for p, data in old.items():
         p.write_bytes(data)
@@ -195,7 +204,8 @@ def test_a_ledger_put_back_whole_is_found_by_the_exported_head(full):
     assert back.verify(anchor=anchor)
 
 
-def test_crash_after_the_line_and_before_the_head_keeps_the_charge(full):
+def test_crash_after_the_line_and_before_the_head_keeps_the_charge(full: Ledger) -> None:
+    assert full.path is not None
     head = full.path.with_name("ledger.jsonl.head")
     old = head.read_bytes()
     full.charge(charge(6))
@@ -207,14 +217,14 @@ def test_crash_after_the_line_and_before_the_head_keeps_the_charge(full):
     assert Ledger(full.path).verify() == ()
 
 
-def test_a_second_crash_before_the_head_leaves_a_ledger_that_goes_on(full):
+def test_a_second_crash_before_the_head_leaves_a_ledger_that_goes_on(full: Ledger) -> None:
     class Died(BaseException):
         pass
 
     for n in (6, 7, 8):  # a process that always dies between its line and the head, and starts again
 
         class Dies(Ledger):
-            def _write_head(self):
+            def _write_head(self) -> None:
                 if self._reading.count > n + 1:  # noqa: B023 - used in this turn only
                     raise Died
                 super()._write_head()
@@ -226,8 +236,8 @@ def test_a_second_crash_before_the_head_leaves_a_ledger_that_goes_on(full):
     assert len(again.charges()) == 9
 
 
-def test_torn_line_of_a_crash_is_repaired_and_noted(full):
-    with open(full.path, "ab") as f:
+def test_torn_line_of_a_crash_is_repaired_and_noted(full: Ledger) -> None:
+    with open(full.path, "ab") as f:  # type: ignore[arg-type]
         f.write(b'{"charge":{"adjac')
     assert any("not complete" in f for f in full.verify())
     again = Ledger(full.path)
@@ -236,8 +246,8 @@ def test_torn_line_of_a_crash_is_repaired_and_noted(full):
     assert again.verify() == ()
 
 
-def test_a_full_disk_stops_the_release(full, monkeypatch):
-    def broken(*_):
+def test_a_full_disk_stops_the_release(full: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", broken)
@@ -245,7 +255,7 @@ def test_a_full_disk_stops_the_release(full, monkeypatch):
         full.charge(charge(6))
 
 
-def test_concurrent_processes_share_one_chain(tmp_path):
+def test_concurrent_processes_share_one_chain(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from polyclinic.privacy.accountant import Gaussian
@@ -263,7 +273,7 @@ def test_concurrent_processes_share_one_chain(tmp_path):
     assert len(ledger.charges(study="study 1")) == 25
 
 
-def test_killing_between_charge_and_release_never_undercounts(tmp_path):
+def test_killing_between_charge_and_release_never_undercounts(tmp_path: Path) -> None:
     """A process that kills itself after the charge and before its release has a name leaves the charge; going on pays nothing."""
     code = textwrap.dedent("""
         import os, signal, sys
@@ -291,14 +301,14 @@ def test_killing_between_charge_and_release_never_undercounts(tmp_path):
     assert len(list((tmp_path / "out").glob("*.npz"))) == 1
 
 
-def test_unbounded_releases_leave_no_bound_but_stay_visible(full):
+def test_unbounded_releases_leave_no_bound_but_stay_visible(full: Ledger) -> None:
     bounded = full.epsilon(1e-6)
     full.charge(charge(6, event=Unbounded()))
     assert full.epsilon(1e-6) == float("inf")
     assert full.epsilon(1e-6, bounded=True) == bounded
 
 
-def test_cohorts_and_adjacencies_have_their_own_accounts(tmp_path):
+def test_cohorts_and_adjacencies_have_their_own_accounts(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge(0, cohort="adults"))
     ledger.charge(charge(0, cohort="children"))
@@ -307,9 +317,10 @@ def test_cohorts_and_adjacencies_have_their_own_accounts(tmp_path):
     assert len(ledger.charges(adjacency="entry")) == 1
 
 
-def test_files_are_for_the_owner_only(full):
+def test_files_are_for_the_owner_only(full: Ledger) -> None:
+    assert full.path is not None
     assert full.path.stat().st_mode & 0o077 == 0
 
 
-def test_verify_of_a_missing_ledger_says_so(tmp_path):
+def test_verify_of_a_missing_ledger_says_so(tmp_path: Path) -> None:
     assert Ledger(tmp_path / "none.jsonl").verify()

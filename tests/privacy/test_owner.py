@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +22,16 @@ from polyclinic.privacy.release import Contribution, Release, Step
 from polyclinic.study import Node
 
 
-def node(tmp_path, **sections) -> Node:
+def node(tmp_path: Path, **sections: Any) -> Node:
     return Node.parse(
         {"site": {"name": "north"}, "source": {"kind": "files", "events": "e.csv"}, **sections}, folder=tmp_path
     )
 
 
-def test_the_node_file_makes_the_door(tmp_path):
+def test_the_node_file_makes_the_door(tmp_path: Path) -> None:
     door = door_of(node(tmp_path, policy={"max_epsilon_total": 3.0, "min_patients": 20}, ledger={"cohort": "adults"}))
     assert door.noise.exact
+    assert door.policy is not None
     assert door.policy.min_patients == 20
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     door.release(step, Contribution({"x": np.ones(3)}))
@@ -37,12 +40,12 @@ def test_the_node_file_makes_the_door(tmp_path):
     assert ledger.verify() == ()
 
 
-def test_erasing_the_sites_folder_does_not_erase_what_was_spent(tmp_path):
+def test_erasing_the_sites_folder_does_not_erase_what_was_spent(tmp_path: Path) -> None:
     home = node(tmp_path)
-    assert home.home.resolve() not in ledger_of(home).path.resolve().parents
+    assert home.home.resolve() not in ledger_of(home).path.resolve().parents  # type: ignore[union-attr]
 
 
-def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path):
+def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path: Path) -> None:
     made = node(tmp_path)
     inside = Ledger(made.home / "ledger.jsonl", site="north")
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
@@ -58,7 +61,7 @@ def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path):
     assert len(ledger_of(made).charges()) == 2
 
 
-def test_two_nodes_of_one_folder_keep_their_anchors_apart(tmp_path):
+def test_two_nodes_of_one_folder_keep_their_anchors_apart(tmp_path: Path) -> None:
     a, b = (node(tmp_path, site={"name": name}) for name in ("a", "b"))
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     door_of(a).release(step, Contribution({"x": np.ones(3)}))
@@ -72,13 +75,13 @@ def test_two_nodes_of_one_folder_keep_their_anchors_apart(tmp_path):
     assert ledger_of(b).verify() == ()
 
 
-def test_a_ledger_in_the_erasable_folder_is_refused(tmp_path):
+def test_a_ledger_in_the_erasable_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="site erase"):
         ledger_of(node(tmp_path, ledger={"path": "site/spent.jsonl"}))
     assert ledger_of(node(tmp_path, ledger={"path": "spent.jsonl"})).path == tmp_path / "spent.jsonl"
 
 
-def test_seeded_noise_is_refused_at_a_real_hospital(tmp_path):
+def test_seeded_noise_is_refused_at_a_real_hospital(tmp_path: Path) -> None:
     seeded = {"simulated_noise_seed": 3}
     for read in (door_of, ledger_of, policy_of, noise_of):
         with pytest.raises(ConfigError, match="rehearsal = true"):
@@ -87,7 +90,7 @@ def test_seeded_noise_is_refused_at_a_real_hospital(tmp_path):
     assert noise_of(node(tmp_path, site={"name": "north", "rehearsal": True})).exact  # the flag alone changes nothing
 
 
-def test_seeded_noise_of_a_rehearsal_is_called_not_private_in_ledger_and_card(tmp_path):
+def test_seeded_noise_of_a_rehearsal_is_called_not_private_in_ledger_and_card(tmp_path: Path) -> None:
     made = node(tmp_path, site={"name": "north", "rehearsal": True}, ledger={"simulated_noise_seed": 3})
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     door_of(made).release(step, Contribution({"x": np.ones(3)}))
@@ -100,7 +103,7 @@ def test_seeded_noise_of_a_rehearsal_is_called_not_private_in_ledger_and_card(tm
         assert "not private: simulated noise" in str(card)
 
 
-def test_every_wrong_setting_is_named(tmp_path):
+def test_every_wrong_setting_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as e:
         policy_of(node(tmp_path, policy={"max_epsilon": 3, "min_cell": 0}, ledger={"file": "x"}))
     assert len(e.value.faults) == 3
@@ -112,12 +115,12 @@ def network() -> list[pc.Site]:
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "masked", "subspace"])
-def test_ledger_and_card_agree_on_what_a_run_cost(aggregation):
+def test_ledger_and_card_agree_on_what_a_run_cost(aggregation: str) -> None:
     method = pc.DPEM(rank=3, rounds=3, privacy=pc.Privacy(1.0, 1e-6), aggregation=aggregation)
     fold = Fold(method, network())
     method.publish(fold.run())
     card = method.privacy_
-    plain = epsilon([Gaussian(r.step.multiplier) for r in fold.releases], 1e-6)
+    plain = epsilon([Gaussian(r.step.multiplier) for r in fold.releases], 1e-6)  # type: ignore[arg-type]
     for party in fold.parties.values():
         assert party.door.ledger.epsilon(1e-6) == pytest.approx(card.epsilon, rel=1e-9)
     assert card.guarantee == "formal"
@@ -128,7 +131,7 @@ def test_ledger_and_card_agree_on_what_a_run_cost(aggregation):
         assert card.epsilon == pytest.approx(1.0, abs=1e-6)
 
 
-def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path):
+def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path: Path) -> None:
     from polyclinic.privacy.door import Door
 
     sites = network()
@@ -145,7 +148,7 @@ def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path):
         assert ledger.epsilon(1e-6) == pytest.approx(4.0, abs=1e-6)
 
 
-def test_a_budget_that_is_spent_stops_the_study_before_anything_is_computed(tmp_path):
+def test_a_budget_that_is_spent_stops_the_study_before_anything_is_computed(tmp_path: Path) -> None:
     made = node(tmp_path, policy={"max_epsilon_total": 1.4})
     door = door_of(made, exact=False)
     door.admit("first", "dpem", pc.Privacy(1.0), 3, 100)
@@ -166,7 +169,9 @@ def test_a_budget_that_is_spent_stops_the_study_before_anything_is_computed(tmp_
         ({"policy": {"review": "each"}, "keys": {"studies": "policy"}}, "each"),
     ],
 )
-def test_between_hosts_somebody_looks_unless_the_file_says_otherwise(more, review):
+def test_between_hosts_somebody_looks_unless_the_file_says_otherwise(
+    more: dict[str, dict[str, bool | str]], review: str
+) -> None:
     node = Node.parse({"site": {"name": "north"}, "source": {"kind": "files"}, **more})
     assert policy_between(node).review == review
     assert policy_of(node).review == more.get("policy", {}).get("review", "none"), "in one process nobody waits"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,11 +45,11 @@ def eps(mu2: float) -> float:
     return epsilon([Gaussian(mu2**-0.5)], 1e-6)
 
 
-def charge(cohort: str, multiplier: float = 10.0, study: str = "s", **more) -> Charge:
+def charge(cohort: str, multiplier: float = 10.0, study: str = "s", **more: Any) -> Charge:
     return Charge(study, "m", 1, "x", 0, Gaussian(multiplier), cohort=cohort, **more)
 
 
-def test_defaults_of_the_door():
+def test_defaults_of_the_door() -> None:
     """Who says nothing waits for nobody, resumes nothing, sets nothing aside for leaks, and has no patients."""
     door = inspect.signature(Door).parameters
     told = {n: door[n].default for n in ("wait", "resumed", "run", "cohort", "beside", "others", "resume_for")}
@@ -72,7 +74,7 @@ def test_defaults_of_the_door():
         Door("n", policy=Policy(min_patients=1)).admit("s", "m")
 
 
-def test_the_rules_are_in_the_book_once_for_every_change(tmp_path):
+def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
     for order, policy in (("a", Policy()), ("b", Policy()), ("c", Policy(min_sites=2)), ("d", Policy())):
         assert Payer(policy, book).reserve(order, "s", Privacy(0.1), 0.0, 60.0) == []
@@ -85,7 +87,7 @@ def test_the_rules_are_in_the_book_once_for_every_change(tmp_path):
     assert reserves[0].events == price(Privacy(0.1))
 
 
-def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path):
+def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
     payer = Payer(None, book, "adults")
     assert payer.study_faults("o", "s", "m", Privacy(9.0), 1, 0, resume=False, margin=0.0) == []
@@ -97,7 +99,7 @@ def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path):
     assert [c.cohort for c in book.charges()] == ["adults"]
 
 
-def test_refusing_frees_what_is_open_and_only_that(tmp_path):
+def test_refusing_frees_what_is_open_and_only_that(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
     payer = Payer(Policy(), book)
     payer.refuse("o", ["why"])
@@ -111,7 +113,7 @@ def test_refusing_frees_what_is_open_and_only_that(tmp_path):
     assert not book.tally.withdrawn, "a rule may be changed, and the order be asked again"
 
 
-def test_several_owners_all_agree_and_all_pay(tmp_path):
+def test_several_owners_all_agree_and_all_pay(tmp_path: Path) -> None:
     books = {n: Ledger(tmp_path / f"{n}.jsonl") for n in "abc"}
     others = [Payer(Policy(), books["b"]), Payer(Policy(max_epsilon_total=0.5), books["c"])]
     door = Door("joined", policy=Policy(), ledger=books["a"], others=others, run="o")
@@ -137,7 +139,7 @@ def test_several_owners_all_agree_and_all_pay(tmp_path):
         alone.admit("t", "dpem", None, 3, 5)
 
 
-def test_of_a_run_the_dearest_part_counts_and_runs_add_up():
+def test_of_a_run_the_dearest_part_counts_and_runs_add_up() -> None:
     tally = Tally()
     for cohort, m in (
         (part_label(ONE, "a"), 10.0),
@@ -160,7 +162,7 @@ def test_of_a_run_the_dearest_part_counts_and_runs_add_up():
     assert tally.epsilon(1e-6, cohort=a) == pytest.approx(eps(1 / 100))
 
 
-def test_what_is_set_aside_for_parts_counts_with_what_they_spent():
+def test_what_is_set_aside_for_parts_counts_with_what_they_spent() -> None:
     tally = Tally()
     a, b = part_label(ONE, "a"), part_label(ONE, "b")
     tally.add(charge(a, 10.0))
@@ -173,7 +175,7 @@ def test_what_is_set_aside_for_parts_counts_with_what_they_spent():
     assert tally.epsilon(1e-6, part=b, beside=(a,)) == pytest.approx(eps(1 / 64 + 1 / 900))
 
 
-def test_accounts_without_a_part():
+def test_accounts_without_a_part() -> None:
     assert Account(0.5).without([0.2, 0.2]).mu2 == pytest.approx(0.1)
     assert Account(0.5).without([0.6]).mu2 == 0.0
     assert Account(0.5).without([math.inf]).mu2 == 0.5
@@ -183,14 +185,14 @@ def test_accounts_without_a_part():
         part_label("x", "a")
 
 
-def test_prices():
+def test_prices() -> None:
     assert price(None) == ()
     assert price(Privacy(1.0, 1e-4, level="entry", clip=1.0)) == ()
     plain, more = cost(price(Privacy(1.0))), cost(price(Privacy(1.0), 0.01))
     assert more == pytest.approx(1.01 * plain)
 
 
-def test_old_kinds_of_events_are_added_with_gaussian_ones():
+def test_old_kinds_of_events_are_added_with_gaussian_ones() -> None:
     account = Account()
     account.add(ZCDP(0.01))
     alone = account.epsilon(1e-6)
@@ -201,7 +203,7 @@ def test_old_kinds_of_events_are_added_with_gaussian_ones():
     assert account.beyond == 1
 
 
-def test_the_ends_of_the_accountant():
+def test_the_ends_of_the_accountant() -> None:
     """No noise costs everything, nothing costs nothing, and a kind that is not Gaussian has no mu."""
     assert gaussian_mu([Gaussian(0.0)]) == math.inf
     assert gaussian_mu([Gaussian(-1.0)]) == math.inf
@@ -231,14 +233,14 @@ def test_the_ends_of_the_accountant():
 @pytest.mark.parametrize(
     "event", [Gaussian(9.0, 2), DiscreteGaussian(9.0, 7.0), ZCDP(0.1, 3), SubsampledGaussian(0.1, 2.0), Unbounded(4)]
 )
-def test_events_are_written_and_read_back(event):
+def test_events_are_written_and_read_back(event: Any) -> None:
     assert from_json(to_json(event)) == event
     assert type(event)(*[v for k, v in vars(event).items() if k != "count"]).count == 1
     with pytest.raises(LedgerError, match="unknown privacy event"):
         from_json({**to_json(event), "strange": 1})
 
 
-def test_decisions_change_what_an_order_may():
+def test_decisions_change_what_an_order_may() -> None:
     tally = Tally()
     for body in (Accept("a", "dpo"), Accept("b", "dpo"), Reserve("a", "s", events=(Gaussian(9.0),)), Reserve("b", "s")):
         tally.add(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -13,7 +15,7 @@ from polyclinic.privacy.ledger import Charge, Ledger
 from polyclinic.privacy.policy import Policy
 
 
-def test_every_fault_is_named_at_once_and_the_exit_code_is_4():
+def test_every_fault_is_named_at_once_and_the_exit_code_is_4() -> None:
     door = Door("north", policy=Policy(methods=("dpem",), max_epsilon_per_study=1, min_patients=50, min_sites=3))
     with pytest.raises(PolicyRefusal) as e:
         door.admit("icu", "trip", Privacy(epsilon=4.0, delta=1e-3), sites=2, patients=12)
@@ -22,7 +24,7 @@ def test_every_fault_is_named_at_once_and_the_exit_code_is_4():
     assert "12" not in str(e.value), "the number of patients must not be quoted: this text may leave"
 
 
-def test_total_budget_counts_earlier_studies():
+def test_total_budget_counts_earlier_studies() -> None:
     ledger = Ledger()
     ledger.charge(Charge("old", "dpem", 1, "s", 0, Gaussian(3.0)))
     door = Door("north", policy=Policy(max_epsilon_total=2.0, max_epsilon_per_study=1.5), ledger=ledger)
@@ -32,7 +34,7 @@ def test_total_budget_counts_earlier_studies():
     door.admit("new", "dpem", Privacy(epsilon=0.5), sites=3, patients=10)
 
 
-def test_re_running_a_study_is_paid_from_the_same_budget():
+def test_re_running_a_study_is_paid_from_the_same_budget() -> None:
     ledger = Ledger()
     policy = Policy(max_epsilon_per_study=1.0)
     door = Door("north", policy=policy, ledger=ledger)
@@ -45,13 +47,13 @@ def test_re_running_a_study_is_paid_from_the_same_budget():
 
 
 @pytest.mark.parametrize("privacy", [None, Privacy(epsilon=1.0, level="entry", clip=1.0)])
-def test_a_site_with_a_limit_takes_no_part_without_a_patient_level_bound(privacy):
+def test_a_site_with_a_limit_takes_no_part_without_a_patient_level_bound(privacy: Any) -> None:
     with pytest.raises(PolicyRefusal, match="patient-level"):
         Door("n", policy=Policy(max_epsilon_total=9)).admit("s", "localtf", privacy, sites=3, patients=9)
     Door("n", policy=Policy(max_epsilon_total=9, allow_unproven=True)).admit("s", "localtf", privacy, 3, 9)
     Door("n", policy=Policy()).admit("s", "localtf", privacy, sites=3, patients=9)
 
 
-def test_unknown_rules_are_refused():
+def test_unknown_rules_are_refused() -> None:
     with pytest.raises(ValidationError):
         Policy(max_epsilon=3)  # type: ignore[call-arg]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -29,9 +30,9 @@ def step(n: int, multiplier: float = 10.0) -> Step:
     return Step(n, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=multiplier)
 
 
-def line(site: str, n: int, **more) -> Charge:
+def line(site: str, n: int, **more: Any) -> Charge:
     given = {"site": site, "run": "o", "number": n, "by": Masked.facts, "shapes": {"x": (3,)}, "noise": "exact"}
-    return replace(Charge("icu", "dpem", n, "statistics", 0, Gaussian(10.0), **given), **more)
+    return replace(Charge("icu", "dpem", n, "statistics", 0, Gaussian(10.0), **given), **more)  # type: ignore[arg-type]
 
 
 def book(site: str, lines: int = 4, more: tuple[Charge, ...] = ()) -> StudyBook:
@@ -46,7 +47,7 @@ def book(site: str, lines: int = 4, more: tuple[Charge, ...] = ()) -> StudyBook:
 RELEASES = [Release(n, step(n), members=NAMES, by=Masked.facts) for n in range(4)]
 
 
-def test_it_travels_whole_and_tells_nothing_but_what_is_public():
+def test_it_travels_whole_and_tells_nothing_but_what_is_public() -> None:
     made = book("north")
     back = StudyBook.read(made.pack())
     assert back == made
@@ -59,7 +60,7 @@ def test_it_travels_whole_and_tells_nothing_but_what_is_public():
 
 
 @pytest.mark.parametrize("n", range(3))
-def test_whoever_changes_it_is_found(n):
+def test_whoever_changes_it_is_found(n: int) -> None:
     made = book("north")
     lines = list(made.lines)
     changed = [
@@ -74,18 +75,18 @@ def test_whoever_changes_it_is_found(n):
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 64 + b"no zlib", b"x" * 64 + zlib.compress(b"[1, 2]")])
-def test_what_cannot_be_read_is_refused(data):
+def test_what_cannot_be_read_is_refused(data: Any) -> None:
     with pytest.raises(MessageRefused):
         StudyBook.read(data)
     assert StudyBook.several({"north": data}, PUBLIC, "o") == ()
 
 
-def test_a_book_that_unpacks_to_too_much_is_refused():
+def test_a_book_that_unpacks_to_too_much_is_refused() -> None:
     with pytest.raises(MessageRefused):
         StudyBook.read(b"x" * 64 + zlib.compress(b" " * (65 * 2**20)))
 
 
-def test_the_card_is_that_of_the_worst_book_and_says_who_signed():
+def test_the_card_is_that_of_the_worst_book_and_says_who_signed() -> None:
     dear = book("south", more=(line("south", 3, attempt=1),))
     card = make_card(FACTS, Happened.of("dpem", RELEASES, books=(book("east"), book("north"), dear)))
     assert card.epsilon == pytest.approx(epsilon([Gaussian(10.0)] * 5, 1e-6), abs=1e-9)
@@ -93,13 +94,13 @@ def test_the_card_is_that_of_the_worst_book_and_says_who_signed():
     assert card.books == "signed by east, north, south: every site that took part"
 
 
-def test_a_site_that_did_not_sign_is_named_and_counted():
+def test_a_site_that_did_not_sign_is_named_and_counted() -> None:
     card = make_card(FACTS, Happened.of("dpem", RELEASES, books=(book("east"), book("north"))))
     assert card.epsilon == pytest.approx(epsilon([Gaussian(10.0)] * 4, 1e-6), abs=1e-9)
     assert "not by south" in card.books
 
 
-def test_a_book_that_says_too_little_does_not_make_the_card_smaller():
+def test_a_book_that_says_too_little_does_not_make_the_card_smaller() -> None:
     poor = StudyBook("south", "o", book("south").lines[:1])
     poor = replace(poor, signature=KEYS["south"].sign(poor._words()))
     happened = Happened.of("dpem", RELEASES, books=(poor,))
@@ -109,7 +110,7 @@ def test_a_book_that_says_too_little_does_not_make_the_card_smaller():
     assert any("lacks sums that were taken, at south" in r for r in card.reasons)
 
 
-def test_starts_join_what_was_signed():
+def test_starts_join_what_was_signed() -> None:
     one = Happened.of("dpem", RELEASES, books=tuple(book(n) for n in NAMES))
     two = Happened.of("dpem", RELEASES, books=tuple(book(n, lines=5) for n in NAMES[:2]))
     both = one.with_starts([two])

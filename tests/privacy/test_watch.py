@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -64,7 +65,7 @@ class Round:
 
 
 @pytest.fixture
-def parties(tmp_path):
+def parties(tmp_path: Path) -> Any:
     made = {n: Party(n, tmp_path) for n in NAMES}
     for p in made.values():
         p.charge(3)
@@ -72,7 +73,7 @@ def parties(tmp_path):
 
 
 @pytest.fixture
-def witnessed(parties, tmp_path):
+def witnessed(parties: Any, tmp_path: Path) -> Any:
     """A first study went through, and everybody has everybody's head."""
     first = Round(parties, tmp_path)
     first.gossip()
@@ -102,6 +103,7 @@ def _cut(p: Party) -> None:
     (p.folder / "l.jsonl.state").unlink(missing_ok=True)
     last = json.loads(lines[-1])
     book = json.loads(lines[0])["hash"]
+    assert key is not None
     bare = Head(len(lines), last["hash"], p.name, book, key.public)
     head = replace(bare, signature=key.sign(bare.signed_words()).hex())
     (p.folder / "l.jsonl.head").write_text(json.dumps(asdict(head)))
@@ -134,7 +136,7 @@ def _delete_with_key(p: Party) -> None:
 DAMAGE = {f.__name__.strip("_"): f for f in (_cut, _rewrite, _delete, _delete_with_key)}
 
 
-def test_honest_books_go_on(witnessed, tmp_path):
+def test_honest_books_go_on(witnessed: Any, tmp_path: Path) -> None:
     again = Round(witnessed, tmp_path)
     again.gossip()
     again.take()
@@ -142,7 +144,7 @@ def test_honest_books_go_on(witnessed, tmp_path):
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_book_is_found_before_anything_leaves(witnessed, tmp_path, name):
+def test_a_damaged_book_is_found_before_anything_leaves(witnessed: Any, tmp_path: Path, name: str) -> None:
     DAMAGE[name](witnessed["north"])
     second = Round(witnessed, tmp_path)
     second.gossip()
@@ -154,7 +156,7 @@ def test_a_damaged_book_is_found_before_anything_leaves(witnessed, tmp_path, nam
     )
 
 
-def test_a_book_that_was_put_back_is_found(parties, tmp_path):
+def test_a_book_that_was_put_back_is_found(parties: Any, tmp_path: Path) -> None:
     _backup(parties["north"], tmp_path / "backup")
     first = Round(parties, tmp_path)
     first.gossip()
@@ -169,7 +171,7 @@ def test_a_book_that_was_put_back_is_found(parties, tmp_path):
         second.take("north")
 
 
-def test_one_witness_is_enough_and_the_head_travels_with_the_release(parties, tmp_path):
+def test_one_witness_is_enough_and_the_head_travels_with_the_release(parties: Any, tmp_path: Path) -> None:
     """Nobody passed heads on: only the coordinator heard the light head that left with the release."""
     _backup(parties["north"], tmp_path / "backup")
     first = Round(parties, tmp_path)
@@ -184,7 +186,7 @@ def test_one_witness_is_enough_and_the_head_travels_with_the_release(parties, tm
         second.take("north")
 
 
-def test_nothing_leaves_before_everybody_has_told_this_very_process(witnessed, tmp_path):
+def test_nothing_leaves_before_everybody_has_told_this_very_process(witnessed: Any, tmp_path: Path) -> None:
     old = Round(witnessed, tmp_path)
     old.gossip()
     new = Round(witnessed, tmp_path)
@@ -196,7 +198,7 @@ def test_nothing_leaves_before_everybody_has_told_this_very_process(witnessed, t
     assert new.watches["east"].lacking(NAMES) == ("north", "south"), "an old nonce is worth nothing"
 
 
-def test_statements_and_heads_cannot_be_made_up(witnessed, tmp_path):
+def test_statements_and_heads_cannot_be_made_up(witnessed: Any, tmp_path: Path) -> None:
     r = Round(witnessed, tmp_path)
     east = r.watches["east"]
     bare = Seen("east", "north", east.fresh)
@@ -219,7 +221,7 @@ def test_statements_and_heads_cannot_be_made_up(witnessed, tmp_path):
     r.take("east")
 
 
-def test_a_statement_cannot_be_stripped_of_its_heads(witnessed, tmp_path):
+def test_a_statement_cannot_be_stripped_of_its_heads(witnessed: Any, tmp_path: Path) -> None:
     r = Round(witnessed, tmp_path)
     r.gossip(2)
     seen = r.relay._seen["east", "north"]
@@ -232,7 +234,7 @@ def test_a_statement_cannot_be_stripped_of_its_heads(witnessed, tmp_path):
 @pytest.mark.parametrize(
     "bundle", [b"[]", b"7", b'{"seen": 3}', b'{"known": {"east": [1]}}', b'{"fresh": {"north": 4}}']
 )
-def test_bundles_that_say_nothing_are_as_if_they_had_not_come(witnessed, tmp_path, bundle):
+def test_bundles_that_say_nothing_are_as_if_they_had_not_come(witnessed: Any, tmp_path: Path, bundle: bytes) -> None:
     r = Round(witnessed, tmp_path)
     r.watches["east"].hear(bundle)
     assert r.relay.heard("east", bundle) == []
@@ -241,19 +243,20 @@ def test_bundles_that_say_nothing_are_as_if_they_had_not_come(witnessed, tmp_pat
 
 
 @pytest.mark.parametrize("bundle", [b"{", b"\xff", b"[" * 100_000, b"0" * (8 * 2**20 + 1)])
-def test_bundles_that_cannot_be_read_are_refused(witnessed, tmp_path, bundle):
+def test_bundles_that_cannot_be_read_are_refused(witnessed: Any, tmp_path: Path, bundle: Any) -> None:
     r = Round(witnessed, tmp_path)
     with pytest.raises(MessageRefused):
         r.watches["east"].hear(bundle)
 
 
-def test_a_coordinator_flags_a_shorter_book_and_a_rewritten_one(witnessed, tmp_path):
+def test_a_coordinator_flags_a_shorter_book_and_a_rewritten_one(witnessed: Any, tmp_path: Path) -> None:
     keep = Witness(tmp_path / "coordinator.json")
     known = max(keep.about("north"), key=lambda k: k.head.count)
     assert keep.shorter("north", replace(known.head, count=known.head.count - 1))
     assert not keep.shorter("north", known.head)
     key = BookKey.of(witnessed["north"].folder / "l.jsonl.key", make=False)
     other = replace(known.head, hash="ee" * 32)
+    assert key is not None
     other = replace(other, signature=key.sign(other.signed_words()).hex())
     relay = Relay("o", {n: p.public for n, p in witnessed.items()}, keep)
     told = relay.heard("north", json.dumps({"known": [Known(other, known.proof).plain()]}).encode())
@@ -269,7 +272,7 @@ def _another_book(p: Party, n: int) -> Known:
     return Known(head, p.key.sign(vouch_words(head.key)).hex())
 
 
-def test_new_books_do_not_push_out_a_head_that_was_kept(witnessed, tmp_path):
+def test_new_books_do_not_push_out_a_head_that_was_kept(witnessed: Any, tmp_path: Path) -> None:
     """Who has a site's identity shows book after book, so that others forget the one in which much was spent."""
     p, witness = witnessed["north"], Witness(witnessed["south"].folder / "witness.json")
     before = witness.about("north")
@@ -286,11 +289,12 @@ def test_new_books_do_not_push_out_a_head_that_was_kept(witnessed, tmp_path):
         second.take("north")
 
 
-def test_a_rewritten_book_of_another_site_is_in_the_log_once(witnessed, tmp_path):
+def test_a_rewritten_book_of_another_site_is_in_the_log_once(witnessed: Any, tmp_path: Path) -> None:
     p, log = witnessed["north"], []
     head = Ledger(p.book, site="north").head
     key = BookKey.of(p.folder / "l.jsonl.key", make=False)
     bare = replace(head, hash="0" * 64, signature="")
+    assert key is not None
     fork = Known(replace(bare, signature=key.sign(bare.signed_words()).hex()), p.key.sign(vouch_words(head.key)).hex())
     keys = {n: x.public for n, x in witnessed.items()}
     south = witnessed["south"]
@@ -311,7 +315,7 @@ def test_a_rewritten_book_of_another_site_is_in_the_log_once(witnessed, tmp_path
 
 
 @pytest.mark.parametrize("name", ["cut", "delete", "rewrite", "delete_with_key"])
-def test_after_recovery_the_site_goes_on_and_pays_what_was_lost(witnessed, tmp_path, name):
+def test_after_recovery_the_site_goes_on_and_pays_what_was_lost(witnessed: Any, tmp_path: Path, name: str) -> None:
     north = witnessed["north"]
     true = Ledger(north.book).tally.all.mu2
     DAMAGE[name](north)
@@ -329,7 +333,7 @@ def test_after_recovery_the_site_goes_on_and_pays_what_was_lost(witnessed, tmp_p
     assert not after.verify()
     if name == "delete_with_key":
         assert after.tally.all.unbounded == 1
-        assert Unbounded() in [e for x in after.entries if x.kind == "gap" for e in x.body.events]
+        assert Unbounded() in [e for x in after.entries if x.kind == "gap" for e in x.body.events]  # type: ignore[union-attr]
     else:
         assert after.tally.all.mu2 >= true * (1 - 1e-12)
     third = Round(witnessed, tmp_path)
@@ -339,17 +343,17 @@ def test_after_recovery_the_site_goes_on_and_pays_what_was_lost(witnessed, tmp_p
     assert not third.faults
 
 
-def test_recovery_keeps_what_was_spent_after_the_book_was_put_back(parties, tmp_path):
+def test_recovery_keeps_what_was_spent_after_the_book_was_put_back(parties: Any, tmp_path: Path) -> None:
     """Lost: 2 charges; charged since: 1 more. All three are in the sum."""
     north = parties["north"]
     _backup(north, tmp_path / "backup")
     north.charge(2)
     known = Ledger(north.book).head
-    summary = BookKey.of(north.folder / "l.jsonl.key", make=False).unseal(known.sealed)
+    summary = BookKey.of(north.folder / "l.jsonl.key", make=False).unseal(known.sealed)  # type: ignore[union-attr]
     _put_back(north, tmp_path / "backup")
     import time
 
-    while time.time() < int(summary["time"]) + 1.0:  # a line's clock has whole seconds
+    while time.time() < int(summary["time"]) + 1.0:  # type: ignore[index]  # a line's clock has whole seconds
         time.sleep(0.05)
     north.charge(1)
     ledger = Ledger(north.book, site="north")
@@ -359,7 +363,7 @@ def test_recovery_keeps_what_was_spent_after_the_book_was_put_back(parties, tmp_
     assert Ledger(north.book).tally.all.mu2 == pytest.approx(6 / 100)
 
 
-def test_many_processes_keep_one_witness_file(tmp_path, parties):
+def test_many_processes_keep_one_witness_file(tmp_path: Path, parties: Any) -> None:
     one, two = Witness(tmp_path / "w.json"), Witness(tmp_path / "w.json")
     for n, w in (("north", one), ("south", two), ("east", one)):
         head = Ledger(parties[n].book, site=n).head

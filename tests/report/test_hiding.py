@@ -82,7 +82,7 @@ def test_a_phenotype_without_a_name_says_why_and_the_top_of_the_page_what_would_
     few, held = flags["few1"], flags["held1"]
     few[:, 1], held[:, 1] = True, True
     few[:, 2], held[:, 2] = True, False
-    np.savez_compressed(run.path / "presence.npz", **flags)
+    np.savez_compressed(run.path / "presence.npz", **flags)  # type: ignore[arg-type]
     contents = RunContents.read(run)
     found = cards(contents)
     assert [c.reason for c in found[:3]] == ["carriers", "held", "few"]

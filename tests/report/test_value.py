@@ -79,10 +79,10 @@ def test_groups_are_read_exported_and_loaded_also_from_an_old_folder(tmp_path: P
     export(run)
     assert pc.load(run.path / "exports" / "model.groups") == whole
     with np.load(run.path / "exports" / "outcome.npz") as z:
-        np.testing.assert_array_equal(z["means_"], whole.means)
+        np.testing.assert_array_equal(z["means_"], whole.means)  # type: ignore[union-attr]
     now = render(RunContents.read(run))
     assert render(RunContents.read(older(run))) == now
-    np.testing.assert_array_equal(pc.load(run.path).means, whole.means)
+    np.testing.assert_array_equal(pc.load(run.path).means, whole.means)  # type: ignore[union-attr]
 
 
 def test_a_mixture_with_a_hidden_group_is_not_exported_as_a_model(tmp_path: Path) -> None:

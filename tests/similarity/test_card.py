@@ -1,5 +1,7 @@
 """The loss of all pairs by panels: the processor's value and gradient, with numpy here and with CuPy where there is a card."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from polyclinic.similarity import card
 from polyclinic.similarity.pairs import LabelPairs, pair_loss
 
 
-def draw(n: int, d: int, rank: int, classes: int, hospitals: int, seed: int):
+def draw(n: int, d: int, rank: int, classes: int, hospitals: int, seed: int) -> Any:
     rng = np.random.default_rng(seed)
     labels, groups = rng.integers(0, classes, n), rng.integers(0, hospitals, n)
     pairs = LabelPairs.of(labels, groups=groups if hospitals > 1 else None, weighting="balanced")
@@ -17,9 +19,9 @@ def draw(n: int, d: int, rank: int, classes: int, hospitals: int, seed: int):
 CASES = [(700, 12, 5, 3, 1, False), (700, 12, 5, 40, 1, True), (900, 6, 6, 2, 4, True), (300, 5, 2, 30, 3, False)]
 
 
-def compare(xp, case):
+def compare(xp: Any, case: Any) -> None:
     *shape, distance = case
-    X, W, pairs = draw(*shape, seed=sum(shape))
+    X, W, pairs = draw(*shape, seed=sum(shape))  # type: ignore[misc]
     for literal in (False, True):
         w = W.T.copy() if literal else W
         value, gradient = card.loss_and_gradient(
@@ -37,14 +39,14 @@ def compare(xp, case):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("least", [card.LEAST, 37])
-def test_panels_give_the_loss_and_gradient_of_all_pairs(monkeypatch, case, least):
+def test_panels_give_the_loss_and_gradient_of_all_pairs(monkeypatch: pytest.MonkeyPatch, case: Any, least: Any) -> None:
     monkeypatch.setattr(card, "LEAST", least)
     monkeypatch.setattr(card, "CELLS", 1)  # several panels
     compare(np, case)
 
 
 @pytest.mark.parametrize("case", [*CASES, (6_000, 40, 20, 5, 1, True)])
-def test_the_card_gives_the_same_and_twice_the_same_bits(case):
+def test_the_card_gives_the_same_and_twice_the_same_bits(case: Any) -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install polyclinic[cuda13]")
     try:
         cupy.cuda.runtime.getDeviceProperties(0)
@@ -53,7 +55,7 @@ def test_the_card_gives_the_same_and_twice_the_same_bits(case):
     compare(cupy, case)
 
 
-def test_extreme_margins_stay_finite():
+def test_extreme_margins_stay_finite() -> None:
     pairs = LabelPairs.of([0, 0, 1, 1])
     value, gradient = card.panel_loss(np.array([[1e4], [-1e4], [1e4], [0.0]]), pairs, 0.0)
     assert np.isfinite(value)

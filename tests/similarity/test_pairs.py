@@ -151,11 +151,11 @@ def test_the_trace_rewards_opposed_rows_and_the_convex_penalty_does_not() -> Non
 def test_shrinking_lengths_is_the_proximal_step() -> None:
     rng = np.random.default_rng(4)
     Z = rng.normal(size=(50, 6)) @ rng.normal(size=(6, 6))
-    R = Redundancy.of_correlation(np.corrcoef(Z.T))
+    R = Redundancy.of_correlation(np.corrcoef(Z.T))  # type: ignore[arg-type]
     T = rng.normal(size=(6, 2))
 
     def cost(V: np.ndarray) -> float:
-        return 0.2 * row_norms(V).sum() + 0.3 * R.exclusive(V) + 0.5 * 1.5 * float(((V - T) ** 2).sum())
+        return 0.2 * row_norms(V).sum() + 0.3 * R.exclusive(V) + 0.5 * 1.5 * float(((V - T) ** 2).sum())  # type: ignore[no-any-return]
 
     V = shrink_norms(T, R, 0.2, 0.3, 1.5)
     assert all(cost(V) <= cost(V + 1e-3 * rng.normal(size=V.shape)) for _ in range(50))

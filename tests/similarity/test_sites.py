@@ -289,7 +289,7 @@ def test_too_many_features_for_the_patients_are_refused() -> None:
 
 
 @pytest.mark.parametrize("classes", [None, (), ("ill",), ("1", 1, 1.0), "ill"])
-def test_private_classes_come_from_a_public_list(classes) -> None:
+def test_private_classes_come_from_a_public_list(classes: str | tuple[float | str, ...] | None) -> None:
     given = {} if classes is None else {"classes": classes}
     with pytest.raises(ConfigError, match="public list"):
         UnPSL().fit_sites(hospitals(60), privacy=Privacy(1.0), patients=60, radius=6.0, **given)

@@ -93,7 +93,7 @@ def test_few_features_are_those_that_matter_and_cost_little() -> None:
     assert {0, 1} & set(few.selected_features_) and few.best_score_ > every.best_score_ - 0.05
     assert any(r["features"] > len(few.selected_features_) for r in few.cv_results_)
     with pytest.raises(ConfigError, match="prefer = 'many', must be accuracy or few"):
-        UnPSLCV(prefer="many").fit(X, y)
+        UnPSLCV(prefer="many").fit(X, y)  # type: ignore[arg-type]
 
 
 def test_folds_find_two_features_among_noise() -> None:
@@ -106,10 +106,10 @@ def test_folds_find_two_features_among_noise() -> None:
     named = UnPSLCV(l1s=(1e-3,)).fit(X[:120], y[:120])  # what a person names is tried, and nothing else
     assert {r["l1"] for r in named.cv_results_} == {1e-3} and len(m.cv_results_) > len(named.cv_results_)
     with pytest.raises(ConfigError, match=r"l1s = 0\.1, must be a list") as wrong:
-        UnPSLCV(l1s=0.1).fit(X, y)
+        UnPSLCV(l1s=0.1).fit(X, y)  # type: ignore[arg-type]
     assert wrong.value.faults
     with pytest.raises(ConfigError, match="k = 'a', must be a whole number"):
-        UnPSLCV(k="a").fit(X, y)
+        UnPSLCV(k="a").fit(X, y)  # type: ignore[arg-type]
 
 
 def test_a_metric_without_features_warns() -> None:
@@ -130,7 +130,7 @@ def test_judgements_that_are_none_are_refused(y: object) -> None:
     X, labels = two_groups()
     u = UnPSL().fit(X, labels)
     with pytest.raises(DataError, match=r"judgements must be 2 values \+1"):
-        u.score_pairs(X[:2], X[2:4], y)
+        u.score_pairs(X[:2], X[2:4], y)  # type: ignore[arg-type]
 
 
 def test_explanations_go_by_the_names_of_features() -> None:
@@ -279,6 +279,6 @@ def test_explanations_add_up_and_name_the_feature() -> None:
     e = u.explain(X[1], X[3])
     assert e.contributions.sum() == pytest.approx(u.similarity(X[1:2], X[3:4])[0, 0])
     assert e.table(1)[0]["feature"] == f"x{np.abs(e.contributions).argmax()}"
-    bars = [v["contribution"] for v in e.chart(2)["data"]["values"]]
+    bars = [v["contribution"] for v in e.chart(2)["data"]["values"]]  # type: ignore[index]
     assert sum(bars) == pytest.approx(e.similarity)
     np.testing.assert_allclose(u.explain(X[3], X[1]).contributions, e.contributions)

@@ -1,5 +1,7 @@
 """Tensors and records drawn for the kernels, of the processor and of a card."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,10 @@ from polyclinic.tensors.sparse import SparseTensor
 
 
 @pytest.fixture(scope="session")
-def draw_tensor():
+def draw_tensor() -> Any:
     """Codes by a steep law, so that one of them has most of the entries."""
 
-    def draw(seed, shape, nnz, fractions=False):
+    def draw(seed: int, shape: Any, nnz: Any, fractions: bool = False) -> SparseTensor:
         rng = np.random.default_rng(seed)
         coords = np.stack([rng.integers(0, shape[0], nnz), *(rng.zipf(1.2, nnz) % d for d in shape[1:])], 1)
         values = rng.random(nnz) if fractions else rng.integers(1, 4, nnz).astype(float)
@@ -20,10 +22,10 @@ def draw_tensor():
 
 
 @pytest.fixture(scope="session")
-def draw_records():
+def draw_records() -> Any:
     """Patients with repeated codes, a code that no phenotype knows, a patient without events; factors and prior."""
 
-    def draw(seed, rank, modes):
+    def draw(seed: int, rank: int, modes: Any) -> Any:
         rng = np.random.default_rng(seed)
         sizes = [23, 17, 9][:modes]
         lengths = np.minimum(rng.geometric(0.1, 60), 40)
@@ -38,6 +40,6 @@ def draw_records():
 
 
 @pytest.fixture(scope="session")
-def e_step_of_record():
+def e_step_of_record() -> dict[int, str]:
     """SHA-256 (first 16 digits) of the E-step's sums of three drawn sets: the same on every processor and card."""
     return {101: "1b5c148b65e903c4", 102: "3ccf666cc297d273", 103: "8d22e39f92e7f4ac"}

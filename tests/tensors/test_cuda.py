@@ -1,6 +1,7 @@
 """The card against plain numpy: MTTKRP, HALS, Grams, whole fits, and DPEM's whole numbers bit for bit."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from polyclinic.tensors.sweep import Processor, sweep
 
 
 @pytest.fixture(scope="module", autouse=True)
-def card():
+def card() -> Any:
     """Where there is no card the tests skip with CuPy's own reason."""
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install polyclinic[cuda13]")
     try:
@@ -37,15 +38,17 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("rank", [1, 7, 21, 50, 65, 130])
 @pytest.mark.parametrize(("shape", "nnz", "fractions"), SHAPES)
-def test_mttkrp_of_every_mode(draw_tensor, shape, nnz, fractions, rank, precision):
+def test_mttkrp_of_every_mode(
+    draw_tensor: Any, shape: Any, nnz: Any, fractions: Any, rank: int, precision: str
+) -> None:
     tensor = draw_tensor(nnz + rank, shape, nnz, fractions)
     rng = np.random.default_rng(rank)
     factors = [rng.random((d, rank)) for d in shape]
-    work = cuda.GraphicsCard(cuda.DeviceTensor(tensor), rank, precision)
+    work = cuda.GraphicsCard(cuda.DeviceTensor(tensor), rank, precision)  # type: ignore[arg-type]
     there = [work.put(f) for f in factors]
     for mode in range(len(shape)):
         found = work.mttkrp(there, mode).copy()
-        again = cuda.GraphicsCard(cuda.DeviceTensor(tensor), rank, precision).mttkrp(there, mode)
+        again = cuda.GraphicsCard(cuda.DeviceTensor(tensor), rank, precision).mttkrp(there, mode)  # type: ignore[arg-type]
         assert (found == again).all()  # the same bits
         assert not found[:, rank:].any()
         expected = oracle.mttkrp(tensor.coords, tensor.values, shape, factors, mode)
@@ -55,14 +58,14 @@ def test_mttkrp_of_every_mode(draw_tensor, shape, nnz, fractions, rank, precisio
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(("rows", "rank"), [(1, 1), (3, 7), (5_000, 21), (300_000, 10), (1_025, 65), (700, 128)])
-def test_grams_and_least_squares(draw_tensor, rows, rank, precision):
+def test_grams_and_least_squares(draw_tensor: Any, rows: int, rank: int, precision: str) -> None:
     rng = np.random.default_rng(rows + rank)
     a, m = rng.random((rows, rank)), rng.random((rows, rank)) * rank
     other = rng.random((rank + 5, rank))
     gram = other.T @ other
     if rank > 5:
         gram[3] = gram[:, 3] = 0.0  # a dead column stays as it is
-    work = cuda.GraphicsCard(cuda.DeviceTensor(draw_tensor(1, (4, 3, rows), 9)), rank, precision)
+    work = cuda.GraphicsCard(cuda.DeviceTensor(draw_tensor(1, (4, 3, rows), 9)), rank, precision)  # type: ignore[arg-type]
     tolerance = TOLERANCE[precision]
     np.testing.assert_allclose(work.gram(work.put(a)), a.T @ a, rtol=tolerance)
     scale = rng.random(rank) + 0.5
@@ -82,24 +85,26 @@ def test_grams_and_least_squares(draw_tensor, rows, rank, precision):
 class Numpy(Processor):
     """A workplace in plain numpy."""
 
-    def mttkrp(self, factors, mode):
+    def mttkrp(self, factors: Any, mode: Any) -> Any:
         return oracle.mttkrp(self.tensor.coords, self.tensor.values, self.tensor.shape, factors, mode)
 
-    def hals(self, factor, gram, m, scale, *, sweeps, ridge):
+    def hals(self, factor: Any, gram: Any, m: Any, scale: Any, *, sweeps: Any, ridge: Any) -> Any:
         return oracle.hals(factor, gram + ridge * np.eye(len(gram)), m * scale, sweeps)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
-def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(draw_tensor, precision, tolerance):
+def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(
+    draw_tensor: Any, precision: str, tolerance: float
+) -> None:
     tensor = draw_tensor(5, (3_000, 40, 30), 60_000)
     rng = np.random.default_rng(2)
     start = [np.zeros((3_000, 10)), rng.random((40, 10)), rng.random((30, 10))]
 
-    def run(work, factors):
+    def run(work: Any, factors: Any) -> Any:
         errors, swept = [], None
         for k in range(20):
 
-            def update(n, factor, g, m, scale, first=not k):
+            def update(n: int, factor: Any, g: Any, m: Any, scale: Any, first: bool = not k) -> Any:
                 ridge = 1e-10 * float(np.trace(g)) / 10
                 return work.hals(factor, g, m, scale, sweeps=10 if first and n == 0 else 3, ridge=ridge)
 
@@ -107,7 +112,7 @@ def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(draw_tens
             errors.append(swept.sse)
         return errors
 
-    work = cuda.GraphicsCard(cuda.DeviceTensor(tensor), 10, precision)
+    work = cuda.GraphicsCard(cuda.DeviceTensor(tensor), 10, precision)  # type: ignore[arg-type]
     first, second = ([work.put(f) for f in start] for _ in range(2))
     errors = run(work, first)
     assert errors == run(work, second)
@@ -119,23 +124,25 @@ def test_twenty_sweeps_end_where_numpy_ends_and_twice_in_the_same_bits(draw_tens
 
 
 @pytest.mark.parametrize(("rank", "modes"), [(1, 2), (5, 2), (8, 1), (13, 3), (20, 2), (65, 2)])
-def test_the_e_step_is_the_specification_to_the_bit(draw_records, rank, modes):
+def test_the_e_step_is_the_specification_to_the_bit(draw_records: Any, rank: int, modes: int) -> None:
     tensor, w, prior = draw_records(rank, rank, modes)
     there = cuda.DeviceTensor(tensor)
     sums, _ = cuda.unit_statistics(there, w, prior, steps=8)
-    expected, placed = oracle.unit_statistics(tensor.indptr, stacked_rows(tensor), tensor.values, w, prior, 8)
+    expected, placed = oracle.unit_statistics(tensor.indptr, stacked_rows(tensor), tensor.values, w, prior, 8)  # type: ignore[arg-type]
     assert np.array_equal(sums, expected)
     assert np.array_equal(cuda.memberships(there, w, prior, steps=8)[tensor.rows], placed)
 
 
 @pytest.mark.parametrize("seed", [101, 102, 103])
-def test_the_sums_of_the_generated_sets_are_the_processors(draw_records, e_step_of_record, seed):
+def test_the_sums_of_the_generated_sets_are_the_processors(
+    draw_records: Any, e_step_of_record: dict[int, str], seed: int
+) -> None:
     tensor, w, prior = draw_records(seed, seed - 90, 2)
     sums, _ = cuda.unit_statistics(cuda.DeviceTensor(tensor), w, prior, steps=8)
     assert hashlib.sha256(sums.astype("<i8").tobytes()).hexdigest()[:16] == e_step_of_record[seed]
 
 
-def test_no_hostile_patient_is_longer_than_the_sensitivity():
+def test_no_hostile_patient_is_longer_than_the_sensitivity() -> None:
     rng = np.random.default_rng(7)
     odd = [5e-324, 1e-320, 1e-305, 1e-150, 1e-9, 1.0, 3.0, 1e15, 1e38, 1e300, 1.7e308]
     for case in range(200):
@@ -151,14 +158,14 @@ def test_no_hostile_patient_is_longer_than_the_sensitivity():
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
-def test_the_sums_of_a_mixture(kind):
+def test_the_sums_of_a_mixture(kind: str) -> None:
     from polyclinic.learned.mixture import Mixture
     from polyclinic.mixtures import card, statistics
 
     rng = np.random.default_rng(4)
     X = rng.standard_normal((5_000, 6)) + rng.integers(0, 3, (5_000, 1))
     spread = {"full": np.stack([np.eye(6)] * 3), "tied": np.eye(6), "diag": np.ones((3, 6)), "spherical": np.ones(3)}
-    mixture = Mixture(np.full(3, 1 / 3), X[:3], spread[kind], kind)
+    mixture = Mixture(np.full(3, 1 / 3), X[:3], spread[kind], kind)  # type: ignore[arg-type]
     here, there = statistics.expect(X, mixture), card.expect(X, mixture)
     assert there.loglik == pytest.approx(here.loglik, rel=1e-12)
     for name in ("a", "b", "C"):

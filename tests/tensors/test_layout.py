@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from polyclinic.tensors import cuda, kernels, layout
 from polyclinic.tensors.em_kernels import stacked_rows
 
 
-def emulated(copy, factors, size):
+def emulated(copy: Any, factors: Any, size: Any) -> Any:
     """chunk -> partial row -> row, as the kernels do it; outputs start poisoned where something must be written."""
     rank = factors[0].shape[1]
     if copy.entries is not None:
@@ -51,7 +52,9 @@ def emulated(copy, factors, size):
         ((40, 6, 6), 0, False),
     ],
 )
-def test_every_entry_is_in_one_chunk_and_every_partial_row_in_one_sum(draw_tensor, shape, nnz, fractions):
+def test_every_entry_is_in_one_chunk_and_every_partial_row_in_one_sum(
+    draw_tensor: Any, shape: tuple[int, ...], nnz: int, fractions: bool
+) -> None:
     tensor = draw_tensor(nnz + len(shape), shape, nnz, fractions)
     rng = np.random.default_rng(1)
     factors = [rng.random((d, 3)) for d in shape]
@@ -63,19 +66,20 @@ def test_every_entry_is_in_one_chunk_and_every_partial_row_in_one_sum(draw_tenso
         )
 
 
-def test_more_partial_rows_than_two_goes_of_one_add_in_order():
+def test_more_partial_rows_than_two_goes_of_one_add_in_order() -> None:
     sums = layout.in_blocks(np.array([3, 300, 1, 20_000]), np.array([7, 1, 2, 0]), np)
     rows = np.arange(20_304.0)
     more = np.zeros(sums.more)
     out = np.zeros(8)
     for first, last, to, _ in sums.spans:
         (out if to >= 0 else more)[to if to >= 0 else ~to] = rows[first:last].sum()
+    assert sums.then is not None
     for first, last, to, _ in sums.then:
         out[to] = more[first:last].sum()
     assert out[[7, 1, 2, 0]].tolist() == [rows[:3].sum(), rows[3:303].sum(), rows[303], rows[304:].sum()]
 
 
-def test_turns_visit_every_entry_once_and_end_every_row(draw_tensor):
+def test_turns_visit_every_entry_once_and_end_every_row(draw_tensor: Any) -> None:
     tensor = draw_tensor(3, (50, 11, 6), 900)
     rows = stacked_rows(tensor)
     tables = layout.turns(tensor, rows)
@@ -93,16 +97,16 @@ def test_turns_visit_every_entry_once_and_end_every_row(draw_tensor):
             assert all((np.diff(entry[home == h]) > 0).all() for h in set(home))  # stored order within a row
 
 
-def _nvrtc():
+def _nvrtc() -> ctypes.CDLL:
     spec = importlib.util.find_spec("nvidia.cuda_nvrtc") if importlib.util.find_spec("nvidia") else None
-    found = [] if spec is None else sorted(Path(next(iter(spec.submodule_search_locations))).glob("lib/libnvrtc.so.*"))
+    found = [] if spec is None else sorted(Path(next(iter(spec.submodule_search_locations))).glob("lib/libnvrtc.so.*"))  # type: ignore[arg-type]
     if not found:
         pytest.skip("NVIDIA's compiler is not installed: pip install nvidia-cuda-nvrtc-cu12")
     return ctypes.CDLL(str(found[0]))
 
 
 @pytest.mark.parametrize("target", ["compute_80", "sm_90"])
-def test_the_kernels_compile_without_a_card(target):
+def test_the_kernels_compile_without_a_card(target: str) -> None:
     """Every kernel for ranks 10 and 65 in both precisions, by the compiler that CuPy uses."""
     compiler = _nvrtc()
     names = sorted({n for r in (10, 65) for p in ("float32", "float64") for n in cuda.instances(r, p).values()})

@@ -85,6 +85,6 @@ def truth() -> Callable[..., Total]:
     def make(step: Step, parts: Mapping[str, Contribution], members: Sequence[str] | None = None) -> Total:
         members = sorted(parts if members is None else members)
         arrays = {k: sum(parts[s].weight * parts[s].arrays[k] for s in members) for k in step.shapes}
-        return Total(arrays, sum(parts[s].weight for s in members), len(members))
+        return Total(arrays, sum(parts[s].weight for s in members), len(members))  # type: ignore[arg-type]
 
     return make

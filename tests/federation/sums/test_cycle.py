@@ -63,7 +63,7 @@ def test_a_cycle_is_found_in_a_random_graph_and_uses_its_edges(seed: int) -> Non
 
 def test_no_cycle_is_an_error_that_says_what_to_do(network: Make) -> None:
     with pytest.raises(ConfigError, match="subspace"):
-        hamiltonian("12345", graph.given("12345", ["12", "13", "14", "15"]), tries=20)
+        hamiltonian("12345", graph.given("12345", ["12", "13", "14", "15"]), tries=20)  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="no neighbours"):
         Cycle(order="13245").way(Roster(tuple("12345"), edges=graph.ring("12345")))
     with pytest.raises(ConfigError, match="every site once"):

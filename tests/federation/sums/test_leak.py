@@ -13,7 +13,7 @@ from polyclinic.federation.sums import leak as leaks
 from polyclinic.federation.sums.leak import How, ideal_bits, ksg, leak, linear_gaussian, mask_sd, views
 
 NAMES = "12345"
-FIVE = graph.given(NAMES, ["12", "23", "34", "45", "15", "13", "35"])
+FIVE = graph.given(NAMES, ["12", "23", "34", "45", "15", "13", "35"])  # type: ignore[list-item]
 
 
 @pytest.mark.paper
@@ -65,7 +65,7 @@ def test_the_closed_form_equals_the_leak_of_the_whole_transcript(sd: float, shap
     """Nothing but two views per node is in the broadcasts, however many there are (eavesdropper)."""
     edges = {
         "five": FIVE,
-        "path": graph.given(NAMES, ["12", "23", "34", "45"]),
+        "path": graph.given(NAMES, ["12", "23", "34", "45"]),  # type: ignore[list-item]
         "ring": graph.ring(NAMES),
     }[shape]
     a = graph.adjacency(NAMES, edges)
@@ -90,7 +90,7 @@ def test_corrupt_nodes_learn_their_closed_form_from_their_own_duals_and_all_broa
 
 def test_the_authors_rule_is_no_bound_and_ours_is() -> None:
     """ERRATA E4.5: 1/2 log2(1 + var_s / var_lambda) is below the exact excess at a leaf of a path."""
-    path = graph.given(NAMES, ["12", "23", "34", "45"])
+    path = graph.given(NAMES, ["12", "23", "34", "45"])  # type: ignore[list-item]
     excess = max(leak("subspace", NAMES, path, sd=100.0).values()) - ideal_bits(5)
     assert excess > 0.5 * log2(1 + 1e-4)
     for edges in (FIVE, graph.ring(NAMES), graph.complete(NAMES)):
@@ -105,7 +105,7 @@ def test_the_authors_rule_is_no_bound_and_ours_is() -> None:
 
 
 def test_an_isolated_honest_node_is_fully_revealed_and_refused() -> None:
-    star = graph.given(NAMES, ["12", "13", "14", "15"])
+    star = graph.given(NAMES, ["12", "13", "14", "15"])  # type: ignore[list-item]
     assert leak("subspace", NAMES, star, "1")["2"] == inf
     with pytest.raises(ConfigError, match="without 1 the remaining sites are cut off"):
         mask_sd(NAMES, star, 1, 1e-6)

@@ -64,7 +64,7 @@ def test_sums_of_whole_numbers_are_bit_exact_with_drop_outs(add: Make) -> None:
     rng = np.random.default_rng(1)
     names = tuple(f"s{i}" for i in range(10))
     step = Step(1, "statistics", {"S": (300,)}, bound=2.0**15, grid=2.0**-16)
-    parts = {s: Contribution({"S": rng.integers(-(2**31), 2**31, 300) * 2.0**-16}) for s in names}
+    parts = {s: Contribution({"S": rng.integers(-(2**31), 2**31, 300) * 2.0**-16}) for s in names}  # type: ignore[dict-item]
     adder = Masked()
     roster = adder.enrol(Roster(names, threshold=7))
     office = add(adder, roster, step, parts, lost=lambda m: m.sender in names[:3] and m.kind == "masked")
@@ -374,7 +374,7 @@ def test_every_message_survives_the_wire(add: Make, network: Make, truth: Make) 
 def test_three_to_a_hundred_sites(add: Make, network: Make, truth: Make, n: int) -> None:
     roster, step, parts = network(n, 40)
     adder = by_name("masked")
-    roster = adder.enrol(replace(roster, threshold=least_threshold(n)))  # type: ignore[attr-defined]
+    roster = adder.enrol(replace(roster, threshold=least_threshold(n)))
     gone = set(roster.sites[: n - roster.threshold])
     office = add(adder, roster, step, parts, lost=lambda m: m.sender in gone and m.kind == "masked")
     total = office.run()["coordinator"]
@@ -423,7 +423,7 @@ def test_the_stream_is_chacha20() -> None:
 def test_between_hospitals_a_party_holds_its_own_key_only(network: Make, truth: Make, name: str) -> None:
     """Public keys meet in the roster; every side is made by an adder that knows one private key."""
     roster, step, parts = network(4)
-    roster = by_name(name).enrol(roster)  # type: ignore[attr-defined]  # for the graph and threshold
+    roster = by_name(name).enrol(roster)  # for the graph and threshold
     parties = [*roster.sites, *([roster.coordinator] if roster.coordinator else [])]
     own = {p: Identity.generate(p) for p in parties}
     roster = replace(roster, keys={p: own[p].public for p in parties})

@@ -41,7 +41,7 @@ def test_letters_and_all_nodes_at_once_give_the_same_fit(ten: Any) -> None:
     """The vectorised consensus of the fold equals the exchange of letters, model and bytes."""
 
     class Slow(Subspace):
-        together = None  # type: ignore[assignment]
+        together = None
 
     sites = ten[:4]
     runs = [Fold(pc.LocalTF(rank=2, rounds=2, seed=0), sites, adder=adder).run() for adder in (Subspace(), Slow())]
@@ -55,7 +55,7 @@ def test_masked_goes_on_without_a_silent_site_and_subspace_does_not(ten: Any) ->
     model = pc.TRIP(rank=2, rounds=3, seed=0)
 
     def silent(step: Any, name: str) -> bool:
-        return step.round == 2 and name == quiet
+        return step.round == 2 and name == quiet  # type: ignore[no-any-return]
 
     outcome = Fold(model, ten, adder=by_name("masked"), quorum=7, silent=silent).run()
     assert np.isfinite(outcome.public.factors[0]).all()

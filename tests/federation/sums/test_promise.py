@@ -153,7 +153,7 @@ def test_a_list_of_four_binds_also_when_the_fifth_is_back(five: Any) -> None:
 def test_where_everybody_is_needed_the_roster_is_the_list(network: Make, how: str) -> None:
     roster, step, parts = network(4)
     adder = by_name(how)
-    roster = adder.enrol(roster)  # type: ignore[attr-defined]
+    roster = adder.enrol(roster)
     one, mine = roster.sites[0], Promises()
     adder.side(one, roster, step, parts[one], promises=mine)
     fewer = replace(

@@ -33,7 +33,7 @@ def attacked(kind: str) -> dict[str, Contribution]:
             "permuted": lambda a: 8 * np.roll(a, 1, axis=0),
             "opposite": lambda a: -20 * a,
         }[kind]
-        parts[s] = Contribution({k: lie(a) for k, a in parts[s].arrays.items()})
+        parts[s] = Contribution({k: lie(a) for k, a in parts[s].arrays.items()})  # type: ignore[no-untyped-call]
     return parts
 
 
@@ -64,8 +64,8 @@ def test_rules_by_hand() -> None:
     parts = {f"s{i}": Contribution({"S": np.array([float(x)])}) for i, x in enumerate([1, 2, 3, 4, 100])}
     got = {
         r: by_name(r, malicious=1).add(step, parts)[0]["S"][0] / 5  # type: ignore[attr-defined]
-        for r in ("median", "trimmed", "krum", "multikrum")  # type: ignore[attr-defined]
-    }  # type: ignore[attr-defined]
+        for r in ("median", "trimmed", "krum", "multikrum")
+    }
     assert got == {"median": 3.0, "trimmed": 3.0, "krum": 2.0, "multikrum": 2.5}
     assert by_name("geometric").add(step, parts)[0]["S"][0] / 5 == pytest.approx(3.0, abs=1e-3)  # type: ignore[attr-defined]
     assert by_name("bounded", norm=2.0).add(step, parts)[0]["S"][0] == 1 + 2 + 2 + 2 + 2  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from polyclinic.federation.sums.subspace import Subspace
 from polyclinic.federation.sums.vector import flatten
 
 Make = Callable[..., Any]
-FIVE = graph.given("12345", ["12", "23", "34", "45", "15", "13", "35"])
+FIVE = graph.given("12345", ["12", "23", "34", "45", "15", "13", "35"])  # type: ignore[list-item]
 
 
 def same(a: Total, b: Total) -> bool:
@@ -220,7 +220,7 @@ def test_who_missed_only_the_result_asks_for_it(add: Make, network: Make) -> Non
     roster, step, parts = network(5)
     adder = Subspace()
     roster = adder.enrol(roster)
-    deaf, dropped = roster.sites[3], []
+    deaf, dropped = roster.sites[3], []  # type: ignore[var-annotated]
 
     def lost(m: Any) -> bool:
         miss = m.to == deaf and m.kind == "average" and not any(x.kind == "ask" for x in office.transcript)
@@ -244,7 +244,7 @@ def test_letters_may_overtake_each_other(network: Make, truth: Make) -> None:
         m = queue.pop(int(rng.integers(len(queue))))
         queue.extend(sides[m.to].receive(m))
     for s in roster.sites:
-        np.testing.assert_allclose(sides[s].result().arrays["B"], truth(step, parts).arrays["B"], rtol=1e-12)
+        np.testing.assert_allclose(sides[s].result().arrays["B"], truth(step, parts).arrays["B"], rtol=1e-12)  # type: ignore[union-attr]
 
 
 def test_another_plan_is_refused_by_name(network: Make) -> None:
@@ -267,7 +267,7 @@ def test_unsafe_rosters_and_masks_are_refused(network: Make) -> None:
     for bad, words in [
         (replace(good, edges=star), "cut off"),
         (replace(good, coordinator="coordinator"), "has none"),
-        (replace(good, sites=good.sites[:2], edges=frozenset({good.sites[:2]})), "fewer than 3"),
+        (replace(good, sites=good.sites[:2], edges=frozenset({good.sites[:2]})), "fewer than 3"),  # type: ignore[arg-type]
         (replace(good, edges=frozenset(list(good.edges)[:2])), "falls apart"),
         (replace(good, edges=graph.ring(good.sites), colluders=2), "cut off"),
     ]:
@@ -299,12 +299,12 @@ def test_a_paid_step_gets_the_largest_masks_and_their_leak_costs_next_to_nothing
     names = tuple(f"s{i}" for i in range(6))
     step = Step(1, "statistics", {"S": (200,)}, bound=1e3, sensitivity=1.0, multiplier=3.0, grid=2.0**-16)
     rng = np.random.default_rng(0)
-    parts = {s: Contribution({"S": rng.integers(-(2**20), 2**20, 200) * 2.0**-16}) for s in names}
+    parts = {s: Contribution({"S": rng.integers(-(2**20), 2**20, 200) * 2.0**-16}) for s in names}  # type: ignore[dict-item]
     adder = Subspace()
     roster = adder.enrol(Roster(names, colluders=1))
     assert adder.plan(roster, paid=True).sd > 100 * adder.plan(roster).sd
     (event,) = adder.masks(roster).events(step)
-    assert event.multiplier > 1000  # beside the step's own 3.0
+    assert event.multiplier > 1000  # type: ignore[union-attr]  # beside the step's own 3.0
     total = add(adder, roster, step, parts).run()[names[0]]
     np.testing.assert_array_equal(total.arrays["S"], sum(p.arrays["S"] for p in parts.values()))
     assert total.noise_sd == pytest.approx(3.0 * np.sqrt(6 / 5))

@@ -44,7 +44,7 @@ def test_an_insider_who_subtracts_its_own_noise_learns_no_more_than_was_booked(
     adder = Masked()
     roster = adder.enrol(Roster(names, threshold=t))
     doors = {s: Door(s) for s in names}
-    clear = {s: Contribution({"S": there * 1.0 if s == names[0] else np.zeros(CANARIES)}) for s in names}
+    clear = {s: Contribution({"S": there * 1.0 if s == names[0] else np.zeros(CANARIES)}) for s in names}  # type: ignore[dict-item]
     parts = {s: doors[s].release(step, clear[s], share=adder.share(roster)) for s in names}
     gone = names[n - lost :]
     total = add(adder, roster, step, parts, lost=lambda m: m.sender in gone and m.kind == "masked").run()["coordinator"]
@@ -62,7 +62,7 @@ def test_an_insider_who_subtracts_its_own_noise_learns_no_more_than_was_booked(
 def test_nobody_colluding_is_refused(network: Make, how: str) -> None:
     roster, step, parts = network(4)
     adder = by_name(how)
-    roster = adder.enrol(roster)  # type: ignore[attr-defined]
+    roster = adder.enrol(roster)
     with pytest.raises(ConfigError, match=r"0 colluders|1 colluder or more"):
         adder.side(roster.sites[0], replace(roster, colluders=0), step, parts[roster.sites[0]])
 
@@ -71,7 +71,7 @@ def test_nobody_colluding_is_refused(network: Make, how: str) -> None:
 def test_a_sum_over_fewer_than_the_colluders_and_two_is_not_taken(network: Make, how: str) -> None:
     roster, step, parts = network(4)
     adder = by_name(how)
-    roster = adder.enrol(roster)  # type: ignore[attr-defined]
+    roster = adder.enrol(roster)
     few = replace(roster, colluders=3, threshold=4)
     with pytest.raises(ConfigError, match=r"fewer than 5|at least 5"):
         adder.side(roster.sites[0], few, step, parts[roster.sites[0]])

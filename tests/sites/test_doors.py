@@ -202,7 +202,7 @@ def test_codes_have_words_where_they_are_given() -> None:
     axis = site.counts().axes[1]
     assert (axis.labels, axis.names) == (("250", "401", "428"), ("diabetes", "401", "heart failure"))
     with pytest.raises(DataError, match="no mode") as e:
-        pc.from_frame(rows, patient="pid", modes=["dx"], names={"diagnosis": {}, "dx": ["a"]})
+        pc.from_frame(rows, patient="pid", modes=["dx"], names={"diagnosis": {}, "dx": ["a"]})  # type: ignore[dict-item]
     assert "'diagnosis'" in str(e.value) and "'dx': list" in str(e.value)
 
 
