@@ -155,8 +155,8 @@ class Attendance:
             return False
         if sent.look or line.here is not None:
             line.heard = now
-        if isinstance(answer, Here | Letters) and answer.books and (found := self.books.heard(sent.site, answer.books)):
-            self.changed(sent.site, "refused", found)
+        if isinstance(answer, Here | Letters) and answer.books:
+            self._wrong({sent.site: self.books.heard(sent.site, answer.books, later=isinstance(answer, Letters))})
         if isinstance(answer, Here):
             if sent.look and answer.setting is not None:
                 line.setting, line.noise = answer.setting, answer.noise
@@ -205,6 +205,15 @@ class Attendance:
             if state != line.told:
                 line.told = state
                 self.changed(site, state, told(None if line.here is None else line.here.why))
+
+    def settle(self) -> None:
+        """Heads of books that came with contributions are kept, once for all sites."""
+        self._wrong(self.books.settle())
+
+    def _wrong(self, books: Mapping[str, list[str]]) -> None:
+        for site, found in books.items():
+            if found:
+                self.changed(site, "refused", found)
 
     def changed(self, site: str, state: str, reasons: list[str]) -> None:
         self.log(event=state, site=site, reasons=reasons)

@@ -254,6 +254,7 @@ class Driver(Attendance):
 
     def _taken(self, opened: Opened, public: Any = None) -> None:
         """A sum counts: what others need for it is on disk before the next one begins."""
+        self.settle()
         self.totals.put(opened, public)
         self.number, self.attempt, self._burnt, self._broken = self.number + 1, 0, 0, 0
         self.votes, self.ballots = self.ballots, {}

@@ -211,6 +211,7 @@ class Relay:
         self._seen: dict[tuple[str, str], Seen] = {}  # about, by
         self._given: dict[str, float] = {}  # when a site was given the others' heads
         self._has: dict[str, set[str]] = {}  # whose statements a site has got
+        self._heads: list[tuple[str, Known]] = []  # heard, and not kept yet
         self._lock = threading.Lock()
 
     def pass_on(self) -> None:
@@ -237,8 +238,8 @@ class Relay:
                 return b"{}"
             return json.dumps({"fresh": fresh, "known": known, "seen": [x.plain() for x in seen]}).encode()
 
-    def heard(self, site: str, answer: bytes) -> list[str]:
-        """Take in a site's answer; what is wrong with its book."""
+    def heard(self, site: str, answer: bytes, *, later: bool = False) -> list[str]:
+        """Take in a site's answer; what is wrong with its book. ``later``: its head is kept by the next :meth:`settle`."""
         value, faults = _read(answer), []
         with self._lock:
             nonce = value.get("fresh")
@@ -251,8 +252,15 @@ class Relay:
                     self._seen[seen.about, site] = seen
             for k in _several(Known.read, value.get("known")):
                 if k.holds(site, self.keys[site]):
-                    faults += [x for x in (self.witness.shorter(site, k.head), self.witness.keep(site, k)) if x]
-        return faults
+                    self._heads.append((site, k))
+                    faults += [x for x in [self.witness.shorter(site, k.head)] if x]
+        return faults if later else [*faults, *self.settle().get(site, [])]
+
+    def settle(self) -> dict[str, list[str]]:
+        """Keep the heads that were heard since, all of them at once; what is wrong, by site."""
+        with self._lock:
+            heads, self._heads = self._heads, []
+            return {s: [x] for s, x in self.witness.keep_all(heads).items()} if heads else {}
 
     def complete(self, sites: Sequence[str]) -> bool:
         """Whether every one of these sites has told about every other, for the process that is there now."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from polyclinic.errors import MessageRefused
 from polyclinic.privacy.head import Head, verifier
 
 __all__ = ["Known", "Witness", "vouch_words"]
@@ -85,23 +86,40 @@ class Witness:
         A shorter head than the one that is known is no fault by itself: somebody may have relayed an old one. Whoever hears
         it from the site directly asks :meth:`shorter`.
         """
+        return self.keep_all([(site, known)]).get(site, "")
+
+    def keep_all(self, heads: Sequence[tuple[str, Known]]) -> dict[str, str]:
+        """Keep several, written once; what is wrong, by site."""
+        faults: dict[str, str] = {}
         with self._locked():
-            books = self._books.setdefault(site, {})
-            book, news = books.get(known.head.book), False
-            if book is None:
-                if len(books) >= BOOKS:  # a head that was kept is never given up: new books could push it out
-                    return f"site {site!r} shows a further book, and {BOOKS} of it are known: this one is not witnessed"
-                book, news = _Book(known), True
-                books[known.head.book] = book
-            if known.head.count == book.newest.head.count and known.head.hash != book.newest.head.hash:
-                book.fork, news = (book.newest, known), True
-            if known.head.count > book.newest.head.count:
-                book.newest, news = known, True
-            if known.head.sealed and (book.sealed is None or known.head.count > book.sealed.head.count):
-                book.sealed, news = known, True
+            news = False
+            for site, known in heads:
+                try:
+                    news |= self._enter(site, known)
+                except MessageRefused as e:
+                    faults[site] = e.what
             if news:
                 self._write()
-            return self._forked(site)
+            return {s: x for s in {s for s, _ in heads} if (x := faults.get(s) or self._forked(s))}
+
+    def _enter(self, site: str, known: Known) -> bool:
+        """Whether a head is news."""
+        books = self._books.setdefault(site, {})
+        book, news = books.get(known.head.book), False
+        if book is None:
+            if len(books) >= BOOKS:  # a head that was kept is never given up: new books could push it out
+                raise MessageRefused(
+                    f"site {site!r} shows a further book, and {BOOKS} of it are known: this one is not witnessed"
+                )
+            book, news = _Book(known), True
+            books[known.head.book] = book
+        if known.head.count == book.newest.head.count and known.head.hash != book.newest.head.hash:
+            book.fork, news = (book.newest, known), True
+        if known.head.count > book.newest.head.count:
+            book.newest, news = known, True
+        if known.head.sealed and (book.sealed is None or known.head.count > book.sealed.head.count):
+            book.sealed, news = known, True
+        return news
 
     def shorter(self, site: str, head: Head) -> str:
         """Whether a site now shows a book with fewer lines than it had."""
