@@ -30,7 +30,7 @@ from polyclinic.sites.site import Site, Sites
 __all__ = ["Run", "RunFolder", "compare", "load"]
 
 _version = cache(version)  # reads a file of metadata each time
-Model: TypeAlias = Configured[Any] | Learned | str | Path
+Model: TypeAlias = Configured | Learned | str | Path
 
 
 RULES: Final = (

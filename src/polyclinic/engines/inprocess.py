@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation import wire
@@ -29,7 +29,7 @@ class Checkpoints(Protocol):
 
 
 def simulate(
-    method: Method[Any, Any, Any],
+    method: Method,
     sites: Sequence[Site],
     *,
     checkpoints: Checkpoints | None = None,

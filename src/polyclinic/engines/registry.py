@@ -100,7 +100,7 @@ def ordered(study: Study) -> Any:
     return _floored(study, started(_protocol(study)))
 
 
-def _protocol(study: Study) -> Estimator[Any, Any, Any]:
+def _protocol(study: Study) -> Estimator:
     from polyclinic.federation.protocol import Method
 
     name = study.chosen().name
@@ -108,7 +108,7 @@ def _protocol(study: Study) -> Estimator[Any, Any, Any]:
     cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
     if not issubclass(cls, Method):
         raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
-    made: Estimator[Any, Any, Any] = _made(study, cls)
+    made: Estimator = _made(study, cls)
     return made
 
 

@@ -43,7 +43,7 @@ class BatteryCheck:
 class Checks:
     """The parts, each a function that raises AssertionError, or Skip with a reason."""
 
-    def __init__(self, method: Method[Any, Any, Any], sites: Sequence[Site], noise_seed: int = 7) -> None:
+    def __init__(self, method: Method, sites: Sequence[Site], noise_seed: int = 7) -> None:
         self.method, self.sites, self.noise_seed = method, list(sites), noise_seed
 
     def fold(self, sites: Sequence[Site] | None = None, method: Any = None, **options: Any) -> Fold:
@@ -326,7 +326,7 @@ PARTS: Final = tuple(
 
 
 def check_protocol(
-    method: Method[Any, Any, Any],
+    method: Method,
     sites: Sequence[Site] | None = None,
     *,
     parts: Sequence[int | str] | None = None,

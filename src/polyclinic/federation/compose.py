@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Half", "Halved", "Ladder", "Then"]
 
-Part = Method[Any, Any, Any]
-
 
 class Half(Method[Params, object, object]):
     """A method on one half of every site's patients."""
 
-    def __init__(self, method: Part, key: str, *, half: int, halving: int = 0) -> None:
+    def __init__(self, method: Method, key: str, *, half: int, halving: int = 0) -> None:
         self.method, self.taken = method, Taken(key, halving, half)
         self.params, self.facts = method.params, method.facts  # type: ignore[misc]
         self.name, self.version, self.needs, self.exact = method.name, method.version, method.needs, method.exact  # type: ignore[misc]
@@ -94,7 +92,7 @@ class Ladder(Method[Params, object, object]):
     name = "ladder"
     exact: float | None  # type: ignore[misc]
 
-    def __init__(self, parts: Sequence[Part], *, disjoint: bool = False, name: str | None = None) -> None:
+    def __init__(self, parts: Sequence[Method], *, disjoint: bool = False, name: str | None = None) -> None:
         if not parts:
             raise ConfigError("a ladder needs at least one method")
         faults = [
@@ -219,7 +217,7 @@ def _unit(step: Step) -> float:
     return float(2.0 ** np.ceil(np.log2(max(step.bound * step.weight_bound, 1e-300))))
 
 
-def Halved(method: Estimator[Any, Any, Any], key: str, *, halving: int = 0) -> Ladder:
+def Halved(method: Estimator, key: str, *, halving: int = 0) -> Ladder:
     """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon.
 
     Each half has its own seed; a shared one fakes up to .24 of agreement (RECORDS 3.9).
@@ -231,7 +229,7 @@ def Halved(method: Estimator[Any, Any, Any], key: str, *, halving: int = 0) -> L
     return Ladder([half_method(method, key, half=h, halving=halving) for h in (0, 1)], disjoint=True, name=method.name)
 
 
-def half_method(method: Estimator[Any, Any, Any], key: str, *, half: int, halving: int = 0) -> Half:
+def half_method(method: Estimator, key: str, *, half: int, halving: int = 0) -> Half:
     """One half's own copy of a method."""
     own = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))
     return Half(method.with_params(seed=own), key, half=half, halving=halving)
@@ -269,11 +267,11 @@ class Then(Method[Params, _Both, _Own]):
     """
 
     def __init__(
-        self, first: Part, second: Callable[[object, Setting], Part], kinds: tuple[type[object], type[object]]
+        self, first: Method, second: Callable[[object, Setting], Method], kinds: tuple[type[object], type[object]]
     ) -> None:
         self.first, self.second, self.facts = first, second, first.facts  # type: ignore[misc]
         self.params, self.needs, self.name, self.version = first.params, first.needs, first.name, first.version  # type: ignore[misc]
-        self._made: tuple[object, Part] | None = None
+        self._made: tuple[object, Method] | None = None
         self.Public = make_dataclass(  # type: ignore[misc]
             "ThenPublic",
             [
@@ -293,7 +291,7 @@ class Then(Method[Params, _Both, _Own]):
         made: _Own = self.Private(first, second)
         return made
 
-    def after(self, public: _Both) -> Part:
+    def after(self, public: _Both) -> Method:
         """The second method; made once for a final state of the first."""
         if self._made is None or self._made[0] is not public.first:
             setting = Setting(tuple(public.shape), (), tuple(public.sites))

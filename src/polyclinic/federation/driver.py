@@ -68,7 +68,7 @@ class Driver(Attendance):
     def __init__(
         self,
         order: Order,
-        method: Method[Any, Any, Any],
+        method: Method,
         identity: Identity,
         folder: Path,
         *,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,8 @@ class Configured(Generic[P]):
     privacy_: Any
     result_: Any
 
-    def __init__(self, **params: Any) -> None:
-        self.params = checked(self.Params, params, type(self).__name__)
+    def __init__(self, **params: object) -> None:
+        self.params = cast(P, checked(self.Params, params, type(self).__name__))
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -56,7 +56,7 @@ class Configured(Generic[P]):
                 return getattr(self.params, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """A parameter that is assigned is checked like any other; it takes effect at the next fit."""
         if name in type(self).Params.model_fields:
             self.set_params(**{name: value})
@@ -73,12 +73,12 @@ class Configured(Generic[P]):
         """The parameters, by name."""
         return {n: getattr(self.params, n) for n in self.Params.model_fields}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Change some parameters; checked like new ones."""
-        self.params = checked(self.Params, {**self.get_params(), **params}, type(self).__name__)
+        self.params = cast(P, checked(self.Params, {**self.get_params(), **params}, type(self).__name__))
         return self
 
-    def with_params(self, **params: Any) -> Self:
+    def with_params(self, **params: object) -> Self:
         """A new, unfitted one with some parameters changed."""
         return type(self)(**{**self.get_params(), **params})
 

@@ -16,19 +16,24 @@ is taken before any other of their sums; a code that is now of too few patients 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field, make_dataclass, replace
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, field, make_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.federation.outcome import Outcome
+from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
 from polyclinic.privacy.facts import KnownAttack, StepMeaning
 from polyclinic.sites.floor import carriers, without_cells
 from polyclinic.sites.site import Site
+
+if TYPE_CHECKING:
+    from polyclinic.federation.estimator import Estimator
 
 __all__ = ["SUPPORT", "Floor"]
 
@@ -51,7 +56,23 @@ FACTS: Final = MethodFacts(
 Array = NDArray[np.float64]
 
 
-class Floor(Method[Any, Any, Any]):
+class _Counted(Protocol):
+    """Public state: the method's own, and which codes are kept once they were counted."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+    shape: tuple[int, ...]
+    inner: object
+    done: bool
+    kept: tuple[NDArray[np.bool_], ...]
+
+
+class _Inside(Protocol):
+    """Private state: the method's own, None before it opened the site."""
+
+    inner: object | None
+
+
+class Floor(Method[Params, _Counted, _Inside]):
     """A method without the codes that fewer than ``minimum`` patients have over all sites.
 
     Parameters
@@ -74,7 +95,7 @@ class Floor(Method[Any, Any, Any]):
     True
     """
 
-    def __init__(self, method: Any, minimum: int, modes: tuple[str, ...] = ()) -> None:
+    def __init__(self, method: Estimator, minimum: int, modes: tuple[str, ...] = ()) -> None:
         if method.needs != "tensor" or method.params.privacy is not None:
             raise ConfigError(
                 f"{method.name}: a floor counts the patients of every code; not of features, and not under [privacy]"
@@ -89,15 +110,17 @@ class Floor(Method[Any, Any, Any]):
                 ("shape", tuple[int, ...]),
                 ("inner", method.Public),
                 ("done", bool, field(default=False)),
-                ("kept", tuple[NDArray[np.generic], ...], field(default=())),
+                ("kept", tuple[NDArray[np.bool_], ...], field(default=())),
             ],
             frozen=True,
         )
         own = [("inner", method.Private | None, field(default=None))]
         self.Private = make_dataclass("FloorPrivate", own, frozen=True)  # type: ignore[misc]
-        self._less: Any = WeakKeyDictionary()  # a site as the method sees it, made once
+        self._less: WeakKeyDictionary[Site, tuple[tuple[NDArray[np.bool_], ...], Site]] = (
+            WeakKeyDictionary()
+        )  # a site as the method sees it, made once
 
-    def counted(self, sites: Any) -> list[Array]:
+    def counted(self, sites: Sequence[Site]) -> list[Array]:
         """Per feature mode the patients of each code over some sites."""
         return [
             np.sum([carriers(s.counts(), n) for s in sites], axis=0).astype(np.float64)
@@ -106,18 +129,19 @@ class Floor(Method[Any, Any, Any]):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Any:
+    def begin(self, setting: Setting, rng: np.random.Generator) -> _Counted:
         """public_0 = (begin of the method, no code counted yet)."""
-        return self.Public(tuple(setting.shape), self.method.begin(setting, rng))
+        made: _Counted = self.Public(tuple(setting.shape), self.method.begin(setting, rng))
+        return made
 
-    def next(self, public: Any) -> Step | None:
+    def next(self, public: _Counted) -> Step | None:
         """First the support, c_n = sum_k (patients of each code of mode n at site k); then the method's own sums."""
         if public.done:
-            return self.method.next(public.inner)  # type: ignore[no-any-return]
+            return self.method.next(public.inner)
         shapes = {f"mode{n}": (int(size),) for n, size in enumerate(public.shape, start=1)}
         return Step(0, SUPPORT, shapes, bound=PATIENTS, counts=False)
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
+    def combine(self, step: Step, public: _Counted, total: Total) -> _Counted:
         """kept_n = (c_n >= minimum); later public' = method.combine(step, public, total)."""
         if public.done:
             return replace(public, inner=self.method.combine(step, public.inner, total))
@@ -136,58 +160,62 @@ class Floor(Method[Any, Any, Any]):
             )
         return replace(public, done=True, kept=kept)
 
-    def left(self, public: Any) -> Any:
+    def left(self, public: _Counted) -> _Counted:
         return replace(public, done=False)
 
-    def figures(self, public: Any) -> Mapping[str, float | None]:
+    def figures(self, public: _Counted) -> Mapping[str, float | None]:
         return self.method.figures(public.inner) if public.done else {}
 
     # ---- hospital
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> Any:
-        return self.Private()
+    def open(self, site: Site, public: _Counted, rng: np.random.Generator) -> _Inside:
+        return self._own(None)
 
     def contribute(
-        self, step: Step, site: Site, private: Any, public: Any, rng: np.random.Generator
-    ) -> tuple[Any, Contribution]:
+        self, step: Step, site: Site, private: _Inside, public: _Counted, rng: np.random.Generator
+    ) -> tuple[_Inside, Contribution]:
         """x_k = patients of each code; later the method's part of the cells whose codes are all kept."""
         if not public.done:
             counts = enumerate(self.counted([site]), start=1)
             return private, Contribution({f"mode{n}": c for n, c in counts})
         less = self._site(site, public)
         mine, out = self.method.contribute(step, less, self._opened(less, private, public), public.inner, rng)
-        return self.Private(mine), out
+        return self._own(mine), out
 
-    def remedy(self, site: Site, public: Any) -> str:
+    def remedy(self, site: Site, public: _Counted) -> str:
         return str(self.method.remedy(self._site(site, public), public.inner))
 
-    def close(self, site: Site, private: Any, public: Any) -> Arrays:
+    def close(self, site: Site, private: _Inside, public: _Counted) -> Arrays:
         less = self._site(site, public)
-        return self.method.close(less, self._opened(less, private, public), public.inner)  # type: ignore[no-any-return]
+        return self.method.close(less, self._opened(less, private, public), public.inner)
 
-    def _opened(self, less: Site, private: Any, public: Any) -> Any:
+    def _own(self, inner: object) -> _Inside:
+        made: _Inside = self.Private(inner)
+        return made
+
+    def _opened(self, less: Site, private: _Inside, public: _Counted) -> object:
         """The inner method's private state; it begins with the codes that are left, as if there were no others."""
         if private.inner is not None:
             return private.inner
         return self.method.open(less, public.inner, seeds(self.params.seed, less.name, "open"))
 
-    def _site(self, site: Site, public: Any) -> Site:
+    def _site(self, site: Site, public: _Counted) -> Site:
         if not public.kept:
             return site
         found = self._less.get(site)
         if found is None or any(not np.array_equal(a, b) for a, b in zip(found[0], public.kept)):
             found = (public.kept, without_cells(site, public.kept))
             self._less[site] = found
-        return found[1]  # type: ignore[no-any-return]
+        return found[1]
 
     def _mode(self, n: int) -> str:
         return f"mode {self.modes[n]!r}" if n < len(self.modes) else f"mode {n + 1}"
 
     # ---- results: those of the inner method, which knows nothing of the floor but that its sum was taken
 
-    def publish(self, outcome: Any) -> None:
+    def publish(self, outcome: Outcome) -> None:
         """The fitted model of an outcome of any engine."""
-        self.method.facts = self.facts  # its card speaks of the support, too
+        self.method.facts = self.facts  # type: ignore[misc]  # its card speaks of the support, too
         self.method.publish(replace(outcome, public=outcome.public.inner, privates={}))
 
     @property
@@ -195,7 +223,7 @@ class Floor(Method[Any, Any, Any]):
         """The fitted model itself."""
         return getattr(self.method, "model_", self.method)
 
-    def with_params(self, **params: Any) -> Floor:
+    def with_params(self, **params: object) -> Floor:
         """The same study with some of the method's parameters changed."""
         return Floor(self.method.with_params(**params), self.minimum, self.modes)
 

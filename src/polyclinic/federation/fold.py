@@ -95,7 +95,7 @@ class Fold(Conductor):
 
     def __init__(
         self,
-        method: Method[Any, Any, Any],
+        method: Method,
         sites: Sequence[Site],
         *,
         adder: Sum | None = None,
@@ -251,6 +251,6 @@ class Fold(Conductor):
             self.parties[name].private = wire.unpack(self.method.Private, tree)
 
 
-def run(method: Method[Any, Any, Any], sites: Sequence[Site], **options: Any) -> Outcome:
+def run(method: Method, sites: Sequence[Site], **options: Any) -> Outcome:
     """Run a method over sites in this process; see :class:`Fold` for the options."""
     return Fold(method, sites, **options).run()

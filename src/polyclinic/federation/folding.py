@@ -37,7 +37,7 @@ class Folding:
         :func:`polyclinic.federation.certificate.root`; empty in one process, where nobody has to be convinced.
     """
 
-    def __init__(self, method: Method[Any, Any, Any], setting: Setting, share: float, chain: bytes = b"") -> None:
+    def __init__(self, method: Method, setting: Setting, share: float, chain: bytes = b"") -> None:
         self.method, self.setting, self.share = method, setting, share
         self.public: Any = None
         self.base: Any = None  # the same, as the last sum left it: see :meth:`stand`
@@ -132,7 +132,7 @@ class Conductor(Folding):
 
     def __init__(
         self,
-        method: Method[Any, Any, Any],
+        method: Method,
         setting: Setting,
         adder: Sum,
         roster: Roster,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -38,10 +39,13 @@ class Params(BaseModel):
         return value
 
 
-def checked(model: type[Params], values: dict[str, Any], what: str) -> Any:
+M = TypeVar("M", bound=Params)
+
+
+def checked(model: type[M], values: Mapping[str, object], what: str) -> M:
     """Make the parameters, or raise ONE error that names every wrong one."""
     try:
-        return model(**values)
+        return model.model_validate(dict(values))
     except ValidationError as e:
         faults: dict[tuple[str, str], list[str]] = {}
         near: dict[tuple[str, str], str] = {}  # a value that fits none of a parameter's types is one fault

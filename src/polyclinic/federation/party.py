@@ -18,7 +18,7 @@ __all__ = ["SiteParty"]
 class SiteParty:
     """One hospital's half of the fold."""
 
-    def __init__(self, method: Method[Any, Any, Any], site: Site, adder: Sum, door: Door) -> None:
+    def __init__(self, method: Method, site: Site, adder: Sum, door: Door) -> None:
         self.method, self.site, self.adder, self.door = method, site, adder, door
         door.facts = method.facts
         self.private: Any = None

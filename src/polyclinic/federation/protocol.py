@@ -15,9 +15,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol
 
 import numpy as np
+from typing_extensions import TypeVar
 
 from polyclinic.federation.params import Params
 from polyclinic.privacy.accountant import Event
@@ -46,9 +47,10 @@ __all__ = [
     "least_threshold",
 ]
 
-P = TypeVar("P", bound=Params)
-Pub = TypeVar("Pub")
-Pri = TypeVar("Pri")
+# Without its three, ``Method`` is a method whose parameters and states are its own affair: an engine only passes them on.
+P = TypeVar("P", bound=Params, default=Any)
+Pub = TypeVar("Pub", default=Any)
+Pri = TypeVar("Pri", default=Any)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ __all__ = ["Aligner", "Seat"]
 class Seat:
     """Everything a site needs for a study that it has agreed to."""
 
-    method: Method[Any, Any, Any]
+    method: Method
     sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
     adder: Sum
     doors: dict[str, Door]

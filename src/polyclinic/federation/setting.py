@@ -14,7 +14,7 @@ from polyclinic.tensors.axis import Axis
 __all__ = ["common", "fits", "setting_from", "setting_of", "shown"]
 
 
-def setting_of(method: Method[Any, Any, Any], sites: Sequence[Site]) -> Setting:
+def setting_of(method: Method, sites: Sequence[Site]) -> Setting:
     """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
     strangers: list[Any] = [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
     if strangers:

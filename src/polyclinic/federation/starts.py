@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from polyclinic.federation.compose import Part
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Method, Setting, Step, Total, seeds
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Starts", "started"]
 
 
-def started(method: Estimator[Any, Any, Any]) -> Part:
+def started(method: Estimator) -> Method:
     """The method with its starts inside; a mixture has them in its protocol already.
 
     >>> import polyclinic as pc
@@ -61,7 +60,7 @@ class Starts(Method[Params, _Begun, _Own]):
     from, and the round at which each began: rounds go on counting, so that every sum has a name of its own.
     """
 
-    def __init__(self, method: Estimator[Any, Any, Any], n: int) -> None:
+    def __init__(self, method: Estimator, n: int) -> None:
         self.method = method
         later = [method.with_params(seed=method.params.seed + k, n_starts=1) for k in range(1, n)]
         self.parts = (method, *later)
@@ -75,7 +74,7 @@ class Starts(Method[Params, _Begun, _Own]):
         self.Private = make_dataclass("StartsPrivate", own, frozen=True)  # type: ignore[misc]
         self.models_: list[Any] = []
 
-    def _now(self, public: _Begun) -> tuple[int, Part, Any, int]:
+    def _now(self, public: _Begun) -> tuple[int, Method, Any, int]:
         """The start whose sum is next, its method, its state, and the round at which it began."""
         k = len(public.began) - 1
         method, state = self.parts[k], getattr(public, f"q{k}")

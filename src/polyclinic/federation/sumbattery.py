@@ -53,7 +53,7 @@ class SumTaken:
 class SumChecks:
     """The parts of the battery, for one way to add."""
 
-    def __init__(self, adder: Sum, method: Method[Any, Any, Any]) -> None:
+    def __init__(self, adder: Sum, method: Method) -> None:
         self.adder, self.method = adder, method
         self.step = Step(3, "factors", {"A": (40,), "B": (2, 3)}, bound=5.0)
 
@@ -290,9 +290,7 @@ SUM_PARTS: Final = (
 )
 
 
-def check_sum(
-    adder: Sum, method: Method[Any, Any, Any] | None = None, *, parts: Sequence[str] | None = None
-) -> Battery:
+def check_sum(adder: Sum, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
     """Run the contract battery on a way to add; raises AssertionError with the whole result if a part fails.
 
         Parameters

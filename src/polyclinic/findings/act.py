@@ -34,14 +34,14 @@ class NoMemory:
     """An act keeps nothing from one sum to the next."""
 
 
-class Act(Configured[Any], Method[Any, Any, Any]):
+class Act(Configured, Method):
     """Base of the acts: places patients once, keeps no private state."""
 
     Params: ClassVar[type[Params]] = ActParams
     Private = NoMemory
     params: Any
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: object) -> None:
         super().__init__(**params)
         self.placer = Placer.of(self.params.model)
         self._halves: Any = WeakKeyDictionary()

@@ -67,7 +67,7 @@ class Completion(Act):
     Public = CompletionPublic
     params: CompletionParams
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: object) -> None:
         super().__init__(**params)
         given: Sequence[Any] = self.params.candidates or ((self.placer,),)
         self.candidates = [tuple(Placer.of(m) for m in group) for group in given]

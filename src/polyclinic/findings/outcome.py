@@ -84,7 +84,7 @@ class OutcomeAct(Act):
     Public = OutcomePublic
     params: OutcomeParams
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: object) -> None:
         super().__init__(**params)
         p = self.params
         placers = [self.placer, *(Placer.of(m) for m in p.halves)]

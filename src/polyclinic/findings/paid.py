@@ -105,7 +105,7 @@ class Paid(Act):
     Public = PaidPublic
     params: PaidParams
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: object) -> None:
         super().__init__(**params)
         p = self.params
         if p.privacy is None or p.privacy.level != "patient":

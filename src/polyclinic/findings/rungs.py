@@ -56,5 +56,5 @@ class Rungs(Ladder):
         return [p.factors for p in self.publics(public)[: len(self.groups[0])] if p is not kept]
 
 
-def _moved(method: Estimator[Any, Any, Any], start: int) -> Estimator[Any, Any, Any]:
+def _moved(method: Estimator, start: int) -> Estimator:
     return method if start == 0 else method.with_params(seed=method.params.seed + start)

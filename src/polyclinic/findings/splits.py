@@ -90,7 +90,7 @@ class Splits(Act):
     Public = SplitsPublic
     params: SplitsParams
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: object) -> None:
         super().__init__(**params)
         self.pairs = alike_pairs(self.placer.factors)
         self.modes = list(combinations(range(len(self.placer.factors)), 2))

@@ -56,7 +56,7 @@ class SurvivalAct(Act):
     Public = SurvivalPublic
     params: SurvivalParams
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: object) -> None:
         super().__init__(**params)
         p = self.params
         self.covariates: Covariates = p.covariates if p.covariates is not None else Covariates()

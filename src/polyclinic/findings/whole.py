@@ -227,7 +227,7 @@ class Whole(Then):
         """The fitted model itself."""
         return self._model
 
-    def with_params(self, **params: Any) -> Whole:
+    def with_params(self, **params: object) -> Whole:
         """The same study with some of the fit's parameters changed."""
         return Whole(self.given.with_params(**params), self.plan, self.folds)
 

@@ -20,7 +20,7 @@ from polyclinic.sites.site import Site
 __all__ = ["FittedClasses"]
 
 
-class FittedClasses(Estimator[Any, Any, Any]):
+class FittedClasses(Estimator):
     """Attributes and methods after ``fit``.
 
     Attributes

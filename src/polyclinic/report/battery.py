@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.federation import battery
 from polyclinic.federation.battery import BatteryCheck, Checks
@@ -57,7 +57,7 @@ REPORT: Final = BatteryCheck("report", str(_reported.__doc__), _reported)
 
 
 def check_protocol(
-    method: Method[Any, Any, Any], sites: Sequence[Site] | None = None, *, parts: Sequence[int | str] | None = None
+    method: Method, sites: Sequence[Site] | None = None, *, parts: Sequence[int | str] | None = None
 ) -> Battery:
     """Run the contract battery on a method; raises AssertionError with the whole result if a part fails.
 

@@ -47,19 +47,19 @@ def _values(rows: Sequence[dict[str, object]]) -> Data:
     return _altair().Data(values=list(rows))
 
 
-def _value(model: Configured[Any] | Learned) -> Learned:
+def _value(model: Configured | Learned) -> Learned:
     """What was learned: of a fitted estimator, or as ``pc.load`` gives it."""
     return model if isinstance(model, Value) else model._whole()
 
 
-def _phenotypes(model: Configured[Any] | Learned) -> Phenotypes:
+def _phenotypes(model: Configured | Learned) -> Phenotypes:
     found = _value(model)
     if not isinstance(found, Phenotypes):
         raise DataError(f"{found.kind} have no phenotypes to draw", hint="pc.plots.convergence draws any model")
     return found
 
 
-def convergence(model: Configured[Any] | Learned, figure: str | None = None) -> Chart:
+def convergence(model: Configured | Learned, figure: str | None = None) -> Chart:
     """A figure of merit by round, with the model's privacy in the title.
 
     Parameters
@@ -91,7 +91,7 @@ def convergence(model: Configured[Any] | Learned, figure: str | None = None) -> 
     )
 
 
-def phenotype(model: Configured[Any] | Learned, number: int, *, top: int = 8) -> Chart:
+def phenotype(model: Configured | Learned, number: int, *, top: int = 8) -> Chart:
     """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``)."""
     alt, value = _altair(), _phenotypes(model)
     rows = [dict(r) for r in value.table().where(phenotype=number)]
@@ -112,7 +112,7 @@ def phenotype(model: Configured[Any] | Learned, number: int, *, top: int = 8) ->
     )
 
 
-def codes(model: Configured[Any] | Learned, mode: int = 0, *, top: int = 3) -> Chart:
+def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Chart:
     """Heat map of the heaviest codes of one feature mode against all phenotypes."""
     alt, value = _altair(), _phenotypes(model)
     name = value.axes[mode].name

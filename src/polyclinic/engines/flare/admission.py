@@ -170,8 +170,8 @@ def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
     return {n: replace(p, name=n) for n, p in zip(nodes, parts)}
 
 
-def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, Any, Any], dict[str, Door]]:
-    method: Method[Any, Any, Any] = registry.ordered(study)
+def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method, dict[str, Door]]:
+    method: Method = registry.ordered(study)
     limit = int(folder.node.keys.get("max_rounds", ROUNDS))
     if (method.params.rounds or 0) > limit:
         raise PolicyRefusal(
@@ -208,7 +208,7 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method[Any, 
     }
 
 
-def _setting(order: Order, method: Method[Any, Any, Any], site: Site) -> dict[str, Any]:
+def _setting(order: Order, method: Method, site: Site) -> dict[str, Any]:
     if method.needs == "features":
         # a digest, not the names: the coordinator need only see that all sites speak of the same columns in the same order
         names = None if site.columns is None else Axis("feature", site.columns).digest()

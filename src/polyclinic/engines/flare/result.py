@@ -46,7 +46,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> Path:
     return path
 
 
-def read_outcome(folder: Path, method: Method[Any, Any, Any]) -> Outcome:
+def read_outcome(folder: Path, method: Method) -> Outcome:
     """The outcome of a finished study; private states and memberships stayed at the sites, so there are none."""
     value = wire.load(folder / "outcome.ckpt")
     return Outcome(
