@@ -183,7 +183,8 @@ def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -
     page = write_report(folder).read_text()
     assert "this line adds it" in page and "Predicts codes the patient has not shown" in page
     n, of = found["replicable"], len(found["replicability"]["rows"])
-    assert page.count('class="card failed"') == of - n
+    assert page.count('class="card failed"') == page.count('<tr class="failed">') == of - n
+    assert page.index(first_words(found)) < page.index("What was found"), "before anything else"
     assert ("Phenotypes that did not pass" in page) == (n < of)
     _failing_ones_stand_last_and_unnamed(folder, found)
     nothing = {**found, "replicable": 0}

@@ -20,6 +20,7 @@ class Verdict:
     replicable: bool
     words: str
     reason: str
+    brief: str  # both answers, for a cell
     flags: tuple[int, int] = (0, 0)  # how many of the two it passed; whether it holds together
 
 
@@ -29,7 +30,8 @@ def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
     for r in rows_of(found.get("replicability")):
         back = f"comes back in halves: {r['comes_back']} ({_likeness(r)})"
         if r["holds_together"] is None:
-            out.append(Verdict(False, f"{back}; whether it holds together was not tested", "not tested"))
+            told = f"{r['comes_back']}, not tested"
+            out.append(Verdict(False, f"{back}; whether it holds together was not tested", "not tested", told))
             continue
         holds = f"holds together in unseen patients: {'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})"
         faults = (
@@ -39,8 +41,9 @@ def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
         )
         faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
         whole = bool(r["holds_together"])
+        brief = f"{r['comes_back']}, {'yes' if whole else 'no'}"
         flags = (int(r["comes_back"] == "yes") + whole, int(whole))
-        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults), flags))
+        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults), brief, flags))
     return tuple(out)
 
 
