@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.warm_cli import command
@@ -46,10 +47,11 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_block_runs(page: Path, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {"__name__": "docs"}
+    module = ModuleType("docs")
+    monkeypatch.setitem(sys.modules, "docs", module)  # where a class of a page is looked for when it is pickled
     for kind, code in blocks(page):
         if kind == "python":
-            exec(compile(code, str(page), "exec", dont_inherit=True), space)
+            exec(compile(code, str(page), "exec", dont_inherit=True), vars(module))
         elif all(line.startswith("make ") for line in code.strip().splitlines()):
             for line in code.strip().splitlines():  # the set-up commands themselves: their targets exist
                 subprocess.run(["make", "-n", *line.split()[1:]], cwd=ROOT, check=True, capture_output=True)

@@ -10,6 +10,8 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
+from polyclinic.federation.battery import example_sites
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.protocol import Contribution
 
 pytestmark = pytest.mark.protocol
@@ -89,8 +91,8 @@ class Keeping(pc.LocalTF):
 
     name = "keeping"
 
-    def _learned(self, origin: Any) -> Any:
-        value = super()._learned(origin)
+    def learned(self, origin: Any) -> Any:
+        value = super().learned(origin)
         rows = np.concatenate(list(self.memberships_.values()))
         axis = pc.Axis("patient", tuple(f"p{i}" for i in range(len(rows))))
         return replace(value, factors=(rows, *value.factors), axes=(axis, *value.axes))
@@ -150,3 +152,26 @@ def test_parts_have_names_and_a_wrong_one_is_told_the_right_ones() -> None:
     with pytest.raises(ConfigError, match="no such part") as e:
         pc.check_protocol(pc.TRIP(rank=2, rounds=2), parts=["reprot", 99])
     assert "'reprot'" in str(e.value) and "99" in str(e.value) and "report" in str(e.value)
+
+
+def test_a_method_without_a_name_or_with_a_model_that_is_none_is_told() -> None:
+    class Unnamed(pc.TRIP):
+        name = ""
+
+    class Loose(pc.TRIP):
+        def _learned(self, origin: Any) -> Any:  # the older name is called where the newer one is not given
+            return {"factors": self.factors_}
+
+        learned = Estimator.learned
+
+    class Asked(Loose):
+        def _learned(self, origin: Any) -> Any:
+            return None
+
+    with pytest.raises(AssertionError, match=r"facts +failed .* name '' is no word"):
+        pc.check_protocol(Unnamed(rank=2, rounds=2), parts=["facts"])
+    sites = example_sites()
+    with pytest.raises(ConfigError, match=r"learned\(\) of Loose gave a dict, not a model\n.*pc.Phenotypes"):
+        Loose(rank=2, rounds=2).fit(sites)
+    with pytest.raises(ConfigError, match="this Asked is fitted, and learns no value"):
+        Asked(rank=2, rounds=2).fit(sites).save("nowhere.model")

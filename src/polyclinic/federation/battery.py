@@ -238,7 +238,9 @@ class Checks:
             assert np.isfinite(a).all(), "not finite"
 
     def facts_part(self) -> None:
-        """what an owner reads: every step of a method with facts has a meaning in words"""
+        """what an owner reads: it has a name, and every step of a method with facts has a meaning in words"""
+        name = self.method.name
+        assert name and name == "".join(name.lower().split()), f"name {name!r} is no word; a study names it by that"
         if self.method.facts == MethodFacts():
             raise Skip("the method has no facts; its card says that no attack was studied")
         missing = {r.step.name for r in self.run().releases if self.method.facts.meaning(r.step.name) is None}
@@ -251,7 +253,7 @@ class Checks:
         model = copy.copy(self.method)
         model.publish(self.run(method=model))
         if "result_" not in vars(model):
-            raise Skip("the method answers a question and learns no value")
+            raise Skip("the method learns no value: with learned(origin) it would be saved, loaded and applied")
         return model
 
     def placed(self, model: Any) -> bytes:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class Configured(Generic[P]):
 
     def __dir__(self) -> list[str]:
         """Parameters and results first in an editor's list; the verbs of the protocol are for engines."""
-        verbs = {"begin", "next", "combine", "open", "contribute", "close", "publish", "remedy", "figures"}
+        verbs = {"begin", "next", "combine", "open", "contribute", "close", "publish", "remedy", "figures", "learned"}
         shown = {n for n in super().__dir__() if n not in verbs}
         return sorted(shown | set(type(self).Params.model_fields))
 
@@ -169,19 +169,36 @@ class Configured(Generic[P]):
         named: Any = self
         origin = Origin.of(named.name, getattr(self, "version", 1), self.get_params(), self.privacy_, self.history_)
         self.__dict__.pop("result_", None)  # of an earlier fit
-        found = self._learned(origin)
+        found = self.learned(origin)
         if found is not None:
+            if not isinstance(found, Learned):
+                kinds = ", ".join(f"pc.{k.__name__}" for k in get_args(Learned))
+                raise ConfigError(
+                    f"learned() of {type(self).__name__} gave a {type(found).__name__}, not a model",
+                    hint=f"give one of {kinds}, or None",
+                )
             self.result_ = found
 
+    def learned(self, origin: Origin) -> Learned | None:
+        """The fitted model as a value that can be saved; None where a method answers a question and learns nothing.
+
+        Called after ``_publish``, with where the model comes from (method, parameters, card, history).
+        """
+        return self._learned(origin)
+
     def _learned(self, origin: Origin) -> Learned | None:
-        """The fitted model as a value; None where a method answers a question and learns nothing."""
+        """The older name of :meth:`learned`."""
         return None
 
     def _fitted(self, attribute: str) -> Any:
-        try:
+        if attribute in self.__dict__:
             return self.__dict__[attribute]
-        except KeyError:
-            raise ConfigError(f"this {type(self).__name__} is not fitted yet", hint="call .fit(sites) first") from None
+        if attribute == "result_" and "privacy_" in self.__dict__:
+            raise ConfigError(
+                f"this {type(self).__name__} is fitted, and learns no value that could be saved or applied",
+                hint="read its attributes; a method with a model gives it in learned(origin): docs/tutorials/own-protocol.md",
+            )
+        raise ConfigError(f"this {type(self).__name__} is not fitted yet", hint="call .fit(sites) first")
 
 
 class Estimator(Configured[P], Method[P, Pub, Pri]):

@@ -124,7 +124,9 @@ class Method(ABC, Generic[P, Pub, Pri]):
 
     def remedy(self, site: Site, public: Pub) -> str:
         """What to try when a fit leaves the finite numbers."""
-        return "lower the learning rate"
+        if "learning_rate" in type(self.params).model_fields:
+            return "lower the learning rate"
+        return "look for values that are no numbers or far too large at that site; or the step's bound is too small"
 
     @abstractmethod
     def close(self, site: Site, private: Pri, public: Pub) -> Arrays:

@@ -177,7 +177,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
     def _derive(self) -> None:
         raise NotImplementedError
 
-    def _learned(self, origin: Origin) -> learned.Moments:
+    def learned(self, origin: Origin) -> learned.Moments:
         columns = self.__dict__.get("feature_names_in_")
         named = None if columns is None else tuple(str(c) for c in columns)
         directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")

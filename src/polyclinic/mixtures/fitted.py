@@ -109,7 +109,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         self.aic_ = 2 * m.parameters - 2 * public.loglik if known else None
         self.memberships_ = {name: arrays["responsibilities"] for name, arrays in outcome.closed.items()}
 
-    def _learned(self, origin: Origin) -> Groups:
+    def learned(self, origin: Origin) -> Groups:
         m, columns = self.mixture_, self.__dict__.get("feature_names_in_")
         named = None if columns is None else tuple(str(c) for c in columns)
         return Groups(origin, m.weights, m.means, m.covariances, m.kind, named)

@@ -84,7 +84,7 @@ class FittedClasses(Estimator):
         self.memberships_ = {s: a["responsibilities"][:, order] for s, a in outcome.closed.items()}
         self.shares_ = {s: a["shares"][order] for s, a in outcome.closed.items()}
 
-    def _learned(self, origin: Origin) -> Classes:
+    def learned(self, origin: Origin) -> Classes:
         return Classes.of(origin, self.weights_, self.profiles_, self.layout_)
 
     def transform(self, X: Any) -> Any:

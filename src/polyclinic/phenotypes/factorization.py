@@ -123,7 +123,7 @@ class Factorization(Configured[FP]):
         p = self.params
         return LeastSquares(p.nonnegative, p.zeros, self.saturation_)
 
-    def _learned(self, origin: Origin) -> Phenotypes:
+    def learned(self, origin: Origin) -> Phenotypes:
         stability = self.__dict__.get("stability_")
         return Phenotypes(
             origin, tuple(self.factors_), self.weights_, self.axes_, self._placing(), self._shown(), stability

@@ -325,7 +325,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
         self.objective_, self.n_iter_ = public.objective, public.round
         self.embedding_ = {name: arrays["embedding"] for name, arrays in outcome.closed.items()}
 
-    def _learned(self, origin: Origin) -> Similarity:
+    def learned(self, origin: Origin) -> Similarity:
         return similarity_of(self, origin)
 
 

@@ -251,5 +251,5 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         self.selected_ = np.flatnonzero(row_norms(public.W) > 0)
         self.embedding_ = {name: arrays["embedding"] for name, arrays in outcome.closed.items()}
 
-    def _learned(self, origin: Origin) -> Similarity:
+    def learned(self, origin: Origin) -> Similarity:
         return similarity_of(self, origin)
