@@ -145,7 +145,7 @@ def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) ->
 
 def _generated(app: Any) -> None:
     """Pages that are made from the code: written again, so that they are never behind it."""
-    for script in ("cli", "files", "methods"):
+    for script in ("cli", "files", "methods", "tables"):
         page = runpy.run_path(str(HERE / "reference" / f"{script}.py"))
         text, made = page["PAGE"].read_text(encoding="utf-8"), page["reference"]()
         if text != made:

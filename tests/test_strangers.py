@@ -50,6 +50,8 @@ def wrong(con, node, outcome):
 good = Section("Tiny words", "<h2>{{ words }} of {{ run.name }}</h2><script>alert(1)</script>", lambda run, tables: {"words": "<b>tiny</b>"})
 none = Section("Never", "", lambda run, tables: None)
 bad = Section("Broken", "", lambda run, tables: 1 / 0)
+lost = Section("Lost", "", lambda run, tables: tables["code"])
+taken = Section("Taken", "", lambda run, tables: {"run": 1})
 stranger = 3
 '''
 ENTRIES = """
@@ -62,6 +64,8 @@ wrong = tiny_plugin:wrong
 good = tiny_plugin:good
 none = tiny_plugin:none
 bad = tiny_plugin:bad
+lost = tiny_plugin:lost
+taken = tiny_plugin:taken
 stranger = tiny_plugin:stranger
 """
 
@@ -243,7 +247,9 @@ def test_an_installed_source_is_named_by_a_node(installed: Path, tmp_path: Path)
         pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "files", "options": {"file": "t.csv"}}})
 
 
-def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(installed: Path, tmp_path: Path) -> None:
+def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(
+    installed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from polyclinic.report.contents import RunContents
     from polyclinic.report.html import render
     from polyclinic.run import Run, RunFolder
@@ -254,7 +260,10 @@ def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(inst
     asked = {"study": {"name": "mine", "seed": 0}, "method": {"name": "trip"}}
     folder.write_json(folder.study, {"study": asked, "sites": [s.name for s in sites]})
     Run.write(folder, m, metrics={"rounds": 2})
-    page = render(RunContents.read(folder))
+    page = render(RunContents.read(str(folder.path)))
+    assert "the report has no table &#39;code&#39;; did you mean &#39;codes&#39;?" in page
+    assert "values named run" in page
+    assert "section 'bad' (tiny_plugin:bad) could not be made: ZeroDivisionError" in caplog.text
     assert "<h2>&lt;b&gt;tiny&lt;/b&gt; of mine</h2>" in page and 'id="tab-more-good"' in page
     assert "Never" not in page
     assert "This section (tiny_plugin:bad) could not be made: ZeroDivisionError" in page

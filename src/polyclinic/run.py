@@ -51,6 +51,9 @@ class RunFolder:
 
     path: Path
 
+    def __init__(self, path: str | Path) -> None:
+        object.__setattr__(self, "path", Path(path))
+
     @classmethod
     def create(cls, path: str | Path, *, resume: bool = False) -> RunFolder:
         """A new folder, or the same one again with ``resume``."""
@@ -183,7 +186,7 @@ class Run:
     @classmethod
     def read(cls, path: str | Path) -> Run:
         """Read a run folder."""
-        folder = RunFolder(Path(path))
+        folder = RunFolder(path)
         study = folder.read_json(folder.study)
         return cls(folder.path, study, folder.read_json(folder.metrics), _of(folder))
 
@@ -255,7 +258,7 @@ class Run:
 
 def load(path: str | Path) -> Learned:
     """A model from its file (``*.phenotypes`` ...), or from a run folder, of whichever engine. Nothing is executed."""
-    model = _of(RunFolder(Path(path))) if Path(path).is_dir() else read_model(path)
+    model = _of(RunFolder(path)) if Path(path).is_dir() else read_model(path)
     if model.origin.censored:
         warnings.warn(
             f"{path}: censored, codes of few patients were removed; the whole model is in the run folder", stacklevel=2

@@ -25,7 +25,7 @@ def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("name", ["cli", "files", "methods"])
+@pytest.mark.parametrize("name", ["cli", "files", "methods", "tables"])
 def test_a_generated_page_is_what_the_code_says(name: str) -> None:
     made = runpy.run_path(str(DOCS / "reference" / f"{name}.py"))
     assert made["PAGE"].read_text(encoding="utf-8") == made["reference"](), (

@@ -10,7 +10,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.federation.battery import example_sites
+from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.protocol import Contribution
 

@@ -71,7 +71,7 @@ class RunContents:
     @classmethod
     def read(cls, folder: RunFolder | Path | str) -> RunContents:
         """Read a run folder; what the run did not write is empty, what every run writes must be there."""
-        run = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
+        run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         outcome = run.path / "outcome.json"
         missing = [p.name for p in (run.study, run.metrics, outcome) if not p.is_file()]
         if missing:

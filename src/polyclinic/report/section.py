@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from markupsafe import Markup
 
 from polyclinic.errors import ConfigError
-from polyclinic.plugins import plugged
+from polyclinic.plugins import did_you_mean, plugged
 from polyclinic.report.contents import RunContents
 from polyclinic.table import Table
 
 __all__ = ["Section", "Shown", "Tab", "plugged_sections"]
 
 Shown = Mapping[str, Table | None]
+
+
+_log: Final = logging.getLogger(__name__)
+
+
+class _Named(dict[str, Table | None]):
+    """The report's tables; a name that is none of them is told which there are."""
+
+    def __missing__(self, name: str) -> None:
+        near = did_you_mean(name, self)
+        raise ConfigError(
+            f"the report has no table {name!r}{'; ' if near else ''}{near}", hint=f"there are: {', '.join(self)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,8 @@ class Section:
         allows none but the report's. It may use the classes of the report's style, and ``run``, ``card`` and ``tables``.
     values
         What the template needs, from the run and from the report's tables, in which small counts and codes of few patients are
-        already left out: take from those what a reader may see. None: nothing to show for this run, no tab.
+        already left out: take from those what a reader may see (``docs/reference/tables.md`` has their columns; a table that
+        this run does not have is None). None: nothing to show for this run, no tab.
     """
 
     title: str
@@ -42,11 +57,16 @@ class Section:
 
     def made(self, environment: Any, run: RunContents, tables: Shown) -> Markup | None:
         """The section's HTML; None: no tab."""
-        found = self.values(run, tables)
+        found = self.values(run, _Named(tables))
         if found is None:
             return None
+        given = {"run": run, "card": run.card, "tables": tables}
+        if taken := sorted(set(given) & set(found)):
+            raise ConfigError(
+                f"values named {', '.join(taken)}", hint="the template has these already: call yours otherwise"
+            )
         text = self.template.read_text(encoding="utf-8") if isinstance(self.template, Path) else self.template
-        return Markup(environment.from_string(text).render(run=run, card=run.card, tables=tables, **found))
+        return Markup(environment.from_string(text).render(**given, **found))
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,7 @@ def plugged_sections(environment: object, run: RunContents, tables: Shown) -> li
             title = section.title
             html = section.made(environment, run, tables)
         except Exception as e:  # another's section may not take the report with it
+            _log.warning("section %r (%s) could not be made: %s: %s", name, entry.value, type(e).__name__, e)
             html = Markup("<h2>{}</h2><p>This section ({}) could not be made: {}: {}</p>").format(
                 title, entry.value, type(e).__name__, e
             )

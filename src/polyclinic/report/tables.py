@@ -12,29 +12,14 @@ import numpy as np
 
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.report.cards import LEAST, PhenotypeCard
+from polyclinic.report.columns import TABLES
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 from polyclinic.table import Table
 
 __all__ = ["NAMES", "feature_names", "tables"]
 
-NAMES: Final = (
-    *("figures", "phenotypes", "codes", "sites", "association", "prediction", "roc", "calibration", "groups"),
-    *(
-        "group_sizes",
-        "features",
-        "neighbours",
-        "explanation",
-        "rounds",
-        "traffic",
-        "comparison",
-        "comparison_private",
-        "privacy",
-        "ledger",
-    ),
-    *("spending", "parameters", "people", "attrition", "small_sites", "versions"),
-)
-
+NAMES: Final = tuple(TABLES)
 MERIT = ("objective", "rmse_full", "rmse_observed", "fit", "log_likelihood", "primal", "dual", "noise_sd")
 
 
@@ -52,16 +37,15 @@ def tables(
         "rounds": _rounds(run),
         "traffic": _traffic(run),
         **_comparison(run),
-        "privacy": Table(["what", "text"], run.card.rows()),
+        "privacy": TABLES["privacy"].of(run.card.rows()),
         **_ledger(spent),
-        "parameters": Table(["parameter", "value"], [(k, str(v)) for k, v in run.outcome["parameters"].items()]),
-        "people": Table(
-            ["step", "patients left"],
+        "parameters": TABLES["parameters"].of([(k, str(v)) for k, v in run.outcome["parameters"].items()]),
+        "people": TABLES["people"].of(
             [(a["step"], "not shown" if a["patients"] is None else a["patients"]) for a in run.flow],
         ),
         "attrition": _attrition(run),
         "small_sites": _small_sites(run),
-        "versions": Table(["what", "version or fingerprint"], _manifest(run)),
+        "versions": TABLES["versions"].of(_manifest(run)),
     }
     return {name: t for name, t in made.items() if len(t) or name == "codes"}
 
@@ -96,7 +80,7 @@ def _figures(run: RunContents) -> Table:
         for k, v in run.metrics.items()
         if not isinstance(v, dict | list | str) and k not in ("epsilon", "delta", "adjacency", "guarantee")
     ]
-    return Table(["figure", "value", "guarantee", "epsilon", "delta", "adjacency"], rows)
+    return TABLES["figures"].of(rows)
 
 
 def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
@@ -125,27 +109,9 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
     ]
     where = [(c.number, c.name, s.site, s.strength, s.carriers, s.prevalence) for c in cards for s in c.sites]
     return {
-        "phenotypes": Table(
-            [
-                "phenotype",
-                "suggested name",
-                "weight",
-                "where",
-                "place",
-                "patients",
-                "prevalence",
-                "effective contributors",
-                "codes not shown",
-                "named",
-                "share of squared weight shown",
-                "why not named",
-            ],
-            about,
-        ),
-        "codes": Table(
-            ["phenotype", "suggested name", "mode", "code", "description", "weight", "share", "shown"], codes
-        ),
-        "sites": Table(["phenotype", "suggested name", "site", "relative strength", "patients", "prevalence"], where),
+        "phenotypes": TABLES["phenotypes"].of(about),
+        "codes": TABLES["codes"].of(codes),
+        "sites": TABLES["sites"].of(where),
     }
 
 
@@ -168,26 +134,10 @@ def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, 
         for e in a["effects"]
     ]
     return {
-        "association": Table(
-            [
-                "phenotype",
-                "suggested name",
-                "coefficient per sd",
-                "coefficient low",
-                "coefficient high",
-                "odds ratio",
-                "odds ratio low",
-                "odds ratio high",
-                "p-value",
-                "adjusted p-value (Benjamini-Hochberg)",
-            ],
-            effects,
-        ),
-        "prediction": Table(
-            ["predictor", "auc", "low", "high"], [(j["name"], j["auc"], j["low"], j["high"]) for j in a["judged"]]
-        ),
-        "roc": Table(["false positive rate", "true positive rate"], a["roc"]),
-        "calibration": Table(["predicted risk", "observed share", "low", "high"], a["calibration"]),
+        "association": TABLES["association"].of(effects),
+        "prediction": TABLES["prediction"].of([(j["name"], j["auc"], j["low"], j["high"]) for j in a["judged"]]),
+        "roc": TABLES["roc"].of(a["roc"]),
+        "calibration": TABLES["calibration"].of(a["calibration"]),
     }
 
 
@@ -200,44 +150,31 @@ def _attrition(run: RunContents) -> Table:
                 (source, s["step"], None, None, why, "fewer than 11" if n is None else n)
                 for why, n in s["dropped"].items()
             ]
-    return Table(["source", "step", "rows in", "rows out", "left out because", "rows left out"], rows)
+    return TABLES["attrition"].of(rows)
 
 
 def _small_sites(run: RunContents) -> Table:
     small = run.study.get("small") or {"joined": {}, "skipped": ()}
     rows = [(site, new) for new, old in small["joined"].items() for site in old]
-    return Table(["site", "part of"], [*rows, *((s, "takes no part") for s in small["skipped"])])
+    return TABLES["small_sites"].of([*rows, *((s, "takes no part") for s in small["skipped"])])
 
 
 def _rounds(run: RunContents) -> Table:
     known = [k for k in (*MERIT, "bytes_up", "bytes_down", "seconds") if any(k in h for h in run.history)]
-    return Table(["round", *known], [(h.get("round"), *(h.get(k) for k in known)) for h in run.history])
+    return TABLES["rounds"].of([(h.get("round"), *(h.get(k) for k in known)) for h in run.history], known)
 
 
 def _traffic(run: RunContents) -> Table:
     by = (run.outcome.get("traffic") or {}).get("by_site") or {}
-    return Table(["site", "bytes up", "bytes down"], [(s, t["bytes_up"], t["bytes_down"]) for s, t in by.items()])
+    return TABLES["traffic"].of([(s, t["bytes_up"], t["bytes_down"]) for s, t in by.items()])
 
 
 def _comparison(run: RunContents) -> dict[str, Table]:
-    keys = (
-        "model",
-        "sees",
-        "fit",
-        "rmse_full",
-        "rmse_observed",
-        "fms_to_truth",
-        "auc",
-        "rounds",
-        "bytes_up",
-        "seconds",
-    )
     rows = run.comparison.get("models", ())
     private = run.comparison.get("patient_level", ())
-    paid = ("model", "guarantee", "fms_to_truth", "auc", "seconds")
     return {
-        "comparison": Table([*keys], [[r.get(k) for k in keys] for r in rows]),
-        "comparison_private": Table([*paid], [[r.get(k) for k in paid] for r in private]),
+        name: TABLES[name].of([[r.get(k) for k in TABLES[name].columns] for r in models])
+        for name, models in (("comparison", rows), ("comparison_private", private))
     }
 
 
@@ -262,24 +199,8 @@ def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
     ]
     by_round = [(s.site, s.adjacency, a.round, a.tight, a.renyi) for s in spent for a in s.by_round]
     return {
-        "ledger": Table(
-            [
-                "site",
-                "time",
-                "round",
-                "step",
-                "attempt",
-                "numbers",
-                "how",
-                "noise",
-                "event",
-                "multiplier",
-                "adjacency",
-                "proven",
-            ],
-            lines,
-        ),
-        "spending": Table(["site", "adjacency", "round", "epsilon (tight)", "epsilon (Renyi)"], by_round),
+        "ledger": TABLES["ledger"].of(lines),
+        "spending": TABLES["spending"].of(by_round),
     }
 
 
@@ -306,8 +227,8 @@ def _mixture(run: RunContents) -> dict[str, Table]:
         for j, w in enumerate(weights)
     ]
     return {
-        "groups": Table(["group", "share", *names], rows),
-        "group_sizes": Table(["group", "site", "patients"], sizes),
+        "groups": TABLES["groups"].of(rows, names),
+        "group_sizes": TABLES["group_sizes"].of(sizes),
     }
 
 
@@ -321,9 +242,9 @@ def _similarity(run: RunContents) -> dict[str, Table]:
     parts = [(names[k], n["same"][k], n["different"][k]) for k in order if lengths[k] > 0] if n else []
     figures = [(k, v) for k, v in n.get("figures", {}).items()]
     return {
-        "features": Table(["feature", "weight", "selected"], rows),
-        "neighbours": Table(["figure", "value"], figures),
-        "explanation": Table(["feature", "part in pairs of one class", "part in pairs of two classes"], parts),
+        "features": TABLES["features"].of(rows),
+        "neighbours": TABLES["neighbours"].of(figures),
+        "explanation": TABLES["explanation"].of(parts),
     }
 
 

@@ -1,0 +1,136 @@
+"""The tables of a report: their names, what they are, and their columns. Sections of others read them by these names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from polyclinic.report.cards import LEAST, LISTED
+from polyclinic.table import Table
+
+__all__ = ["TABLES", "ReportTable"]
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """One table of the report.
+
+    Attributes
+    ----------
+    meaning
+        What a row is, and what is left out.
+    columns
+        Their names, in order.
+    further
+        Which columns follow, where they depend on the run.
+    """
+
+    meaning: str
+    columns: tuple[str, ...]
+    further: str = ""
+
+    def of(self, rows: Sequence[Sequence[Any]], further: Sequence[str] = ()) -> Table:
+        """The table with these rows."""
+        return Table([*self.columns, *further], rows)
+
+
+_PHENOTYPE: Final = ("phenotype", "suggested name")
+
+TABLES: Final[dict[str, ReportTable]] = {
+    "figures": ReportTable(
+        "Figures of merit (fit, errors, bytes), each with the guarantee it was paid with.",
+        ("figure", "value", "guarantee", "epsilon", "delta", "adjacency"),
+    ),
+    "phenotypes": ReportTable(
+        "One row a phenotype. Patients and prevalence are empty where nobody paid for them; below 11 they are left out.",
+        (
+            *_PHENOTYPE,
+            *(
+                "weight",
+                "where",
+                "place",
+                "patients",
+                "prevalence",
+                "effective contributors",
+                "codes not shown",
+                "named",
+            ),
+            *("share of squared weight shown", "why not named"),
+        ),
+    ),
+    "codes": ReportTable(
+        f"The TOP codes of each phenotype and mode, not all: at most {LISTED}, each with at least {100 * LEAST:g} % of the "
+        "phenotype's weight in that mode (`share` is of the whole mode, so the shares listed add up to less than 1). A row "
+        "with `shown` false stands for all codes that may not be shown.",
+        (*_PHENOTYPE, "mode", "code", "description", "weight", "share", "shown"),
+    ),
+    "sites": ReportTable(
+        "One row a phenotype and site: strength relative to the strongest site.",
+        (*_PHENOTYPE, "site", "relative strength", "patients", "prevalence"),
+    ),
+    "association": ReportTable(
+        "One row a phenotype: logistic regression of the study's outcome on memberships.",
+        (
+            *_PHENOTYPE,
+            *("coefficient per sd", "coefficient low", "coefficient high"),
+            *("odds ratio", "odds ratio low", "odds ratio high"),
+            *("p-value", "adjusted p-value (Benjamini-Hochberg)"),
+        ),
+    ),
+    "prediction": ReportTable("How well the outcome is told, by predictor.", ("predictor", "auc", "low", "high")),
+    "roc": ReportTable("The curve of the prediction.", ("false positive rate", "true positive rate")),
+    "calibration": ReportTable(
+        "Predicted against observed, in groups of patients.", ("predicted risk", "observed share", "low", "high")
+    ),
+    "groups": ReportTable(
+        "Mixtures: one row a group, its centre; empty where a group has too few patients.",
+        ("group", "share"),
+        "one for each feature",
+    ),
+    "group_sizes": ReportTable("Mixtures: patients of each group at each site.", ("group", "site", "patients")),
+    "features": ReportTable(
+        "Similarity: every feature, heaviest first, and whether it counts.", ("feature", "weight", "selected")
+    ),
+    "neighbours": ReportTable("Similarity: figures of the nearest neighbours.", ("figure", "value")),
+    "explanation": ReportTable(
+        "Similarity: how much of a distance each feature makes up.",
+        ("feature", "part in pairs of one class", "part in pairs of two classes"),
+    ),
+    "rounds": ReportTable(
+        "One row a round.",
+        ("round",),
+        "the method's figures (`objective`, `fit`, ...), `bytes_up`, `bytes_down`, `seconds`",
+    ),
+    "traffic": ReportTable("Bytes on the wire, by site.", ("site", "bytes up", "bytes down")),
+    "comparison": ReportTable(
+        "Other models on the same data, where the study asked for them.",
+        (
+            *("model", "sees", "fit", "rmse_full", "rmse_observed", "fms_to_truth", "auc"),
+            *("rounds", "bytes_up", "seconds"),
+        ),
+    ),
+    "comparison_private": ReportTable(
+        "The same under patient-level privacy.", ("model", "guarantee", "fms_to_truth", "auc", "seconds")
+    ),
+    "privacy": ReportTable("The privacy card, line by line.", ("what", "text")),
+    "ledger": ReportTable(
+        "One row a release: what left a site.",
+        (
+            *("site", "time", "round", "step", "attempt", "numbers", "how", "noise", "event", "multiplier"),
+            *("adjacency", "proven"),
+        ),
+    ),
+    "spending": ReportTable(
+        "What was spent after every round, by site.",
+        ("site", "adjacency", "round", "epsilon (tight)", "epsilon (Renyi)"),
+    ),
+    "parameters": ReportTable("The method's parameters.", ("parameter", "value")),
+    "people": ReportTable("Who is left after every rule of the cohort.", ("step", "patients left")),
+    "attrition": ReportTable(
+        "Rows of the sources, step by step; fewer than 11 rows left out are said as that.",
+        ("source", "step", "rows in", "rows out", "left out because", "rows left out"),
+    ),
+    "small_sites": ReportTable("Sites too small to take part alone.", ("site", "part of")),
+    "versions": ReportTable("What the result depends on.", ("what", "version or fingerprint")),
+}
