@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.errors import ConfigError
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.events.engine import literal
+from polyclinic.events.source import OpenedSource
 from polyclinic.federation.protocol import Roster, Step, SumFacts
 from polyclinic.federation.sumbattery import SUM_PARTS
 from polyclinic.federation.sums import NAMES, by_name
@@ -245,6 +248,62 @@ def test_an_installed_source_is_named_by_a_node(installed: Path, tmp_path: Path)
         pc.ingest(wrong, study, tmp_path / "no")
     with pytest.raises(ConfigError, match="options are of a plugged-in source"):
         pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "files", "options": {"file": "t.csv"}}})
+
+
+EVENTS = (
+    "SELECT 'rows' AS origin, who AS patient_id, who AS visit_id, NULL AS time, 'drug' AS kind, what AS code, NULL AS system, "
+    "NULL AS value, NULL AS description, NULL AS site, NULL AS dropped FROM t"
+)
+
+
+def _view(con: Any, node: pc.Node) -> None:
+    path = literal(str(node.path(node.source.options["file"])))
+    con.execute(f"CREATE VIEW t AS SELECT * FROM read_csv({path}, columns={{'who': 'INTEGER', 'what': 'VARCHAR'}})")
+
+
+def _opened(events: str = EVENTS, name: str = "rows") -> Callable[..., OpenedSource]:
+    def open_source(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
+        _view(con, node)
+        return OpenedSource(events=events, rows={name: "SELECT count(*) FROM t"})
+
+    return open_source
+
+
+def _raises(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
+    return OpenedSource(events=str(int("Smith")), rows={})
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "words"),
+    [
+        (_opened(), {"fill": "t.csv"}, r"PC200.*\[source.options\] lacks 'file'\n.*there are: fill"),
+        (_opened(), {"file": "no.csv"}, r"PC300.*cannot be read\n.*No files found.*no\.csv.*\n.*is the file there"),
+        (_opened(), {"file": "bad.csv"}, r"CSV Error on Line: 3, converting column \"who\" \(what the cell"),
+        (_opened(EVENTS.replace("what AS code", "what AS cod")), {"file": "t.csv"}, r"its events lack code\n"),
+        (
+            _opened(EVENTS.replace("what AS code", "wat AS code")),
+            {"file": "t.csv"},
+            r'"wat" not found.*\n.*not named as',
+        ),
+        (_opened(EVENTS + " WHERE who > 1"), {"file": "t.csv"}, r"2 in, 1 out, 0 dropped\n.*without a reason"),
+        (_opened(EVENTS + ", t AS u"), {"file": "t.csv"}, r"not named as|ambiguous|lost rows"),
+        (_opened(name="other"), {"file": "t.csv"}, r"origin 'rows' of its events is not in rows\n.*there are: other"),
+        (_raises, {}, r"tests?.*_raises failed \(ValueError, test_strangers.py line \d+\)"),
+    ],
+)
+def test_faults_of_a_plugged_source_are_told_and_quote_no_cell(
+    source: Callable[..., OpenedSource], file: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text("who,what\n1,a\n2,b\n")
+    (tmp_path / "bad.csv").write_text("who,what\n1,a\nSmith,b\n")
+    made = {"site": {"name": "x", "folder": "s"}, "source": {"kind": "mine", "options": file}}
+    with plug("polyclinic.sources", "mine", source):
+        node = pc.Node.parse(made, folder=tmp_path)
+        with pytest.raises((ConfigError, DataError)) as e:
+            pc.ingest(node, pc.Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["drug"]}}), tmp_path / "out")
+        found = pc.check(node)
+    assert re.search(words, str(e.value), re.DOTALL), str(e.value)
+    assert "Smith" not in str(e.value) and "Smith" not in str(found.faults) and found.faults
 
 
 def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(

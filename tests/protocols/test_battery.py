@@ -162,7 +162,8 @@ def test_a_method_without_a_name_or_with_a_model_that_is_none_is_told() -> None:
         def _learned(self, origin: Any) -> Any:  # the older name is called where the newer one is not given
             return {"factors": self.factors_}
 
-        learned = Estimator.learned
+        def learned(self, origin: Any) -> Any:
+            return Estimator.learned(self, origin)
 
     class Asked(Loose):
         def _learned(self, origin: Any) -> Any:

@@ -34,6 +34,10 @@ class Stage:
     Traceback (most recent call last):
     polyclinic.errors.DataError: [PC300] step 'read labs' lost rows: 10 in, 9 out, 2 dropped
       what to do: a key that should be unique occurs twice in a table it is joined with
+    >>> Stage("read labs", 10, 7, {"no code": 2})
+    Traceback (most recent call last):
+    polyclinic.errors.DataError: [PC300] step 'read labs' lost rows: 10 in, 7 out, 2 dropped
+      what to do: a row is left out without a reason: the query of events gives every row, its reason in the column dropped
     """
 
     name: str
@@ -44,9 +48,12 @@ class Stage:
     def __post_init__(self) -> None:
         gone = sum(self.dropped.values())
         if self.rows_in != self.rows_out + gone:
+            more = self.rows_in < self.rows_out + gone
             raise DataError(
                 f"step {self.name!r} lost rows: {self.rows_in} in, {self.rows_out} out, {gone} dropped",
-                hint="a key that should be unique occurs twice in a table it is joined with",
+                hint="a key that should be unique occurs twice in a table it is joined with"
+                if more
+                else "a row is left out without a reason: the query of events gives every row, its reason in the column dropped",
             )
 
     def to_json(self) -> dict[str, Any]:

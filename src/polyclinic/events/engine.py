@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from polyclinic.errors import DataError
+from polyclinic.events.fault import advice, said
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
@@ -74,17 +75,9 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except duckdb.OutOfMemoryException as e:
-        raise DataError(f"{what}: needs more memory or disk", faults=[_first(e)], hint="free disk space there") from e
-    except duckdb.Error as e:
-        raise DataError(
-            f"{what}: cannot be read", faults=[_first(e)], hint="check that the file is whole and of the named format"
-        ) from e
-
-
-def _first(e: Exception) -> str:
-    # The engine quotes the line it stumbled over; a patient's line has no place in a message.
-    lines = [x.strip() for x in str(e).splitlines() if x.strip() and not x.startswith("Original Line")]
-    return " ".join(lines[:3])[:400]
+        raise DataError(f"{what}: needs more memory or disk", faults=[said(e)], hint="free disk space there") from None
+    except duckdb.Error as e:  # the chain is cut: the engine's own words may quote a patient's line
+        raise DataError(f"{what}: cannot be read", faults=[said(e)], hint=advice(e)) from None
 
 
 def identifier(name: str) -> str:

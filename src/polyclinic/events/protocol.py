@@ -19,6 +19,7 @@ from polyclinic.events.pushdown import TYPES, Members, why
 from polyclinic.events.source import OpenedSource
 from polyclinic.events.tables import hash_of
 from polyclinic.study import Node, Study
+from polyclinic.study.source import BUILT_IN
 
 __all__ = ["early_members", "opt_out", "restrict", "restricts"]
 
@@ -130,7 +131,9 @@ def _check(node: Node, study: Study | None, opened: OpenedSource) -> None:
         raise ConfigError(
             f"site {node.name!r}: source {node.source.kind!r} lacks what the study asks for",
             faults=faults,
-            hint="OMOP has all of these; or drop the section",
+            hint="OMOP has all of these; or drop the section"
+            if node.source.kind in BUILT_IN
+            else "its OpenedSource may give them: visits with a column type and typed=True, births, cohort; or drop the section",
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
-from polyclinic.errors import ConfigError
+from polyclinic.errors import ConfigError, DataError, PolyclinicError
 from polyclinic.events.engine import Connection, identifier, reading, statement
 from polyclinic.events.pushdown import Push
 from polyclinic.events.tables import SourceTable, open_tables
@@ -234,7 +236,27 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
 def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """A source of another distribution (``polyclinic.sources``): a function like every ``open_source`` here."""
     entry = plugged("polyclinic.sources")[node.source.kind]
-    found = entry.load()(con, node, outcome)
+    what, options = f"site {node.name!r}, source {node.source.kind!r}", node.source.options
+    try:
+        with reading(what):
+            found = entry.load()(con, node, outcome)
+    except PolyclinicError:
+        raise
+    except OSError as e:
+        raise DataError(f"{what}: {e.filename or entry.value}: {e.strerror or type(e).__name__}") from e
+    except Exception as e:  # another's code; its words may quote a cell, so they stay in the traceback
+        key = e.args[0] if isinstance(e, KeyError) and e.args else None
+        if isinstance(key, str) and key not in options:
+            raise ConfigError(
+                f"{what}: [source.options] lacks {key!r}",
+                faults=[f"there are: {', '.join(options) or 'none'}"],
+                hint=f"write {key} = ... under [source.options]",
+            ) from e
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        raise DataError(
+            f"{what}: {entry.value} failed ({type(e).__name__}, {Path(at.filename).name} line {at.lineno})",
+            hint="it is not a part of Polyclinic: ask whoever wrote it",
+        ) from e
     if not isinstance(found, OpenedSource):
         raise ConfigError(
             f"source {node.source.kind!r}: {entry.value} gave a {type(found).__name__}, not an OpenedSource",

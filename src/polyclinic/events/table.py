@@ -101,6 +101,11 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     what = f"site {node.name!r}, source {node.source.kind!r}"
     with reading(what):
         columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
+        if lacking := [c for c in ("origin", *COLUMNS, "dropped") if c not in columns]:
+            raise DataError(
+                f"{what}: its events lack {', '.join(lacking)}",
+                hint=f"the query of events has the columns origin, {', '.join(COLUMNS)}, dropped; docs/howto/new-source.md",
+            )
         timed = columns["time"].startswith(("TIMESTAMP", "DATE"))
         text = "regexp_replace(CAST(c.time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
         time = "TRY_CAST(c.time AS TIMESTAMP)" if timed else f"TRY_CAST({text} AS TIMESTAMP)"
@@ -122,6 +127,11 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
                 gone[origin] += 0 if empty else int(n)
                 if empty:
                     counted.append((origin, nothing, int(n), 0, 0, 0, None))
+    if strangers := sorted({str(r[0]) for r in counted} - set(opened.rows)):
+        raise DataError(
+            f"{what}: origin {', '.join(map(repr, strangers))} of its events is not in rows",
+            hint=f"rows counts every origin under its own name; there are: {', '.join(opened.rows)}",
+        )
     steps = tuple(
         Stage(
             f"read {origin}",

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from polyclinic.errors import DataError
+from polyclinic.events.fault import said
 from polyclinic.files import atomic
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -147,7 +148,7 @@ def _read_parquet(path: Path, shape: Sequence[int] | None) -> SparseTensor:
             names = [d[0] for d in relation.description]
             columns = list(relation.fetchnumpy().values())
     except duckdb.Error as e:
-        raise DataError(f"{path}: not a readable Parquet table", faults=[str(e)]) from e
+        raise DataError(f"{path}: not a readable Parquet table", faults=[said(e)]) from None
     if len(columns) < 3:
         raise DataError(f"{path}: columns {names}", hint="need at least two modes and a value column, value last")
     missing = [
