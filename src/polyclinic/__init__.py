@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic.sites.ingest import ingest as ingest
     from polyclinic.sites.people import People as People
     from polyclinic.sites.site import Site as Site
+    from polyclinic.sites.sourcebattery import check_source as check_source
     from polyclinic.studies import run_study as run_study
     from polyclinic.study import Node as Node
     from polyclinic.study import Study as Study
@@ -96,6 +97,7 @@ _WHERE = {
     "align": "polyclinic.alignment.union",
     "audit": "polyclinic.evaluation.audit",
     "check_protocol": "polyclinic.report.battery",
+    "check_source": "polyclinic.sites.sourcebattery",
     "check_sum": "polyclinic.federation.sumbattery",
     "evaluate": "polyclinic.findings.evaluate",
     "forecast": "polyclinic.findings.evaluate",
