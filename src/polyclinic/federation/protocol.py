@@ -135,16 +135,36 @@ class Method(ABC, Generic[P, Pub, Pri]):
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part in one attempt at one sum; signed and pinned between hospitals."""
+    """Who takes part in one attempt at one sum; signed and pinned between hospitals.
+
+    Attributes
+    ----------
+    sites
+        Sorted by name.
+    coordinator
+        None among peers.
+    edges
+        Who may write to whom among peers: each pair once, sorted.
+    threshold
+        Survivors needed, of the ORDER's sites; secure sums: at least :func:`least_threshold`.
+    colluders
+        Sites assumed to pool what they know; the curious insider is one, so never 0 in a secure sum.
+    attempt
+        Counts from 0 for every sum; a letter of another attempt is refused.
+    keys
+        Long-term verification keys (Ed25519, raw) of everybody, pinned.
+    chain
+        The order and every sum before this one, as the party that makes the roster folded them.
+    """
 
     sites: tuple[str, ...]
     coordinator: str | None = "coordinator"
-    edges: frozenset[tuple[str, str]] = frozenset()  # neighbours of `subspace`, each pair once, sorted
-    threshold: int = 1  # survivors needed, of the ORDER's sites; secure sums: at least :func:`least_threshold`
-    colluders: int = 1  # sites assumed to pool what they know; the curious insider is one, so never 0 in a secure sum
+    edges: frozenset[tuple[str, str]] = frozenset()
+    threshold: int = 1
+    colluders: int = 1
     attempt: int = 0
-    keys: Mapping[str, bytes] = field(default_factory=dict)  # long-term verification keys (Ed25519, raw), pinned
-    chain: bytes = b""  # the order and every sum before this one, as the party that makes the roster folded them
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    chain: bytes = b""
 
 
 def least_threshold(sites: int, colluders: int = 1, among: int = 2) -> int:
@@ -177,6 +197,9 @@ class Exchange(Protocol):
 
     ``Total`` once this party knows the outcome; ``"done"`` for a party whose work is over but which learns nothing
     (a site under ``plain`` or ``masked``); ``"burnt"`` if the attempt was aborted with nothing revealed.
+    A letter that is not awaited raises :class:`~polyclinic.errors.MessageRefused` and changes nothing. Whoever still waits when
+    ``deadline`` is called goes on without the others, or is burnt: in a star it is called at the coordinator, among peers at
+    every site (docs/howto/new-sum.md).
     """
 
     def start(self) -> list[Message]: ...
