@@ -64,7 +64,7 @@ def test_a_code_of_one_hospital_stays_if_enough_of_its_patients_have_it() -> Non
 @pytest.mark.parametrize("name", METHODS)
 def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site], name: str) -> None:
     minimum = 20
-    floored = Floor(METHODS[name](), minimum)  # type: ignore[no-untyped-call]
+    floored = Floor(METHODS[name](), minimum)  # type: ignore[no-untyped-call, arg-type]
     outcome = run(floored, sites)
     kept = [brute(sites, m) >= minimum for m in (1, 2)]
     alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])  # type: ignore[attr-defined, no-untyped-call]
