@@ -28,7 +28,8 @@ def command(
     what = read_study(study)
     halved = halvings(what)
     if not as_json and (halved.number or halved.can):
-        console.print(f"{'what comes back':<24} {halved.words if halved.number else f'not tested: {halved.words}'}")
+        told = halved.words if halved.number else f"not tested: {halved.words}"
+        console.print(f"{'what comes back':<24} {told}", markup=False)  # the words name [study]
     rounds = int(what.chosen().parameters.get("rounds", 100))
     try:
         with follow(f"{what.name}: {what.chosen().name}", rounds, quiet=as_json) as progress:
