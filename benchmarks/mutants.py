@@ -65,16 +65,6 @@ FOLD: Final = tuple(f"federation/{name}.py" for name in ("fold", "folding", "par
 GUARDS: Final = (*BOOK, *MASKED, *FOLD)
 """The files that guard patients."""
 
-BETWEEN_HOSTS: Final = (
-    "tests/engines/test_flare_halves.py",
-    "tests/hostile/test_hostile_coordinator.py",
-    "tests/hostile/test_hostile_peer.py",
-    "tests/hostile/test_lost.py",
-    "tests/hostile/test_sequence.py",
-    "tests/attacks/test_lying_coordinator.py",
-)
-"""Studies between hosts without FLARE, honest ones and others."""
-
 TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     BOOK: (
         "tests/privacy/test_book_details.py",
@@ -101,7 +91,6 @@ TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "tests/federation/sums/test_refusals.py",
         "tests/federation/sums/test_tag.py",
         "tests/federation/sums/test_thresholds.py",
-        *BETWEEN_HOSTS,
     ),
     FOLD: (
         "tests/federation/test_fold.py",
@@ -111,7 +100,7 @@ TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "tests/federation/test_wire.py",
         "tests/federation/sums/test_refusals.py",
         "tests/engines/test_inprocess.py",
-        *BETWEEN_HOSTS,
+        "tests/attacks/test_lying_coordinator.py",
     ),
 }
 
