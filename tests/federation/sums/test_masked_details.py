@@ -337,3 +337,39 @@ def test_one_of_a_signed_list_is_missing(network: Network) -> None:
     told = bound_to(table, names, names[2])  # five vectors are enough, but not of the list that was signed
     assert {m.kind for m in told} == {"abort"}
     assert table.office.result() == "burnt"
+
+
+def test_letters_before_their_time_are_refused_with_the_reason(table: Table, truth: Truth) -> None:
+    name = next(iter(table.sites))
+    queue = table.start()
+
+    def early(kind: str, words: str, **body: object) -> None:
+        with pytest.raises(MessageRefused, match=words):
+            table.hand(table.office.envelope.seal(name, kind, body))
+
+    early("inbox", "expects no shares now", sites=list(table.sites), sealed={})
+    early("survivors", "after its vector was sent", sites=b"\xff")
+    early("signatures", "has signed no list of survivors yet", voters=b"\xff", votes=b"")
+    letters = table.until("survivors", queue)
+    early("signatures", "has signed no list of survivors yet", voters=b"\xff", votes=b"")
+    site = table.sites[name]
+    site.envelope.forget("inbox")
+    early("inbox", "expects no shares now", sites=list(table.sites), sealed={})
+    signed = table.until("signed", letters)
+    site.envelope.forget("survivors")
+    early("survivors", "signs one list", sites=to_bits(list(table.sites), tuple(table.sites)))
+    table.end(signed)
+    right(table, truth)
+
+
+def test_who_is_told_to_agree_anew_forgets_its_keys_at_once(table: Table) -> None:
+    table.end(table.start())
+    table.adder.boards.clear()
+    table.step = replace(table.step, round=4)
+    table.lay()
+    name = next(iter(table.sites))
+    (vector,) = table.sites[name].start()
+    (again,) = table.hand(vector)
+    (fresh,) = table.hand(again)
+    assert (vector.kind, again.kind, fresh.kind) == ("masked", "again", "advertise")
+    assert (name, parties_digest(table.roster)) not in table.adder.sessions
