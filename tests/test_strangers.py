@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,6 @@ class Hasty(Plain):
     facts = SumFacts(name="hasty", reveals="each", saw={"coordinator": "all"})
 
     def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
-        from dataclasses import replace
 
         return super().side(me, replace(roster, threshold=1), step, mine, promises=promises)
 
@@ -304,6 +304,26 @@ def test_faults_of_a_plugged_source_are_told_and_quote_no_cell(
         found = pc.check(node)
     assert re.search(words, str(e.value), re.DOTALL), str(e.value)
     assert "Smith" not in str(e.value) and "Smith" not in str(found.faults) and found.faults
+
+
+def test_check_source_looks_at_every_query_and_reads_twice(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("who,what\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(40)))
+    assert pc.check_source(_opened(), {"file": "t.csv"}, folder=tmp_path).ok
+
+    def visits(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
+        made = _opened()(con, node, outcome)
+        born = "SELECT who AS patient_id, 1980 AS born FROM t"
+        return replace(made, births=born, observed="SELECT who AS patient_id FROM nowhere")
+
+    with pytest.raises(AssertionError, match="the query births lacks the column year"):
+        pc.check_source(lambda *a: replace(visits(*a), observed=None), {"file": "t.csv"}, folder=tmp_path)
+    with pytest.raises(AssertionError, match="the query observed: cannot be read: Catalog Error"):
+        pc.check_source(visits, {"file": "t.csv"}, folder=tmp_path)
+    fresh = _opened(EVENTS.replace("what AS code", "what || (random() * 1e9)::INTEGER AS code"))
+    with pytest.raises(AssertionError, match="read twice, the events are not the same"):
+        pc.check_source(fresh, {"file": "t.csv"}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="wants a function, got a int"):
+        pc.check_source(3)  # type: ignore[arg-type]
 
 
 def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(

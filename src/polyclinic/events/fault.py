@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from duckdb import Error
 
-__all__ = ["advice", "said"]
+__all__ = ["UNSAID", "advice", "said"]
 
 FILE: Final = re.compile(r"""\b(in|of) file (["']).*?\2""")
 HEAD: Final = re.compile(

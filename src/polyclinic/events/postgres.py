@@ -7,6 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.events.engine import Connection, identifier, literal
+from polyclinic.events.fault import UNSAID
 from polyclinic.events.pushdown import WHOLE, DatabaseServer, Push
 from polyclinic.events.tables import OpenedTables, SourceTable, catalogue_of, fetched, listed_tables, stage
 from polyclinic.study import Node, secret
@@ -74,6 +75,8 @@ def from_postgres(
                     stage(con, t, cursor, wanted)
     except dbapi.Error as e:
         text = " ".join(str(e).split())[:300]
+        if (e.sqlstate or "").startswith("22"):  # a data exception: its words quote the cell
+            text = f"SQLSTATE {e.sqlstate} {UNSAID}"
         raise DataError(
             f"site {node.name!r}: the database cannot be read", faults=[text], hint="check url, password and rights"
         ) from None
