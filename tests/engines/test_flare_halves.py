@@ -252,21 +252,23 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
     assert outcome.public.stage == "end"
 
 
-def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world: World) -> None:
+@pytest.mark.parametrize("each", [4, pytest.param(17, marks=pytest.mark.slow)])
+def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world: World, each: int) -> None:
     from polyclinic.engines.flare.admission import hosted
 
     method = (
         'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
     )
-    path = world.study("hosted", method, head="deadline = 60\nnodes_per_site = 4\n", data=hospitals.FEATURES)
+    head = f"deadline = {15 * each}\nnodes_per_site = {each}\n"
+    path = world.study(f"hosted-{each}", method, head=head, data=hospitals.FEATURES)
     order = world.order(path)
-    assert len(order.nodes(order.sites)) == 12
+    assert len(order.nodes(order.sites)) == 3 * each
     world.open(order)
     outcome = world.lead(order).run()
     study = Study.read(path)
     sites = []  # type: ignore[var-annotated]
     for name, folder in world.sites.items():
-        whole = ingest(folder.node, study, world.root / "in-process" / f"hosted-{name}").site
+        whole = ingest(folder.node, study, world.root / "in-process" / f"hosted-{each}-{name}").site
         sites += hosted(whole, order.nodes([name])).values()
     assert _same(outcome.public, Fold(federated(study), sites).run().public)
 
