@@ -204,7 +204,7 @@ def main() -> None:
         methods(a.methods, a.rounds)
     else:
         run_of_sums(3, 100, 2)
-        run_of_sums(30, 100, 2)  # compile
+        run_of_sums(100, 100, 2)  # compile
         for n in (1000,) if a.thousand else (3, 10, 30, 100):
             sums(n, a.size, a.sums)
 

@@ -51,7 +51,7 @@ def _compare(
     from polyclinic.cli.console import follow
     from polyclinic.engines.registry import make
     from polyclinic.evaluation.prediction import outcome_auc, random_factors_auc
-    from polyclinic.evaluation.summary import quality
+    from polyclinic.evaluation.summary import to_truth
     from polyclinic.simulation import run_study, sites_of
 
     study = _study(patients, seed, data)
@@ -60,7 +60,7 @@ def _compare(
     rows: list[dict[str, Any]] = []
 
     def row(name: str, sees: str, model: Any, seconds: float) -> None:
-        figures = quality(model, sites, seed=seed)
+        figures = {**model.quality(sites), "fms_to_truth": to_truth(model, sites.truth)}
         traffic = model.traffic_
         try:  # factors learned on training patients only; test patients placed by transform
             auc: float | None = outcome_auc(model, sites, 0.6, seed).auc

@@ -151,10 +151,13 @@ def load(path: Path) -> Any:
 
 def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
     """The tree without its arrays. A letter is mostly leaves: they are told by their exact type, and never called for."""
-    if type(value) in PLAIN:
+    kind = type(value)
+    if kind in PLAIN:
         return value
     if depth == DEPTH and isinstance(value, Mapping | list | tuple) and value:  # what is in it is nested one deeper
         raise MessageRefused(f"a message nested deeper than {DEPTH}")
+    if kind is dict or (kind is not np.ndarray and isinstance(value, Mapping)):
+        return {str(k): v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         a = np.ascontiguousarray(value) if value.ndim else value
         if a.dtype.byteorder == ">":
@@ -165,8 +168,6 @@ def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
         return {ARRAY: len(arrays) - 1}
     if isinstance(value, list | tuple):
         return [v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for v in value]
-    if isinstance(value, Mapping):
-        return {str(k): v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for k, v in value.items()}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, bool | int | float | str | bytes):

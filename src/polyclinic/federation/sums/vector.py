@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import isfinite, prod, sqrt
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def only_added(step: Step, name: str) -> None:
 def limits(step: Step) -> tuple[float, float]:
     """Largest absolute value of a coordinate (weight times value, noise included) and of the weight."""
     value = step.reach * step.weight_bound
-    if not (np.isfinite(value) and value >= 0 and np.isfinite(step.weight_bound) and step.weight_bound >= 0):
+    if not (isfinite(value) and value >= 0 and isfinite(step.weight_bound) and step.weight_bound >= 0):
         raise ConfigError(
             f"step {step.name!r}: a secure sum needs finite public bounds",
             faults=[f"bound {step.bound!r}", f"weight_bound {step.weight_bound!r}", f"noise {step.noise_sd!r}"],
@@ -57,7 +57,7 @@ def flatten(step: Step, mine: Contribution, who: str) -> Array:
         vector = np.concatenate([*parts, np.ones(1)])
         vector *= mine.weight
         worst = largest(vector[:-1])
-        if not np.isfinite(worst + mine.weight):
+        if not isfinite(worst + mine.weight):
             faults.append("NaN or infinity")
         elif worst > value:
             if step.noise_sd == 0 and worst > value * (1 + 1e-12):
@@ -79,7 +79,7 @@ def unflatten(step: Step, vector: Array, members: int, share: float) -> Total:
     arrays, at = {}, 0
     for name in sorted(step.shapes):
         shape = tuple(step.shapes[name])
-        size = int(np.prod(shape, dtype=np.int64))
+        size = prod(shape)
         arrays[name] = vector[at : at + size].reshape(shape)
         at += size
     return Total(arrays, float(vector[at]), members, step.noise_sd * sqrt(share * members))
