@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -326,3 +327,18 @@ def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
     counts = list(csv.DictReader(written["pc_cohort_count.csv"].open()))
     assert counts[1]["cohort_subjects"] == "-11" and counts[1]["proportion"] == ""
     assert next(iter(csv.DictReader(written["pc_outcome.csv"].open())))["unknown_subjects"] == "-11"
+
+
+def test_only_phenotypes_that_pass_are_counted_and_named_with_the_outcome() -> None:
+    from polyclinic.report.replication import Verdict
+    from polyclinic.report.words import _outcome
+
+    effects = [{"phenotype": r, "coefficient": c, "adjusted": 0.01} for r, c in ((0, 0.2), (1, 0.9))]
+    judged = [{"auc": 0.7, "low": 0.6, "high": 0.8}] * 3
+    found: dict[str, Any] = {"effects": effects, "judged": judged, "patients": 90, "unknown": 0}
+    named: Any = [SimpleNamespace(name="Heart failure"), SimpleNamespace(name="Phenotype 2")]
+    told = _outcome(found, named, [Verdict(True, "", "", ""), Verdict(False, "", "", "")])[0]
+    assert "1 of 1 phenotypes that come back go with" in told and "strongest risk is Heart failure" in told
+    assert "strongest risk is Phenotype 2" in _outcome(found, named, [])[0]
+    none = _outcome(found, named, [Verdict(False, "", "", "")] * 2)[0]
+    assert "go with the outcome" not in none

@@ -7,6 +7,7 @@ from typing import Any
 
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
+from polyclinic.report.replication import Verdict, first_words, verdicts
 
 __all__ = ["badge", "count", "flow", "gaps", "meaning", "number", "percent", "size", "skewed", "summary", "weights"]
 
@@ -129,14 +130,13 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     sources = run.study.get("attrition") or [{"patients": None}]
     if run.patients and sources[-1]["patients"] is not None and run.patients > sources[-1]["patients"]:
         first += " A patient of two sites counts at both."
-    from polyclinic.report.replication import first_words  # whether anything came back is said before anything else
-
     missing = _missing(run.study.get("without"))
+    # whether anything came back is said before anything else
     out = [first_words(run.findings), first, missing, flow(run.study), *_small(run.study.get("small"))]
     out = [text for text in out if text]
     if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
         out += _where(cards)
-    out += _outcome(run.association, cards)
+    out += _outcome(run.association, cards, verdicts(run.findings))
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
         why = run.study.get("replication", "")
         hint = f": {why}" if why and not central else ""
@@ -195,7 +195,8 @@ def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
     return [text + (f"; {len(own)} at one site only: {names}{' and others' if len(own) > 4 else ''}." if own else ".")]
 
 
-def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[str]:
+def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Sequence[Verdict]) -> list[str]:
+    """Of phenotypes that were judged only those that passed are named or counted."""
     if not a:
         return []
     name = str(a.get("outcome") or "outcome")
@@ -211,10 +212,11 @@ def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[str]:
         f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
     )
     text += f"random factors {j[2]['auc']:.2f}."
-    sure = [e for e in a["effects"] if e["adjusted"] < 0.05]
+    told = [e for e in a["effects"] if not judged or judged[e["phenotype"]].replicable]
+    sure = [e for e in told if e["adjusted"] < 0.05]
     if sure and cards:
         worst = max(sure, key=lambda e: e["coefficient"])
-        text += f" {len(sure)} of {len(a['effects'])} phenotypes go with the outcome (false-discovery rate 5 %)"
+        text += f" {len(sure)} of {len(told)} phenotypes{' that come back' if judged else ''} go with the outcome (false-discovery rate 5 %)"
         if worst["coefficient"] > 0:
             import math
 
