@@ -27,7 +27,7 @@ def command(
 
     what = read_study(study)
     halved = halvings(what)
-    if not as_json and (halved.number or halved.can):
+    if not as_json:
         told = halved.words if halved.number else f"not tested: {halved.words}"
         console.print(f"{'what comes back':<24} {told}", markup=False)  # the words name [study]
     rounds = int(what.chosen().parameters.get("rounds", 100))
