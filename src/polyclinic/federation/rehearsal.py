@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.errors import PeerLost
 from polyclinic.federation.driver import Driver
@@ -46,7 +46,7 @@ class Rehearsal:
         What is fitted, and at whom.
     """
 
-    def __init__(self, adder: Sum, method: Method[Any, Any, Any], sites: Sequence[Site]) -> None:
+    def __init__(self, adder: Sum, method: Method, sites: Sequence[Site]) -> None:
         self.adder, self.method, self.sites = adder, method, {s.name: s for s in sites}
         self.said: list[str] = []  # what went wrong at a site, from its own log
         self._post: deque[tuple[str, bytes]] = deque()
@@ -104,7 +104,7 @@ class Rehearsal:
     def _site(self, name: str, order: Order, identity: Identity, home: Path) -> SiteStudy:
         home.mkdir()
 
-        def log(**event: Any) -> None:
+        def log(**event: object) -> None:
             why = event.get("what") or event.get("error")
             self.said += [f"{name!r}: {why}"] if why else []
 
@@ -114,7 +114,7 @@ class Rehearsal:
         made.sit(Seat(self.method, {name: site}, adder, {name: Door(name, run=order.digest)}, self._setting(site)))
         return made
 
-    def _setting(self, site: Site) -> dict[str, Any]:
+    def _setting(self, site: Site) -> dict[str, object]:
         if self.method.needs == "features":
             return {"shape": [int(site.matrix().shape[1])], "axes": [], "digests": [], "alignment": None}
         axes = [replace(a, vocabulary="data") for a in site.counts().axes[1:]]

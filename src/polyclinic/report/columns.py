@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.report.cards import LEAST, LISTED
 from polyclinic.table import Table
@@ -30,7 +30,7 @@ class ReportTable:
     columns: tuple[str, ...]
     further: str = ""
 
-    def of(self, rows: Sequence[Sequence[Any]], further: Sequence[str] = ()) -> Table:
+    def of(self, rows: Sequence[Sequence[object]], further: Sequence[str] = ()) -> Table:
         """The table with these rows."""
         return Table([*self.columns, *further], rows)
 

@@ -127,7 +127,8 @@ class Site:
         """The feature matrix, or an error that says that this method needs one."""
         if self.features is None:
             raise DataError(
-                f"site {self.name!r} has no feature matrix", hint="this method needs Site(name, features=...)"
+                f"site {self.name!r} has no feature matrix",
+                hint='this method needs Site(name, features=...); one that reads features says so: needs = "features"',
             )
         return self.features
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.errors import ConfigError, PolyclinicError
 from polyclinic.events import read_events
@@ -31,7 +31,7 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {  # what a source may offer beside
 
 def check_source(
     opener: Opener,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     *,
     folder: str | Path = ".",
     study: Study | None = None,
