@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import hospitals
+from tests.enrolled import enrolled
 from tests.gossip import gossip
 
-from polyclinic.engines.flare import coordination, membership
-from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+from polyclinic.engines.flare import coordination
+from polyclinic.engines.flare.folders import CoordinatorFolder
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.federation import wire
 from polyclinic.federation.messages import seal_ask
@@ -40,20 +41,10 @@ class World:
         self.root = root
         hospitals.vocabulary(root / "studies")
         self.coordinator = CoordinatorFolder(root / "coordinator")
-        invites = coordination.found(self.coordinator, list(names), host="localhost", port=9001, admin_port=9002)
-        self.sites: dict[str, SiteFolder] = {}
-        for name, invite in zip(names, invites):
-            node = hospitals.hospital(root / name, name, patients=patients, policy=policy, more=more)
-            if ask_owner:
-                node.write_text(node.read_text().replace('studies = "policy"', 'studies = "ask"'))
-            site = SiteFolder.of(node)
-            request, marks = membership.request(site, invite)
-            approval, _ = coordination.approve(self.coordinator, request, marks["site"])
-            membership.complete(site, approval)
-            self.sites[name] = site
-        roster = coordination.roster(self.coordinator)
-        for site in self.sites.values():
-            membership.pin(site, roster)
+        nodes = {n: hospitals.hospital(root / n, n, patients=patients, policy=policy, more=more) for n in names}
+        for node in nodes.values() if ask_owner else ():
+            node.write_text(node.read_text().replace('studies = "policy"', 'studies = "ask"'))
+        self.sites = enrolled(self.coordinator, nodes)
         self.workers: dict[str, Worker] = {}
         self.key = self.coordinator.identity()
         self.serial = itertools.count()

@@ -14,6 +14,7 @@ from typing import Any
 
 import hospitals
 import numpy as np
+from tests.enrolled import enrolled
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,8 +33,7 @@ class Federation:
         enrol: bool = False,
         **options: Any,
     ) -> None:
-        from polyclinic.engines.flare import coordination, membership
-        from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+        from polyclinic.engines.flare.folders import CoordinatorFolder
         from polyclinic.engines.flare.processes import free_port
 
         os.umask(0o077)
@@ -42,25 +42,10 @@ class Federation:
         self.coordinator = CoordinatorFolder(root / "coordinator")
         self.port, self.admin_port = free_port(), free_port()
         self.enrol_port = free_port() if enrol else None
-        invites = coordination.found(
-            self.coordinator,
-            list(names),
-            host="localhost",
-            port=self.port,
-            admin_port=self.admin_port,
-            enrol_port=self.enrol_port,
+        nodes = {name: hospitals.hospital(root / name, name, **options) for name in names}
+        self.sites: dict[str, Any] = dict(
+            enrolled(self.coordinator, nodes, port=self.port, admin_port=self.admin_port, enrol_port=self.enrol_port)
         )
-        self.sites: dict[str, Any] = {}
-        for name, invite in zip(names, invites):
-            node = hospitals.hospital(root / name, name, **options)
-            site = SiteFolder.of(node)
-            request, marks = membership.request(site, invite)
-            approval, _ = coordination.approve(self.coordinator, request, marks["site"])
-            membership.complete(site, approval)
-            self.sites[name] = site
-        roster = coordination.roster(self.coordinator)
-        for site in self.sites.values():
-            membership.pin(site, roster)
 
     def start(self) -> None:
         """Start everything and wait until all sites are connected."""

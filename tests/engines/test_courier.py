@@ -18,13 +18,14 @@ import pytest
 pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
 
 import hospitals
+from tests.enrolled import enrolled
 
 from polyclinic.engines.courier.branch import Branch, branch_box
 from polyclinic.engines.courier.letters import LetterBox
 from polyclinic.engines.courier.mailbox import Mailbox, shown
 from polyclinic.engines.courier.office import office_box, run_by_courier
 from polyclinic.engines.courier.parcel import HalfParcel, Parcel, card_of, open_parcel, own_key, read_card, seal_parcel
-from polyclinic.engines.flare import coordination, membership
+from polyclinic.engines.flare import coordination
 from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json
 from polyclinic.engines.flare.result import read_outcome
 from polyclinic.engines.registry import federated
@@ -246,19 +247,9 @@ class World:
         self.root = root
         hospitals.vocabulary(root / "studies")
         self.coordinator = CoordinatorFolder(root / "coordinator")
-        invites = coordination.found(
-            self.coordinator, list(hospitals.NAMES), host="localhost", port=9001, admin_port=9002
-        )
-        self.sites = {}
-        for name, invite in zip(hospitals.NAMES, invites):
-            made = hospitals.hospital(root / name, name, patients=25, rehearsal=True, more=COURIER)
-            site = SiteFolder.of(made)
-            request, marks = membership.request(site, invite)
-            membership.complete(site, coordination.approve(self.coordinator, request, marks["site"])[0])
-            self.sites[name] = site
-        roster = coordination.roster(self.coordinator)
-        for site in self.sites.values():
-            membership.pin(site, roster)
+        names = hospitals.NAMES
+        nodes = {n: hospitals.hospital(root / n, n, patients=25, rehearsal=True, more=COURIER) for n in names}
+        self.sites = enrolled(self.coordinator, nodes)
         for place in (*(root / n for n in hospitals.NAMES), root / "coordinator"):
             for box in ("in", "out"):
                 (place / box).mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 import hospitals
 import numpy as np
 import pytest
+from tests.enrolled import enrolled
 from tests.gossip import gossip
 
 from polyclinic.engines.flare import coordination, membership
@@ -59,19 +60,9 @@ class World:
         self.root = root
         hospitals.vocabulary(root / "studies")
         self.coordinator = CoordinatorFolder(root / "coordinator")
-        invites = coordination.found(
-            self.coordinator, list(hospitals.NAMES), host="localhost", port=9001, admin_port=9002
-        )
-        self.sites = {}
-        for name, invite in zip(hospitals.NAMES, invites):
-            site = SiteFolder.of(hospitals.hospital(root / name, name, patients=25, policy=policy))
-            request, marks = membership.request(site, invite)
-            approval, _ = coordination.approve(self.coordinator, request, marks["site"])
-            membership.complete(site, approval)
-            self.sites[name] = site
+        nodes = {n: hospitals.hospital(root / n, n, patients=25, policy=policy) for n in hospitals.NAMES}
+        self.sites = enrolled(self.coordinator, nodes)
         self.roster = coordination.roster(self.coordinator)
-        for site in self.sites.values():
-            membership.pin(site, self.roster)
         self.desks: dict[str, Worker] = {}
         self.silent: set[str] = set()
         self.slow: dict[str, float] = {}
