@@ -197,6 +197,11 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "self.opened, self._sum = total, np.zeros(0, np.uint64)",
         "another number",
     ): "nothing reads the sum once it is opened",
+    (
+        "federation/sums/masked.py",
+        "slots: int = 20,",
+        "another number",
+    ): "for how many sums secrets are shared at a time: the totals are the same bits",
     ("federation/sums/masked_office.py", "return True", "nothing returned"): "who has sent is asked, not what is kept",
     ("federation/sums/masked_office.py", "return True", "truth turned"): "who has sent is asked, not what is kept",
     (

@@ -373,3 +373,22 @@ def test_who_is_told_to_agree_anew_forgets_its_keys_at_once(table: Table) -> Non
     (fresh,) = table.hand(again)
     assert (vector.kind, again.kind, fresh.kind) == ("masked", "again", "advertise")
     assert (name, parties_digest(table.roster)) not in table.adder.sessions
+
+
+def test_shares_come_once_also_where_there_are_secrets_for_one_sum_only(table: Table, truth: Truth) -> None:
+    table.adder.slots = 1
+    table.lay()
+    letters = table.until("survivors", table.start())
+    name = letters[0].to
+    table.sites[name].envelope.forget("inbox")
+    with pytest.raises(MessageRefused, match="expects no shares now"):
+        table.hand(table.office.envelope.seal(name, "inbox", {"sites": list(table.sites), "sealed": {}}))
+    table.end(letters)
+    right(table, truth)
+
+
+def test_the_coordinator_is_a_party_apart(table: Table) -> None:
+    name = next(iter(table.sites))
+    for other in (None, name):
+        with pytest.raises(ConfigError, match="must be a party apart from the sites"):
+            table.adder.side(name, replace(table.roster, coordinator=other), table.step, table.parts[name])
