@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from polyclinic.phenotypes.dpem_learn import masses, regrouped
 from polyclinic.phenotypes.dpem_memory import MEMORY, remembered
@@ -11,7 +14,7 @@ from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_state import DPEMPublic
 from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.plan import ReleasePlan, plan_for
-from polyclinic.phenotypes.regroup import alike, groups, split
+from polyclinic.phenotypes.regroup import alike, breadth, groups, split
 from polyclinic.phenotypes.shrinkage import posterior_mean
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
@@ -123,7 +126,7 @@ def test_regrouping_keeps_the_releases_of_columns_that_stay() -> None:
     mixture = np.sort(rng.dirichlet(np.full(rank + 1, 5.0)))[::-1]
     public = DPEMPublic("statistics", 4, ReleasePlan(rank, 12), factors, marginals, mixture / mixture.sum())
     public = remembered(public, rng.random((70, rank + 1)), 1.0)
-    now = regrouped(DPEMParams(rank=rank), public)
+    now = regrouped(DPEMParams(rank=rank), public, renew=True)
     assert now.precision is not None
     assert public.released is not None
     assert now.released is not None
@@ -134,3 +137,47 @@ def test_regrouping_keeps_the_releases_of_columns_that_stay() -> None:
         same = [r for r in range(rank) if all(np.allclose(f[:, r], g[:, k]) for f, g in zip(factors, now.factors))]
         assert len(same) == 1
         np.testing.assert_array_equal(now.released[:, k], public.released[:, same[0]])
+
+
+def test_later_regrouping_frees_only_pieces_and_halves_what_is_heavy_and_broad() -> None:
+    codes, rank = (60, 60), 5
+    own = [np.arange(12 * k, 12 * k + 6) for k in range(5)]
+
+    def column(*phenotypes: int) -> NDArray[np.float64]:
+        out = np.zeros(60)
+        out[np.concatenate([own[k] for k in phenotypes])] = 1.0
+        return out / out.sum()
+
+    # 0 and 1 are pieces of one phenotype, 3 holds two and is no heavier than 2
+    factor = np.stack([column(0), column(0), column(1), column(2, 3), column(4)], axis=1)
+    marginals = (np.full(60, 1 / 60),) * 2
+    mixture = np.array([0.3, 0.2, 0.2, 0.2, 0.05, 0.05])
+    plan = ReleasePlan(rank, 12, (1.0,))
+    public = DPEMPublic("statistics", 6, plan, (factor, factor), marginals, mixture)
+    sums = np.random.default_rng(3).random((sum(codes), rank + 1))
+    public = remembered(public, sums, 2.0)
+    assert breadth(public.factors, marginals).round(6).tolist() == [6, 6, 6, 12, 6]
+    now = regrouped(DPEMParams(rank=rank), public, renew=False)
+    assert now.released is not None
+    assert now.noise is not None
+    assert now.precision is not None
+    halves = [k for k in range(rank) if now.precision[k] == 0]
+    assert len(halves) == 2
+    for k in halves:
+        assert set(np.flatnonzero(now.factors[0][:, k])) == {*own[2], *own[3]}
+    joined = next(k for k in range(rank) if now.factors[0][own[0][0], k] > 0)
+    np.testing.assert_allclose(now.released[:, joined], sums[:, 0] + sums[:, 1])
+    assert now.noise[joined] == pytest.approx(2.0 * np.sqrt(2))
+    assert now.precision[joined] == pytest.approx(1 / 8)
+    apart = regrouped(DPEMParams(rank=rank), replace(public, factors=(np.eye(60)[:, :rank],) * 2), renew=False)
+    assert apart.released is public.released  # no pieces: nothing is lost
+
+
+def test_phenotypes_that_share_one_mode_alone_are_not_alike() -> None:
+    flat = np.full(8, 1 / 8)
+    same = np.zeros((8, 2))
+    same[:2] = 0.5
+    apart = np.zeros((8, 2))
+    apart[0, 0] = apart[5, 1] = 1.0
+    assert alike([same, apart], [flat, flat])[0, 1] == 0.0
+    assert alike([same, same], [flat, flat])[0, 1] == pytest.approx(1.0)

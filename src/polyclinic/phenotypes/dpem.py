@@ -38,8 +38,8 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["DPEM"]
 
 BOUND: Final = 2.0**31  # patients at one site, at most; public
-STEPS, LAST_STEPS = 16, 50  # EM steps that place a patient: within a round, at the end
-REGROUP: Final = 4  # after this round, if asked, pieces are joined and heavy phenotypes split
+STEPS, FREE_STEPS, LAST_STEPS = 32, 16, 50  # EM steps that place a patient: within a round, without noise, at the end
+REGROUP: Final = (4, 6, 8)  # after these rounds, if asked, pieces are joined and heavy phenotypes split
 ANNEALED, COLD = 20, 0.2  # rounds from which a fit without noise is annealed, and the power it begins with
 
 
@@ -218,8 +218,8 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         asked = self.params.regroup
         if asked is None:  # without noise annealing does more; a prior's columns are to stay its own
             asked = bool(public.plan.multipliers) and not public.told
-        if asked and step.round == REGROUP and public.plan.rounds - step.round >= 2:
-            now = regrouped(self.params, now)
+        if asked and step.round in REGROUP and public.plan.rounds - step.round >= 2:
+            now = regrouped(self.params, now, renew=step.round == REGROUP[0])
         return replace(now, round=step.round + 1)
 
     def _heat(self, public: DPEMPublic) -> float:
@@ -270,7 +270,8 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         else:
             w = stacked(public.factors, public.marginals, len(public.mixture)) ** self._heat(public)
             prior = patient_prior(public.mixture, self.params.smoothing)
-        whole, likelihood = device.unit_statistics(site.counts(), w, prior, steps=STEPS)
+        steps = STEPS if public.plan.multipliers else FREE_STEPS
+        whole, likelihood = device.unit_statistics(site.counts(), w, prior, steps=steps)
         # Whole numbers below 2^53 times a power of two: exact in float64.
         arrays: dict[str, Array] = {"sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)}
         if "objective" in step.shapes:

@@ -12,7 +12,7 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_state import Array, DPEMPublic, Factors, by_mode
 from polyclinic.phenotypes.evidence import stands_out
-from polyclinic.phenotypes.regroup import alike, groups, split
+from polyclinic.phenotypes.regroup import alike, breadth, groups, split
 from polyclinic.phenotypes.shrinkage import between, posterior_mean
 
 __all__ = ["finished", "learned", "masses", "regrouped"]
@@ -20,8 +20,11 @@ __all__ = ["finished", "learned", "masses", "regrouped"]
 CROWDED: Final = 0.07  # share of the marginals in every column, times R / the smallest number of codes of a mode
 MOST: Final = 0.2  # of it, at most
 FREE_FLOOR: Final = 1e-3  # the same without noise: no code is ever impossible
-PIECES: Final = 0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.3 to 0.7, others below 0.1)
-RENEWED: Final = 10  # at least one column in so many is given to halves of heavy ones
+PIECES: Final = (
+    0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.2 to 0.7, 99 % of others below 0.1)
+)
+FREE_PIECES: Final = 0.5  # the same without noise, which makes pieces less alike
+RENEWED: Final = 10  # where columns are renewed, at least one in so many is given to halves of heavy ones
 SLIGHT: Final = 0.1  # a code of less than this part of the phenotype's largest is not shown
 
 
@@ -77,35 +80,44 @@ def learned(p: DPEMParams, public: DPEMPublic, sums: Array, noise: Array) -> tup
     return tuple(factors), mass / mass.sum(), raw
 
 
-def regrouped(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
-    """Join pieces, drop the lightest phenotypes, and split the heaviest in their place (post-processing).
+def _pieces(public: DPEMPublic) -> list[list[int]]:
+    """Columns that are one phenotype, the heaviest first."""
+    mass = public.mixture[: public.factors[0].shape[1]]
+    least = PIECES if public.plan.multipliers else FREE_PIECES
+    return groups(alike(public.factors, public.marginals), mass, least)
 
-    A column that stays as it was keeps what was released of it; the others begin anew.
+
+def regrouped(p: DPEMParams, public: DPEMPublic, *, renew: bool) -> DPEMPublic:
+    """Join pieces, and give the columns that this frees to halves of others (post-processing).
+
+    With ``renew`` at least one column in ``RENEWED`` is freed, the lightest, for halves of the heaviest. Later nothing is
+    dropped, so that data without pieces lose nothing, and halved are columns that are heavy and broad: they may hold two
+    phenotypes. A column keeps what was released of it, a joined one the sum over its pieces; halves begin anew.
     """
     rank = public.factors[0].shape[1]
     mass = public.mixture[:rank]
-    found = groups(alike(public.factors, public.marginals), mass, PIECES)
+    found = _pieces(public)
     joint = np.array([mass[g].sum() for g in found])
-    kept = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1)]
-    factors = [np.stack([f[:, found[k]] @ (mass[found[k]] / joint[k]) for k in kept], axis=1) for f in public.factors]
-    new, left = split(factors, joint[kept], rank, seeds(p.seed, "regroup", public.round))
+    factors = [np.stack([f[:, g] @ (mass[g] / j) for g, j in zip(found, joint)], axis=1) for f in public.factors]
+    kept = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1) if renew else rank]
+    if len(kept) == rank:
+        return public
+    if not renew:
+        kept = kept[np.argsort(-(joint * breadth(factors, public.marginals))[kept], kind="stable")]
+    new, left = split([f[:, kept] for f in factors], joint[kept], rank, seeds(p.seed, "regroup", public.round))
     mixture = np.concatenate([left, public.mixture[rank:]])
     now = replace(public, factors=new, mixture=mixture / mixture.sum())
     if public.released is None or public.noise is None or public.precision is None:
         return now
-    halved = {k % len(kept) for k in range(rank - len(kept))}  # the heaviest first, as ``split`` takes them
-    source = np.arange(len(mixture))
-    known = np.zeros(len(mixture), bool)
-    known[rank:] = True  # the background
+    released, noise, precision = public.released.copy(), public.noise.copy(), public.precision.copy()
+    precision[:rank] = 0.0
     for i, k in enumerate(kept):
-        if len(found[k]) == 1 and i not in halved:
-            source[i], known[i] = found[k][0], True
-    return replace(
-        now,
-        released=public.released[:, source],
-        noise=public.noise[source],
-        precision=np.where(known, public.precision[source], 0.0),
-    )
+        g, known = found[k], public.precision[found[k]]
+        if i < rank - len(kept) or not known.all():
+            continue
+        released[:, i] = public.released[:, g].sum(1)
+        noise[i], precision[i] = np.sqrt(np.square(public.noise[g]).sum()), 1.0 / np.sum(1.0 / known)
+    return replace(now, released=released, noise=noise, precision=precision)
 
 
 def _joined(sums: Array, noise: Array, found: Sequence[Sequence[int]]) -> tuple[Array, Array]:
@@ -124,7 +136,7 @@ def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
     assert public.noise is not None
     rank = public.factors[0].shape[1]
     if p.prune and not public.spoken:  # columns of a prior are no pieces, and no ghosts of the noise
-        found = groups(alike(public.factors, public.marginals), public.mixture[:rank], PIECES)
+        found = _pieces(public)
         found += [[rank]] if p.background else []
     else:
         found = [[r] for r in range(public.released.shape[1])]

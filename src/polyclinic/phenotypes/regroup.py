@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["alike", "groups", "split"]
+__all__ = ["alike", "breadth", "groups", "split"]
 
 Array = NDArray[np.float64]
 
 
 def alike(factors: Sequence[Array], marginals: Sequence[Array]) -> Array:
-    """(R, R) likeness of phenotypes in [0, 1]: product over modes of the cosine of what they have beyond the marginals.
+    """(R, R) likeness of phenotypes in [0, 1]: geometric mean over modes of the cosine of what they have beyond the marginals.
 
     Columns are compared in the chi-square metric around the marginals, so a code that everybody has makes no two
-    phenotypes alike.
+    phenotypes alike. All modes have to agree: two that share their medications alone are not alike.
 
     Examples
     --------
@@ -34,7 +34,24 @@ def alike(factors: Sequence[Array], marginals: Sequence[Array]) -> Array:
         x = (f - m[:, None]) / np.sqrt(m)[:, None]
         x = x / np.maximum(np.linalg.norm(x, axis=0), 1e-12)
         out *= np.maximum(x.T @ x, 0.0)
-    return np.minimum(out, 1.0)
+    return np.minimum(out ** (1.0 / len(factors)), 1.0)
+
+
+def breadth(factors: Sequence[Array], marginals: Sequence[Array]) -> Array:
+    """(R,) over how many codes a phenotype spreads what it has beyond the marginals, geometric mean over modes.
+
+    A column that holds two phenotypes is twice as broad as others.
+
+    Examples
+    --------
+    >>> breadth([np.array([[0.5, 0.9], [0.5, 0.1], [0.0, 0.0]])], [np.array([0.1, 0.1, 0.8])]).tolist()
+    [2.0, 1.0]
+    """
+    out = np.ones(factors[0].shape[1])
+    for f, m in zip(factors, marginals):
+        x = np.maximum(f - m[:, None], 0.0)
+        out *= np.square(x.sum(0)) / np.maximum(np.square(x).sum(0), 1e-300)
+    return np.asarray(out ** (1.0 / len(factors)))
 
 
 def groups(likeness: Array, mass: Array, threshold: float) -> list[list[int]]:
@@ -57,11 +74,10 @@ def groups(likeness: Array, mass: Array, threshold: float) -> list[list[int]]:
 def split(
     factors: Sequence[Array], mass: Array, rank: int, rng: np.random.Generator
 ) -> tuple[tuple[Array, ...], Array]:
-    """Bring the number of columns up to ``rank`` by halving the heaviest: each code goes at random, more to one half."""
+    """Bring the number of columns up to ``rank`` by halving the first ones: each code goes at random, more to one half."""
     columns, left = [list(f.T) for f in factors], list(mass)
-    parents = list(np.argsort(-mass, kind="stable"))
     for k in range(rank - len(mass)):
-        p = int(parents[k % len(parents)])
+        p = k % len(mass)
         for mode in columns:
             part = rng.uniform(size=len(mode[p]))
             mode.append(mode[p] * (1 - part))
