@@ -120,8 +120,13 @@ def some(sites: list[Site], size: int, seed: int) -> list[Site]:
 
 
 def flags(method: pc.DPEM, train: list[Site]) -> dict[str, float]:
-    """How many phenotypes come back in the other half, and how many also hold together there."""
-    rungs = Rungs(method, KEY, 1)
+    """How many phenotypes come back in the other half, and how many also hold together there.
+
+    A private method is told half of the patients as its planning size: two counts that are bought apart could open the gate for one
+    half alone, and the halves would ask for different noise.
+    """
+    half = max(sum(s.patients for s in train) // 2, 1)
+    rungs = Rungs(method.with_params(**({"planning_size": half} if method.params.privacy is not None else {})), KEY, 1)
     outcome = run(rungs, train)
     found = matched(rungs.chosen(outcome.public), method.params.privacy is not None)
     model = published(rungs.method, found.public, outcome)

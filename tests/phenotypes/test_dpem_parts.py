@@ -151,7 +151,7 @@ def test_later_regrouping_frees_only_pieces_and_halves_what_is_heavy_and_broad()
     # 0 and 1 are pieces of one phenotype, 3 holds two and is no heavier than 2
     factor = np.stack([column(0), column(0), column(1), column(2, 3), column(4)], axis=1)
     marginals = (np.full(60, 1 / 60),) * 2
-    mixture = np.array([0.3, 0.2, 0.2, 0.2, 0.05, 0.05])
+    mixture = np.array([0.15, 0.1, 0.25, 0.25, 0.1, 0.15])
     plan = ReleasePlan(rank, 12, (1.0,))
     public = DPEMPublic("statistics", 6, plan, (factor, factor), marginals, mixture)
     sums = np.random.default_rng(3).random((sum(codes), rank + 1))

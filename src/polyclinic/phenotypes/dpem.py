@@ -206,7 +206,9 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             now = with_marginals(bought, bought.released[:, 0], bought.noise_sd)
             return now if now.stage == "vote" else replace(now, released=None, noise=None, precision=None)
         if step.name == "vote":
-            return self._voted(public, float(total.arrays["n"][0]))
+            # Patients of another law, or the noise, may say yes by chance: two standard deviations of both are no yes.
+            chance = 2.0 * np.hypot(np.sqrt(public.size or 0.0), total.noise_sd)
+            return self._voted(public, float(total.arrays["n"][0]) - chance)
         now = remembered(public, total.arrays["sums"], total.noise_sd)
         assert now.released is not None
         assert now.noise is not None
@@ -263,7 +265,10 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             w = stacked(public.factors, public.marginals, len(public.mixture))
             plain = [np.where(e > 0, e, 1e-3 / len(e)) for e in public.expected]
             rivals = [public.rival, [e / e.sum() for e in plain]]
-            said = votes(site.counts(), w, rivals, prior, steps=STEPS)
+            torn = [np.roll(f[:, : public.spoken], n, axis=1) for n, f in enumerate(public.factors)]
+            torn = [np.column_stack([t, f[:, public.spoken :]]) for t, f in zip(torn, public.factors)]
+            apart = stacked(tuple(torn), public.marginals, len(public.mixture)) if len(torn) > 1 else None
+            said = votes(site.counts(), w, rivals, prior, steps=STEPS, torn=apart)
             return private, Contribution({"n": np.array([said.sum()])})
         if step.name == "marginals":
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)

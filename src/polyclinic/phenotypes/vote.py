@@ -16,7 +16,13 @@ Array = NDArray[np.float64]
 
 
 def votes(
-    tensor: SparseTensor, stacked: Array, rivals: Sequence[Sequence[Array]], prior: Array, *, steps: int
+    tensor: SparseTensor,
+    stacked: Array,
+    rivals: Sequence[Sequence[Array]],
+    prior: Array,
+    *,
+    steps: int,
+    torn: Array | None = None,
 ) -> Array:
     """(patients,) 1 where a model predicts a patient's events better than every rival does, -1 where worse, 0 where equal.
 
@@ -35,6 +41,10 @@ def votes(
         (K,) prior counts of a patient.
     steps
         EM steps of a placing.
+    torn
+        A rival with phenotypes, shaped like ``stacked``: the model's own, of which each mode was taken from another column. Where
+        cells are pairs of codes, a hidden cell's codes are seen in other cells, and any phenotypes predict them better than
+        marginals do; only a model whose modes belong together beats itself torn apart.
 
     Examples
     --------
@@ -51,17 +61,22 @@ def votes(
         return np.zeros(tensor.patients)
     coords = tensor.coords
     seen = SparseTensor(coords[~second], tensor.values[~second], tensor.shape, tensor.axes)
-    share = device.memberships(seen, stacked, prior, steps=steps)
     rows, who = em_kernels.stacked_rows(tensor)[second], who[second]
-    plain = [np.log(np.concatenate(r)) for r in rivals]
-    gain = np.empty((len(plain), len(rows)))
-    for lo in range(0, len(rows), 65_536):
-        part = slice(lo, lo + 65_536)
-        p = share[who[part]]
-        for mode in rows[part].T:
-            p = p * stacked[mode]
-        mine = np.log(np.maximum(p.sum(1), 1e-300))
-        for k, log in enumerate(plain):
-            gain[k, part] = mine - log[rows[part]].sum(1)
-    weight = tensor.values[second]
-    return np.asarray(np.sign(np.min([np.bincount(who, weight * g, tensor.patients) for g in gain], axis=0)))
+
+    def predicted(w: Array) -> Array:
+        """Log-probability of the hidden cells, the patients placed by the seen ones."""
+        share, out = device.memberships(seen, w, prior, steps=steps), np.empty(len(rows))
+        for lo in range(0, len(rows), 65_536):
+            part = slice(lo, lo + 65_536)
+            p = share[who[part]]
+            for mode in rows[part].T:
+                p = p * w[mode]
+            out[part] = np.log(np.maximum(p.sum(1), 1e-300))
+        return out
+
+    others = [np.log(np.concatenate(r))[rows].sum(1) for r in rivals]
+    if torn is not None:
+        others.append(predicted(torn))
+    mine, weight = predicted(stacked), tensor.values[second]
+    gains = [np.bincount(who, weight * (mine - other), tensor.patients) for other in others]
+    return np.asarray(np.sign(np.min(gains, axis=0)))
