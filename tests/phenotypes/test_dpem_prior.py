@@ -14,6 +14,7 @@ from polyclinic.phenotypes.prior import Prior
 from polyclinic.phenotypes.vote import votes
 from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.sparse import SparseTensor
 
 LAW = {"procedures": 40, "diagnoses": 50, "phenotypes": 5, "codes": (6, 8)}
 BUDGET = pc.Privacy(1.0, 1e-6)
@@ -49,8 +50,19 @@ def bench() -> Bench:
 def test_a_prior_of_the_same_law_is_never_lost_and_helps_where_noise_hides_the_data(bench: Bench) -> None:
     alone = bench.kept(bench.like)
     assert bench.kept(bench.fit(0.1, bench.like)) >= alone - 0.02
-    with_prior, without = bench.kept(bench.fit(0.2, bench.like)), bench.kept(bench.fit(0.2, None))
-    assert with_prior >= max(alone - 0.02, without + 0.2)
+    with_prior = np.mean([bench.kept(bench.fit(0.2, bench.like, seed=k)) for k in range(3)])  # one fit scatters by .015
+    assert with_prior >= max(alone - 0.02, bench.kept(bench.fit(0.2, None)) + 0.2)
+
+
+def test_a_prior_has_to_beat_itself_torn_apart() -> None:
+    two = SparseTensor([[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]], [9.0] * 4, (1, 4, 4))
+    half = [np.full(4, 0.25)] * 2
+    column = np.array([[0.5, 0], [0.5, 0], [0, 0.5], [0, 0.5]])
+    whole, torn = np.concatenate([column, column]), np.concatenate([column, column[:, ::-1]])
+    prior = np.full(2, 0.05)
+    assert votes(two, whole, [half], prior, steps=20, torn=torn).tolist() == [1.0]
+    assert votes(two, whole, [half], prior, steps=20, torn=whole).tolist() == [0.0]  # no better than torn
+    assert votes(two, torn, [half], prior, steps=20, torn=whole).tolist() == [-1.0]
 
 
 def test_a_prior_of_another_law_is_refused_by_the_patients(bench: Bench) -> None:
