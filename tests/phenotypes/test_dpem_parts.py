@@ -146,7 +146,7 @@ def test_later_regrouping_frees_only_pieces_and_halves_what_is_heavy_and_broad()
     def column(*phenotypes: int) -> NDArray[np.float64]:
         out = np.zeros(60)
         out[np.concatenate([own[k] for k in phenotypes])] = 1.0
-        return out / out.sum()
+        return np.asarray(out / out.sum())
 
     # 0 and 1 are pieces of one phenotype, 3 holds two and is no heavier than 2
     factor = np.stack([column(0), column(0), column(1), column(2, 3), column(4)], axis=1)
