@@ -6,6 +6,7 @@ patients. small: 100 and 1,000 sites. Every line ends with value, goal and verdi
 """
 
 import argparse
+import re
 import runpy
 import tempfile
 import time
@@ -306,7 +307,7 @@ def main() -> None:
         made = (line for law in chosen for line in law(seed))
         for line in made:
             print(seed, line, flush=True)
-            table.setdefault(line.name.split(" (")[0] + line.name.rpartition(")")[2], []).append(line)
+            table.setdefault(re.sub(r" \(.*\)", "", line.name), []).append(line)
     print("\n| line | goal | lowest | highest | holds |\n|---|---|---|---|---|")
     for name, lines in table.items():
         values = [x.value for x in lines]

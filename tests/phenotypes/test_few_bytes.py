@@ -49,6 +49,7 @@ def test_weak_structure_is_searched_for_with_more_phenotypes_and_then_auditioned
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where the cells saw little, 1.8 R columns go on for three sweeps; the best R of them are kept; any order, same bits."""
+    monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.MISSED", 0.0)
     monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.WEAK", 0.0)
     names, states, fold = [], [], Fold(pc.SumALS(rank=8, seed=3), SITES)
     while (step := fold.step()) is not None:

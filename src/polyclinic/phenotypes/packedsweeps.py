@@ -33,6 +33,7 @@ UNSURE = (
 CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
 PATIENT = 1e-3  # `tol` where the structure is weak
 LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
+MISSED = 0.01  # a first sum that would gain more: the cells missed something, and a search follows (a rare phenotype of 25 small sites)
 WIDE = 3  # sweeps of a search
 SEARCHING = (2e-2, 1e-2)  # ROUNDING in a search
 AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
@@ -163,7 +164,7 @@ class PackedSweeps(Base):
             gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
                 float(aside[1] - aside[0]), 1e-300
             )
-            if gain > WEAK and public.start.spare and public.round + WIDE + 2 <= self.params.rounds:
+            if gain > MISSED and public.start.spare and public.round + WIDE + 2 <= self.params.rounds:
                 begun = self._gram(public.factors).widened(public.start)
                 anew = replace(
                     public, stage="start", start=begun, search="wide", round=2, base=1, patients=None, wider=0
