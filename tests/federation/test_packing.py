@@ -91,6 +91,14 @@ def test_sums_outside_their_windows_are_put_right_or_noticed() -> None:
         assert found is not None and np.abs(found["x"] - x).max() < 0.06 * np.sqrt(sites / 12) and wide.size > code.size
 
 
+def test_many_numbers_are_put_right_in_blocks() -> None:
+    code = Packing({"x": Field((30_000,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "t", mends=40)
+    x, rng = np.full(30_000, 0.5), np.random.default_rng(0)
+    x[rng.permutation(30_000)[:12]] = 2.1
+    found = code.unpack(sum(code.pack({"x": x / 3}, s)["packed"] for s in code.sites))
+    assert found is not None and np.abs(found["x"] - x).max() < 0.04 and len(code._codes) == 4
+
+
 def test_masked_and_plain_give_the_same_bits_in_any_order() -> None:
     from polyclinic.federation.fold import deliver
 

@@ -12,6 +12,7 @@ of them follow by Berlekamp and Massey's algorithm: the shortest recurrence of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -25,14 +26,24 @@ PRIME: Final = (
 )
 
 
-def weights(levels: Whole, above: Whole, lanes: Sequence[Whole], count: int) -> Whole:
-    """(count, numbers) w_j(k); ``above``: the next digit of the word, -1 for the last; ``lanes``: digits from the lowest up."""
+def weights(levels: Whole, above: Whole, digit: Whole, count: int) -> Whole:
+    """(count, numbers) w_j(k); ``above``: the next digit of the word, -1 for the last; ``digit``: its place in the word, from 0.
+
+    Sites in one process have the same layout: the weights of the last ones are kept.
+    """
+    return _weights(levels.tobytes(), above.tobytes(), digit.tobytes(), count)
+
+
+@lru_cache(maxsize=32)
+def _weights(levels_: bytes, above_: bytes, digit_: bytes, count: int) -> Whole:
+    levels, above, digit = (np.frombuffer(x, np.int64) for x in (levels_, above_, digit_))
     inverse = _powers(levels % PRIME, PRIME - 2)
+    lanes = [np.flatnonzero(digit == k) for k in range(int(digit.max(initial=-1)), -1, -1)]  # from the highest down
     beta, power = np.arange(1, len(levels) + 1, dtype=np.int64) % PRIME, np.ones(len(levels), np.int64)
     out = np.empty((count, len(levels)), np.int64)
     for k in range(count):
         own = power.copy()
-        for lane in reversed(lanes):
+        for lane in lanes:
             up = above[lane]
             carried = np.where(up >= 0, own[up], 0)
             own[lane] = (own[lane] + carried) % PRIME * inverse[lane] % PRIME

@@ -34,6 +34,7 @@ Whole = NDArray[np.int64]
 EXACT: Final = 53  # bits of whole numbers that float64 adds exactly
 CHECK: Final = 40
 WIDER: Final = 2  # bits more at every repetition
+BLOCK: Final = 8192  # numbers that share their power sums
 FAR: Final = 64  # windows: what lies further away was cut, perhaps, and is asked for again
 MENDS: Final = 2  # sums outside their windows that are put right, unless more are asked for
 
@@ -175,7 +176,7 @@ class Packing:
     @property
     def size(self) -> int:
         """Words of a contribution, those that mend and the checksum among them."""
-        return len(self._places[2]) + len(self._syndromes([0] * 2 * self.mends)) + 1
+        return len(self._places[2]) + len(self._syndromes([0] * sum(len(w) for _, w in self._codes))) + 1
 
     def step(self, round_: int, name: str, **options: object) -> Step:
         """The step that carries it."""
@@ -203,9 +204,24 @@ class Packing:
         return above
 
     @cached_property
-    def _weights(self) -> Whole:
+    def _codes(self) -> list[tuple[Whole, Whole]]:
+        """Numbers in blocks of whole words, each with the weights of its own power sums: the work grows with the numbers only."""
         _, _, levels, sent = self._flat
-        return weights(levels[sent], self._above, self._lanes, 2 * self.mends)
+        levels, above, words = levels[sent], self._above, self._places[0]
+        digit = np.zeros(len(levels), np.int64)
+        for k, lane in enumerate(self._lanes):
+            digit[lane] = k
+        block = words * (-(-len(words) // BLOCK)) // max(len(self._places[2]), 1)
+        out = []
+        for which in np.unique(block):
+            own = np.flatnonzero(block == which)
+            up = np.where(above[own] >= 0, np.searchsorted(own, above[own]), -1)
+            mends = -(-self.mends * len(own) // len(words))
+            out.append((own, weights(levels[own], up, digit[own], 2 * mends)))
+        return out
+
+    def _power_sums(self, value: Whole) -> list[int]:
+        return [x for own, weight in self._codes for x in lacking(value[own], weight).tolist()]
 
     @cached_property
     def _many(self) -> int:
@@ -241,7 +257,7 @@ class Packing:
         words, bases, products = self._places
         out = np.zeros(len(products), np.int64)
         np.add.at(out, words, np.mod(value, products[words] // bases) * bases)
-        more = [*self._syndromes(lacking(value, self._weights).tolist()), self._checksum(value)]
+        more = [*self._syndromes(self._power_sums(value)), self._checksum(value)]
         return {"packed": np.concatenate([out % products, np.array(more, np.int64)]).astype(np.float64)}
 
     def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution:
@@ -278,16 +294,18 @@ class Packing:
 
     def _mended(self, value: Whole, levels: Whole, whole: Whole) -> bool:
         """Put right, in place, the sums that lay outside their windows, if they are few; whether the checksum agrees then."""
-        most, n = PRIME * max(len(self.sites), 1), self._many
+        most, n, at = PRIME * max(len(self.sites), 1), self._many, 0
         sums = [int(w) // most**i % most for w in whole[len(self._places[2]) : -1] for i in range(n)]
-        lack = (np.array(sums[: 2 * self.mends], np.int64) - lacking(value, self._weights)) % PRIME
-        found = located(lack.tolist(), len(value)) if len(value) < PRIME else None
-        if found is None or np.abs(found[1]).max() > FAR:
-            return False
-        for j, q in zip(*found):
-            value[j] += q * levels[j]
-            if self._above[j] >= 0:
-                value[self._above[j]] -= q
+        for own, weight in self._codes:
+            lack = (np.array(sums[at : at + len(weight)], np.int64) - lacking(value[own], weight)) % PRIME
+            at += len(weight)
+            found = located(lack.tolist(), len(own)) if lack.any() else (own[:0], own[:0])
+            if found is None or np.abs(found[1]).max(initial=0) > FAR:
+                return False
+            for j, q in zip(own[found[0]], found[1]):
+                value[j] += q * levels[j]
+                if self._above[j] >= 0:
+                    value[self._above[j]] -= q
         return bool((int(whole[-1]) - self._checksum(value)) % 2**CHECK == 0)
 
     def opened(self, total: Total) -> dict[str, Array] | None:
