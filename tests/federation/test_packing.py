@@ -95,7 +95,7 @@ def test_many_numbers_are_put_right_in_blocks() -> None:
     code = Packing({"x": Field((30_000,), 0.01, 0.0, 1.0)}, ("a", "b", "c"), "t", mends=40)
     x, rng = np.full(30_000, 0.5), np.random.default_rng(0)
     x[rng.permutation(30_000)[:12]] = 2.1
-    found = code.unpack(sum(code.pack({"x": x / 3}, s)["packed"] for s in code.sites))
+    found = code.unpack(np.sum([code.pack({"x": x / 3}, s)["packed"] for s in code.sites], axis=0))
     assert found is not None and np.abs(found["x"] - x).max() < 0.04 and len(code._codes) == 4
 
 
