@@ -50,6 +50,8 @@ WAYS = (
     Way("SumALS, as shipped", pc.SumALS, {}),
     Way("TRIP, as shipped", pc.TRIP, {}),
     Way("TRIP, literal", pc.TRIP, {"variant": "paper", "rounds": 60}),
+    Way("SumALS, tol=0.0001", pc.SumALS, {"tol": 1e-4}),
+    Way("TRIP, tol=0.0001", pc.TRIP, {"tol": 1e-4}),
     Way("SumALS, random start, 64 bits", pc.SumALS, {"start": "random", "packed": False}),
     Way("LocalTF", pc.LocalTF, {"rounds": 60}),
     Way("LocalTF from the Gram", pc.LocalTF, {"rounds": 40}, gram=True),
