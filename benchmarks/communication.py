@@ -51,6 +51,7 @@ WAYS = (
     Way("TRIP, as shipped", pc.TRIP, {}),
     Way("TRIP, literal", pc.TRIP, {"variant": "paper", "rounds": 60}),
     Way("SumALS, tol=0.0001", pc.SumALS, {"tol": 1e-4}),
+    Way("SumALS, tol=0.0001, 64 bits", pc.SumALS, {"tol": 1e-4, "packed": False}),
     Way("TRIP, tol=0.0001", pc.TRIP, {"tol": 1e-4}),
     Way("SumALS, random start, 64 bits", pc.SumALS, {"start": "random", "packed": False}),
     Way("LocalTF", pc.LocalTF, {"rounds": 60}),
@@ -92,7 +93,7 @@ def started(way: Way, rank: int, seed: int, sites: list[Site], how: str) -> tupl
     if not way.gram:
         return Fold(way.method(rank=rank, seed=seed, aggregation=how, **way.settings), sites), 0.0
     first = Fold(pc.SumALS(rank=rank, seed=seed, aggregation=how), sites)
-    while first.public.stage in ("setup", "start"):
+    while first.public is None or first.public.stage in ("setup", "start"):
         first.advance()
     method = way.method(rank=rank, seed=seed, aggregation=how, **(way.settings | {"rounds": 40 + WARM}))
     fold = Fold(method, sites)
