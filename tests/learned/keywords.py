@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import polyclinic as pc
 from polyclinic.federation import keywords
 from polyclinic.federation.estimator import Configured
+from polyclinic.phenotypes.rate import Schedule
 from polyclinic.privacy.budget import Privacy
 
 HEAD = '''"""Parameters of every estimator as types: what an editor completes, and what a type checker refuses.
@@ -18,9 +19,10 @@ Written by ``python tests/learned/keywords.py`` from the declared parameters; a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 if TYPE_CHECKING:
+    from polyclinic.phenotypes.rate import Schedule
     from polyclinic.privacy.budget import Privacy
 
 __all__ = {names}
@@ -51,18 +53,20 @@ def text(kind: Any) -> str:
         return "None"
     if kind in (int, float, str, bool, bytes):
         return str(kind.__name__)
-    if kind is Privacy:
-        return "Privacy"
+    if kind in (Privacy, Schedule):
+        return str(kind.__name__)
     origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return text(inside[0])
     if origin in (Union, types.UnionType):
         parts = list(dict.fromkeys(text(k) for k in inside))
-        return "Any" if "Any" in parts else " | ".join(parts)
+        return "object" if "object" in parts else " | ".join(parts)
     if origin is Literal:
         return f"Literal[{', '.join(repr(v) for v in inside)}]".replace("'", '"')
     if origin in (tuple, dict, list):
         held = ", ".join("..." if k is Ellipsis else text(k) for k in inside)
         return f"{origin.__name__}[{held}]"
-    return "Any"
+    return "object"  # whatever the validator of the parameter reads
 
 
 def estimators() -> dict[str, type[Configured[Any]]]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyclinic.cli import doctor
 from polyclinic.cli.members import COMMANDS, Folder, Json, home_of, say
+
+if TYPE_CHECKING:
+    from polyclinic.engines.flare.folders import CoordinatorFolder
+    from polyclinic.federation.order import Order
 
 __all__ = ["app"]
 
@@ -162,7 +166,7 @@ def _seconds(wait: str | None) -> float | None:
     return seconds
 
 
-def _run(home: Any, order: Any, json_: bool, wait: float | None = None) -> None:
+def _run(home: CoordinatorFolder, order: Order, json_: bool, wait: float | None = None) -> None:
     """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
     from polyclinic.cli.console import follow as bar
     from polyclinic.engines.flare.coordinator import state_of
@@ -192,7 +196,9 @@ def _run(home: Any, order: Any, json_: bool, wait: float | None = None) -> None:
     finish_run(home, order, value, json_)
 
 
-def finish_run(home: Any, order: Any, value: dict[str, Any], json_: bool, engine: str = "flare") -> None:
+def finish_run(
+    home: CoordinatorFolder, order: Order, value: dict[str, Any], json_: bool, engine: str = "flare"
+) -> None:
     """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
     from polyclinic.engines.flare.result import read_model
     from polyclinic.studies import publish

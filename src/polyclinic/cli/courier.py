@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from polyclinic.engines.flare.folders import CoordinatorFolder
+    from polyclinic.federation.order import Order
 
 __all__ = ["app"]
 
@@ -181,7 +182,7 @@ def _home(path: Path) -> CoordinatorFolder:
     return home
 
 
-def _run(home: Any, order: Any, inbox: Path, outbox: Path, rhythm: Rhythm, json_: bool) -> None:
+def _run(home: CoordinatorFolder, order: Order, inbox: Path, outbox: Path, rhythm: Rhythm, json_: bool) -> None:
     from polyclinic.cli.coordinator import finish_run
     from polyclinic.engines.courier.office import run_by_courier
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from polyclinic.run import RunFolder
     from polyclinic.study import Study
 
 __all__ = ["command"]
@@ -44,7 +47,7 @@ def command(
 
 
 def _compare(
-    folder: Any, patients: int, seed: int, data: Path | None, quiet: bool
+    folder: RunFolder, patients: int, seed: int, data: Path | None, quiet: bool
 ) -> tuple[list[dict[str, object]], str]:
     """The same sites through every method; the main one (TRIP, masked sums) writes the run folder."""
     import polyclinic as pc
@@ -123,7 +126,7 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
     return study_of(data, seed)
 
 
-def _private_rows(folder: Any, seed: int, quiet: bool) -> list[dict[str, object]]:
+def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, object]]:
     """Patient-level differential privacy on 20,000 generated patients: what it costs in phenotypes."""
     import polyclinic as pc
     from polyclinic.cli.console import follow
@@ -151,7 +154,7 @@ def _private_rows(folder: Any, seed: int, quiet: bool) -> list[dict[str, object]
     return rows
 
 
-def _report(folder: Any) -> str | None:
+def _report(folder: RunFolder) -> str | None:
     from importlib.util import find_spec
 
     if find_spec("polyclinic.report.html") is None:
@@ -161,7 +164,7 @@ def _report(folder: Any) -> str | None:
     return str(write_report(folder))
 
 
-def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
+def _print(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -186,7 +189,7 @@ def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
     )
 
 
-def _print_private(console: Any, rows: list[dict[str, Any]]) -> None:
+def _print_private(console: Console, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="\n20,000 generated patients at 6 sites, masked sums, rank 30", title_justify="left")

@@ -277,13 +277,13 @@ def review(
         raise typer.Exit(4)
 
 
-def _told(s: dict[str, Any], folder: Any) -> list[str]:
+def _told(s: dict[str, Any], folder: SiteFolder) -> list[str]:
     from polyclinic.engines.flare.membership import unpinned
 
     return _described(s, unpinned(folder, s), folder.node.name)
 
 
-def _ahead(folder: Any, study: str, by: str) -> list[str]:
+def _ahead(folder: SiteFolder, study: str, by: str) -> list[str]:
     """Approve every step of an order by its name, and say in words what was approved."""
     from polyclinic.engines import registry
     from polyclinic.engines.flare.admission import asked

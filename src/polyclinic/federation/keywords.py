@@ -5,9 +5,10 @@ Written by ``python tests/learned/keywords.py`` from the declared parameters; a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 if TYPE_CHECKING:
+    from polyclinic.phenotypes.rate import Schedule
     from polyclinic.privacy.budget import Privacy
 
 __all__ = [
@@ -111,7 +112,7 @@ class CPSGDKeywords(TypedDict, total=False):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float
     clip: float | None
 
@@ -131,7 +132,7 @@ class CPSGDTyped:
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float
     clip: float | None
 
@@ -160,7 +161,7 @@ class DPEMKeywords(TypedDict, total=False):
     anneal: bool | None
     prune: bool
     fdr: float
-    prior: Any
+    prior: object
     prior_is_public: bool
 
 
@@ -184,7 +185,7 @@ class DPEMTyped:
     anneal: bool | None
     prune: bool
     fdr: float
-    prior: Any
+    prior: object
     prior_is_public: bool
 
     if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class DPFactKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float | dict[str, float]
     weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
@@ -231,7 +232,7 @@ class DPFactTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float | dict[str, float]
     weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
@@ -258,7 +259,7 @@ class DistributedSGDKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float | dict[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
@@ -279,7 +280,7 @@ class DistributedSGDTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float | dict[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
@@ -338,11 +339,11 @@ class GaussianMixtureKeywords(TypedDict, total=False):
     reg_covar: float
     n_starts: int
     start: Literal["votes", "box"]
-    weights_init: Any
-    means_init: Any
-    precisions_init: Any
+    weights_init: object
+    means_init: object
+    precisions_init: object
     radius: float | None
-    center: Any
+    center: object
     max_patients: int
     min_patients: int
     paid_rounds: int
@@ -363,11 +364,11 @@ class GaussianMixtureTyped:
     reg_covar: float
     n_starts: int
     start: Literal["votes", "box"]
-    weights_init: Any
-    means_init: Any
-    precisions_init: Any
+    weights_init: object
+    means_init: object
+    precisions_init: object
     radius: float | None
-    center: Any
+    center: object
     max_patients: int
     min_patients: int
     paid_rounds: int
@@ -388,7 +389,7 @@ class LatentClassKeywords(TypedDict, total=False):
     variant: Literal["corrected", "paper"]
     privacy: Privacy | None
     n_components: int
-    kinds: dict[str, Any]
+    kinds: dict[str, object]
     bounds: dict[str, tuple[float, float]]
     shares: Literal["together", "site"]
     smoothing: float
@@ -410,7 +411,7 @@ class LatentClassTyped:
     variant: Literal["corrected", "paper"]
     privacy: Privacy | None
     n_components: int
-    kinds: dict[str, Any]
+    kinds: dict[str, object]
     bounds: dict[str, tuple[float, float]]
     shares: Literal["together", "site"]
     smoothing: float
@@ -480,7 +481,7 @@ class LocalTFKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float | dict[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
@@ -501,7 +502,7 @@ class LocalTFTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: Any
+    learning_rate: float | tuple[float, ...] | Schedule | None
     sparsity: float | dict[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
@@ -604,7 +605,7 @@ class SumALSKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     loss: Literal["squares", "poisson", "bernoulli"]
-    start: Literal["gram", "random"] | tuple[Any, ...]
+    start: Literal["gram", "random"] | tuple[object, ...]
     buckets: int | None
     warmup: int
     packed: bool
@@ -626,7 +627,7 @@ class SumALSTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     loss: Literal["squares", "poisson", "bernoulli"]
-    start: Literal["gram", "random"] | tuple[Any, ...]
+    start: Literal["gram", "random"] | tuple[object, ...]
     buckets: int | None
     warmup: int
     packed: bool
@@ -651,7 +652,7 @@ class TRIPKeywords(TypedDict, total=False):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    start: Literal["gram", "random"] | tuple[Any, ...]
+    start: Literal["gram", "random"] | tuple[object, ...]
     buckets: int | None
     penalty: float | None
     penalty_growth: float
@@ -675,7 +676,7 @@ class TRIPTyped:
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    start: Literal["gram", "random"] | tuple[Any, ...]
+    start: Literal["gram", "random"] | tuple[object, ...]
     buckets: int | None
     penalty: float | None
     penalty_growth: float

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.findings.statistics import Z
 from polyclinic.tensors.matching import cosines, match
+
+if TYPE_CHECKING:
+    from polyclinic.phenotypes.factorization import FactorPublic
 
 __all__ = ["BACK", "PARTLY", "Matched", "matched"]
 
@@ -25,8 +28,8 @@ SCATTER: Final = 1.1  # of log(1 - cosine) between one halving and the mean of o
 class Matched:
     """The halves' columns matched to each other and to the published phenotypes, and the consensus."""
 
-    public: Any  # the reference's state with the consensus' factors
-    halves: tuple[Any, ...]  # states of all half fits, two a halving
+    public: FactorPublic  # the reference's state with the consensus' factors
+    halves: tuple[FactorPublic, ...]  # states of all half fits, two a halving
     columns: NDArray[np.int64]  # (half fits, R) column of each that belongs to r; -1 where it has none
     alike: Array  # (halvings, R) cosine of the two halves' columns
 
@@ -47,7 +50,7 @@ class Matched:
         apart, factor = 1.0 - float(c[0]), math.exp(Z * SCATTER)
         return max(1.0 - apart * factor, 0.0), 1.0 - apart / factor
 
-    def half(self, number: int) -> Any:
+    def half(self, number: int) -> FactorPublic:
         """A half's own model of the published phenotypes: its column of each; one that it lacks has one of its other columns.
 
         Patients of the other half are judged by it: nothing in it has seen them, as long as the half has columns enough.
@@ -66,7 +69,7 @@ class Matched:
         return replace(own, factors=factors, energy=energy)
 
 
-def matched(publics: Sequence[Any], private: bool) -> Matched:
+def matched(publics: Sequence[FactorPublic], private: bool) -> Matched:
     """Match the two halves of every halving to each other, and their pairs to the fit on everybody (with privacy: the first half).
 
     The halves are matched directly, because the question is whether one half's phenotype is in the other: a fit on everybody that
@@ -117,7 +120,7 @@ def matched(publics: Sequence[Any], private: bool) -> Matched:
     return Matched(public, tuple(halves), columns, alike)
 
 
-def _unit(factors: Sequence[Any]) -> tuple[list[Array], list[Array]]:
+def _unit(factors: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """Columns of length 1 per mode, and their lengths."""
     lengths = [np.linalg.norm(np.asarray(f, np.float64), axis=0) for f in factors]
     return [np.asarray(f) / np.maximum(n, 1e-300) for f, n in zip(factors, lengths)], lengths
@@ -128,7 +131,7 @@ def _added(a: Array, b: Array) -> Array:
     return np.asarray(a + b * np.where((a * b).sum(0) < 0, -1.0, 1.0))
 
 
-def _weights(public: Any) -> Array:
+def _weights(public: FactorPublic) -> Array:
     """(R,) root of the energy of every column, its length taken in."""
     size = np.prod([np.linalg.norm(np.asarray(f), axis=0) for f in public.factors], axis=0)
     return size if public.energy is None else np.asarray(size * np.sqrt(np.maximum(np.asarray(public.energy), 0.0)))

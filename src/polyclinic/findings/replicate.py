@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
 from polyclinic.federation.outcome import Outcome
+from polyclinic.federation.protocol import Method, Setting
 from polyclinic.findings.consensus import BACK, PARTLY, Matched, matched
 from polyclinic.findings.control import permuted
 from polyclinic.findings.elsewhere import elsewhere
@@ -30,13 +31,19 @@ from polyclinic.findings.splits import Splits, accepted
 from polyclinic.sites.site import Site
 from polyclinic.table import Table
 
+if TYPE_CHECKING:
+    from polyclinic.federation.outcome import Outcome
+    from polyclinic.findings.link import LinkPublic
+    from polyclinic.phenotypes.factorization import FactorPublic
+    from polyclinic.tensors.axis import Axis
+
 __all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
 
 Array = NDArray[np.float64]
 LINKED: Final = 3.0  # z of the link on unseen patients
 
 
-def published(method: Any, public: Any, outcome: Any, axes: Sequence[object] | None = None) -> Any:
+def published(method: Any, public: Any, outcome: Outcome, axes: Sequence[Axis] | None = None) -> Any:
     """A fitted estimator of this public state; it knows no site's memberships."""
     model = method.with_params()
     setting = outcome.setting if axes is None else replace(outcome.setting, axes=tuple(axes))
@@ -44,7 +51,7 @@ def published(method: Any, public: Any, outcome: Any, axes: Sequence[object] | N
     return model
 
 
-def raw_placer(method: Any, public: Any, setting: Any) -> Placer:
+def raw_placer(method: Method, public: FactorPublic, setting: Setting | None) -> Placer:
     """Places patients by a public state with its columns as they are, at any site, without a published model."""
     from polyclinic.federation.protocol import seeds
 
@@ -55,13 +62,15 @@ def raw_placer(method: Any, public: Any, setting: Any) -> Placer:
     return Placer(public.factors, place)
 
 
-def may_join(method: Any) -> bool:
+def may_join(method: Method) -> bool:
     """Whether columns of its fits are joined: of methods that place patients by least squares, without privacy, and not of a
     paper's variant, which publishes what it found."""
     return bool(getattr(method, "joins", False))
 
 
-def splits(fits: Sequence[object], method: Any, setting: Any, key: str, aggregation: str) -> list[Splits]:
+def splits(
+    fits: Sequence[FactorPublic], method: Method, setting: Setting | None, key: str, aggregation: str
+) -> list[Splits]:
     """For the fit on everybody and every half fit: which of its columns are one phenotype."""
     out = []
     for i, public in enumerate(fits):
@@ -72,7 +81,7 @@ def splits(fits: Sequence[object], method: Any, setting: Any, key: str, aggregat
     return out
 
 
-def links(halves: Sequence[object], method: Any, setting: Any, key: str, aggregation: str) -> list[Link]:
+def links(halves: Sequence[FactorPublic], method: Method, setting: Setting, key: str, aggregation: str) -> list[Link]:
     """For every half fit the link test on the patients of the other half."""
     out = []
     for i, public in enumerate(halves):
@@ -82,7 +91,7 @@ def links(halves: Sequence[object], method: Any, setting: Any, key: str, aggrega
 
 
 def verdict(
-    found: Matched, acts: Sequence[Link], publics: Sequence[Any], order: NDArray[np.int64], sites: int
+    found: Matched, acts: Sequence[Link], publics: Sequence[LinkPublic], order: NDArray[np.int64], sites: int
 ) -> Table:
     """One row a phenotype, in the order of the published model."""
     rank = found.columns.shape[1]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.sites.site import Site
 from polyclinic.tensors import ordered
 from polyclinic.tensors.matching import cosines
+
+if TYPE_CHECKING:
+    from polyclinic.phenotypes.factorization import FactorPublic
 
 __all__ = ["Splits", "SplitsPublic", "accepted", "alike_pairs", "joined"]
 
@@ -150,7 +153,7 @@ def _sums(a: tuple[Array, int], b: tuple[Array, int]) -> Array:
     return np.column_stack([(u * u).sum(0), (u * v).sum(0), (v * v).sum(0), np.full(u.shape[1], float(free))])
 
 
-def joined(public: Any, groups: Sequence[Sequence[int]]) -> Any:
+def joined(public: FactorPublic, groups: Sequence[Sequence[int]]) -> FactorPublic:
     """A fit's public state with each group of columns as one; the others follow as they were."""
     if not groups:
         return public
@@ -189,13 +192,13 @@ def _best(parts: Sequence[Array], weight: Array) -> tuple[list[Array], float]:
     return now, size
 
 
-def accepted(fits: Sequence[Any], groups: Sequence[Sequence[list[int]]]) -> list[object]:
+def accepted(fits: Sequence[FactorPublic], groups: Sequence[Sequence[list[int]]]) -> list[FactorPublic]:
     """The fit on everybody and the half fits with those groups joined that the other half confirms.
 
     A group is joined where its single column is in the other half, as a group there (cosine >= .8) or as a column (then closer to
     it than any of the group's own). Where structure is weak each half joins what the other does not; such groups stay apart.
     """
-    out: list[Any] = []
+    out: list[FactorPublic] = []
     for a, b, in_a, in_b in zip(fits[1::2], fits[2::2], groups[1::2], groups[2::2]):
         mine, theirs = _confirmed(a, b, in_a, in_b)
         out += [joined(a, mine), joined(b, theirs)]
@@ -214,7 +217,7 @@ def accepted(fits: Sequence[Any], groups: Sequence[Sequence[list[int]]]) -> list
 
 
 def _confirmed(
-    a: Any, b: Any, in_a: Sequence[list[int]], in_b: Sequence[list[int]]
+    a: FactorPublic, b: FactorPublic, in_a: Sequence[list[int]], in_b: Sequence[list[int]]
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Of the groups of two halves those that the other half has, too."""
     sides = [_elements(a, in_a), _elements(b, in_b)]
@@ -240,7 +243,7 @@ def _confirmed(
     return chosen
 
 
-def _elements(public: Any, groups: Sequence[list[int]]) -> tuple[list[Array], list[list[int]]]:
+def _elements(public: FactorPublic, groups: Sequence[list[int]]) -> tuple[list[Array], list[list[int]]]:
     """A fit's columns, and after them every group as one column; and what each consists of."""
     factors = [np.asarray(f, np.float64) for f in public.factors]
     names = [[c] for c in range(factors[0].shape[1])]

@@ -118,7 +118,7 @@ class Whole(Then):
     def _splits(self, public: Any, setting: Setting) -> Ladder:
         return Ladder(self._cut(public, setting), name="splits")
 
-    def _cut(self, public: Any, setting: Any) -> list[Splits]:
+    def _cut(self, public: Any, setting: Setting | None) -> list[Splits]:
         key, how = self.plan.key, self.method.params.aggregation
         each = zip(self.several, self._fits(public))
         return [act for m, fits in each for act in splits(fits, m.method, setting, key, how)]
@@ -141,7 +141,7 @@ class Whole(Then):
         acts, tests = self._made_of(found, rest, setting)
         return Ladder([*acts, *tests], name="evaluate")
 
-    def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Any) -> tuple[list[Act], list[Link]]:
+    def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Setting) -> tuple[list[Act], list[Link]]:
         if self.asked is not None:
             empty = getattr(getattr(found.public, "plan", None), "rank", 1) == 0  # the fit says: too little data
             plan = replace(self.plan, what=()) if empty else self.plan
@@ -157,7 +157,7 @@ class Whole(Then):
             tests += links(r.halves, m.method, setting, key, how)
         return acts, tests
 
-    def _placer(self, public: Any, setting: Any) -> Placer:
+    def _placer(self, public: Any, setting: Setting) -> Placer:
         """Places by the consensus, phenotypes in the order in which the model is published."""
         raw, order = raw_placer(self.method, public, setting), order_of(public)
         return Placer([f[:, order] for f in raw.factors], lambda site: raw.loads(site)[:, order])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
 
@@ -201,6 +202,8 @@ def power_of_two(size: float) -> float:
 
 class FactorPublic(Protocol):
     """What the public state of every factorization has: a method that lacks a field is a type error, not a crash in ``fit``."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
 
     @property
     def factors(self) -> tuple[Array, ...]: ...
