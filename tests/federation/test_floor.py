@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,11 +14,12 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.federation.fold import Fold, run
+from polyclinic.phenotypes.factorization import FederatedFactorization
 from polyclinic.sites.floor import carriers, floor, without_cells
 from polyclinic.study import Study
 from polyclinic.tensors.sparse import SparseTensor
 
-METHODS = {
+METHODS: dict[str, Callable[..., FederatedFactorization[Any, Any, Any]]] = {
     "trip": lambda **k: pc.TRIP(rank=3, rounds=12, **k),
     "sumals": lambda **k: pc.SumALS(rank=3, rounds=8, **k),
     "dpfact": lambda **k: pc.DPFact(rank=3, rounds=14, **k),
@@ -64,10 +68,10 @@ def test_a_code_of_one_hospital_stays_if_enough_of_its_patients_have_it() -> Non
 @pytest.mark.parametrize("name", METHODS)
 def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site], name: str) -> None:
     minimum = 20
-    floored = Floor(METHODS[name](), minimum)  # type: ignore[no-untyped-call, arg-type]
+    floored = Floor(METHODS[name](), minimum)
     outcome = run(floored, sites)
     kept = [brute(sites, m) >= minimum for m in (1, 2)]
-    alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])  # type: ignore[attr-defined, no-untyped-call]
+    alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])
     floored.publish(outcome)
     model = floored.model_
     assert all(np.array_equal(a, b) for a, b in zip(model.factors_, alone.factors_))

@@ -52,13 +52,15 @@ def test_joined_columns_are_the_best_single_one_and_the_rest_stays() -> None:
     @dataclass(frozen=True)
     class Fit:
         factors: tuple[np.ndarray, ...]
-        energy: np.ndarray
+        energy: np.ndarray | None
+        objective: float | None = None
 
     f, g = split()
     whole = joined(Fit((f, 2.0 * g), np.array([9.0, 9.0, 1.0])), [[0, 1]])
     assert whole.factors[0].shape == (8, 2) and whole.factors[1].shape == (12, 2)
     np.testing.assert_allclose(whole.factors[0][:, 0], f[:, 0], atol=1e-12)
     np.testing.assert_allclose(whole.factors[1][:, 0], np.r_[np.full(6, 6**-0.5), np.zeros(6)], atol=1e-12)
+    assert whole.energy is not None
     np.testing.assert_allclose(whole.energy, [72.0, 4.0])  # (3 * 2)^2 twice; as it was
 
 

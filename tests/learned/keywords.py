@@ -19,6 +19,7 @@ Written by ``python tests/learned/keywords.py`` from the declared parameters; a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ def text(kind: Any) -> str:
         return "None"
     if kind in (int, float, str, bool, bytes):
         return str(kind.__name__)
-    if kind in (Privacy, Schedule):
-        return str(kind.__name__)
+    if kind is Privacy:
+        return "Privacy"
+    if kind is Schedule:
+        return "Schedule | Mapping[str, float]"
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return text(inside[0])
@@ -65,7 +68,7 @@ def text(kind: Any) -> str:
         return f"Literal[{', '.join(repr(v) for v in inside)}]".replace("'", '"')
     if origin in (tuple, dict, list):
         held = ", ".join("..." if k is Ellipsis else text(k) for k in inside)
-        return f"{origin.__name__}[{held}]"
+        return f"{'Mapping' if origin is dict else origin.__name__}[{held}]"
     return "object"  # whatever the validator of the parameter reads
 
 

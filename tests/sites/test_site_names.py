@@ -50,7 +50,7 @@ def test_a_parameter_reads_like_an_attribute() -> None:
 
 def test_a_wrong_parameter_is_one_fault() -> None:
     with pytest.raises(ConfigError) as e:
-        pc.LocalTF(rank=2, learning_rate="fast")
+        pc.LocalTF(rank=2, learning_rate="fast")  # type: ignore[arg-type]
     assert sum(f.startswith("learning_rate") for f in e.value.faults) == 1
 
 

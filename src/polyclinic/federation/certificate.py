@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
 
 from polyclinic.errors import MessageRefused
 from polyclinic.federation import wire
@@ -54,7 +55,7 @@ def grow(chain: bytes, link: ChainLink) -> bytes:
     return digest(["polyclinic/link/2", chain, body])
 
 
-def state_digest(state: Any) -> bytes:
+def state_digest(state: object) -> bytes:
     """SHA-256 of a public state, bit for bit."""
     return hashlib.sha256(wire.encode(wire.pack(state), limit=LIMIT)).digest()
 
@@ -118,8 +119,8 @@ class Opened:
     entered: Mapping[str, tuple[int, int]]
     total: Total
     state: bytes
-    public: Any = None
-    words: np.ndarray[Any, Any] | None = None
+    public: object = None
+    words: NDArray[np.uint64] | None = None
     sites: tuple[str, ...] = ()
 
     def pack(self) -> dict[str, Any]:
@@ -188,7 +189,7 @@ class Opened:
 
     def link(self, step: Step, state: bytes) -> ChainLink:
         """What this sum adds to the chain of a party that derived ``step`` and has ``state`` after it."""
-        value: list[Any] = [self.total.weight, self.total.members, self.total.noise_sd]
+        value: list[object] = [self.total.weight, self.total.members, self.total.noise_sd]
         value.append(dict(self.total.arrays) if self.words is None else [list(self.sites), self.words])
         ages = [[s, *k] for s, k in sorted(self.entered.items())]
         return ChainLink(
@@ -201,7 +202,7 @@ class Opened:
         )
 
 
-_FIELDS: Final[dict[str, Any]] = {
+_FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
     "number": int,
     "attempt": int,
     "entered": dict,
@@ -219,7 +220,7 @@ _FIELDS: Final[dict[str, Any]] = {
 # ---- agreed bits between unlike processors
 
 
-def within(mine: Any, theirs: object, slack: float) -> bool:
+def within(mine: object, theirs: object, slack: float) -> bool:
     """Whether two packed states are the same but for the last bits of their float arrays and numbers.
 
     Recomputing is not bit-equal between processors. A party takes over another's bits only where the trees, types, shapes and
@@ -232,19 +233,20 @@ def within(mine: Any, theirs: object, slack: float) -> bool:
     return _same(mine, theirs, lambda a, b: _near(a, b, slack))
 
 
-def alike(mine: Any, theirs: object) -> bool:
+def alike(mine: object, theirs: object) -> bool:
     """Whether a packed state has the tree, the types and the shapes of another, and no NaN where there was none."""
 
-    def kind(a: Any, b: Any) -> bool:
+    def kind(a: object, b: object) -> bool:
         if not isinstance(a, np.ndarray):
             return type(a) is type(b)
-        same = isinstance(b, np.ndarray) and b.dtype == a.dtype and b.shape == a.shape
-        return same and (a.dtype.kind != "f" or bool(np.isfinite(b).all()) or not np.isfinite(a).all())
+        if not isinstance(b, np.ndarray) or b.dtype != a.dtype or b.shape != a.shape:
+            return False
+        return a.dtype.kind != "f" or bool(np.isfinite(b).all()) or not np.isfinite(a).all()
 
     return _same(mine, theirs, kind)
 
 
-def _same(mine: Any, theirs: Any, leaf: Callable[[object, object], bool]) -> bool:
+def _same(mine: object, theirs: object, leaf: Callable[[object, object], bool]) -> bool:
     """Whether two trees have the same branches, and leaves of which that holds."""
     if isinstance(mine, Mapping):
         return (
@@ -253,12 +255,13 @@ def _same(mine: Any, theirs: Any, leaf: Callable[[object, object], bool]) -> boo
             and all(_same(v, theirs[k], leaf) for k, v in mine.items())
         )
     if isinstance(mine, list | tuple):
-        same = isinstance(theirs, list | tuple) and len(mine) == len(theirs)
-        return same and all(_same(a, b, leaf) for a, b in zip(mine, theirs))
+        if not isinstance(theirs, list | tuple) or len(mine) != len(theirs):
+            return False
+        return all(_same(a, b, leaf) for a, b in zip(mine, theirs))
     return leaf(mine, theirs)
 
 
-def _near(mine: Any, theirs: object, slack: float) -> bool:
+def _near(mine: object, theirs: object, slack: float) -> bool:
     if isinstance(mine, np.ndarray):
         if not isinstance(theirs, np.ndarray) or theirs.dtype != mine.dtype or theirs.shape != mine.shape:
             return False

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NoReturn, TypeVar
@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation.protocol import Message, Roster, Step, Total
@@ -86,7 +87,7 @@ def introduce(names: Iterable[str]) -> tuple[dict[str, Identity], dict[str, byte
     return identities, {n: i.public for n, i in identities.items()}
 
 
-def digest(value: Any) -> bytes:
+def digest(value: object) -> bytes:
     """SHA-256 of a body in one canonical form (maps by key, lists and tuples alike, arrays by type, shape and bytes).
 
     >>> digest({"a": 1, "b": (2, 3)}) == digest({"b": [2, 3], "a": 1})
@@ -97,7 +98,7 @@ def digest(value: Any) -> bytes:
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def _feed(put: _Put, v: Any, depth: int) -> None:
+def _feed(put: _Put, v: object, depth: int) -> None:
     if depth > _DEPTH:
         raise ValueError("nested too deep")
     write = _WRITE.get(type(v))
@@ -114,13 +115,13 @@ def _raw(put: _Put, kind: bytes, raw: bytes) -> None:
     put(raw)
 
 
-def _list(put: _Put, v: list[Any] | tuple[Any, ...], depth: int) -> None:
+def _list(put: _Put, v: Sequence[object], depth: int) -> None:
     put(b"l" + _LENGTH(len(v)))
     for item in v:
         _feed(put, item, depth + 1)
 
 
-def _map(put: _Put, v: Mapping[str, Any], depth: int) -> None:
+def _map(put: _Put, v: Mapping[str, object], depth: int) -> None:
     if not all(isinstance(k, str) for k in v):
         raise TypeError("a map's keys are texts")
     put(b"m" + _LENGTH(len(v)))
@@ -129,7 +130,7 @@ def _map(put: _Put, v: Mapping[str, Any], depth: int) -> None:
         _feed(put, v[k], depth + 1)
 
 
-def _array(put: _Put, v: np.ndarray[Any, Any], depth: int) -> None:
+def _array(put: _Put, v: NDArray[np.generic], depth: int) -> None:
     if v.dtype.kind not in "biuf":
         raise TypeError(f"array of type {v.dtype}")
     a = np.ascontiguousarray(v, v.dtype.newbyteorder("<"))
@@ -273,11 +274,11 @@ class Envelope:
         self._parties = parties
         self._seen: set[tuple[str, str]] = set()
 
-    def sign(self, purpose: str, value: Any) -> bytes:
+    def sign(self, purpose: str, value: object) -> bytes:
         """Signature over a value in this attempt's context."""
         return self.identity.sign(digest([self.context, purpose, self.me, value]))
 
-    def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
+    def verify(self, who: str, purpose: str, value: object, signature: bytes) -> None:
         """Refuse unless ``who`` signed exactly this value for exactly this purpose and attempt."""
         try:
             if who not in self._parties:

@@ -5,6 +5,7 @@ Written by ``python tests/learned/keywords.py`` from the declared parameters; a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class CPSGDKeywords(TypedDict, total=False):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    learning_rate: float | tuple[float, ...] | Schedule | None
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
     sparsity: float
     clip: float | None
 
@@ -132,7 +133,7 @@ class CPSGDTyped:
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    learning_rate: float | tuple[float, ...] | Schedule | None
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
     sparsity: float
     clip: float | None
 
@@ -209,8 +210,8 @@ class DPFactKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: float | tuple[float, ...] | Schedule | None
-    sparsity: float | dict[str, float]
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
+    sparsity: float | Mapping[str, float]
     weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
     server_step: float
@@ -232,8 +233,8 @@ class DPFactTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: float | tuple[float, ...] | Schedule | None
-    sparsity: float | dict[str, float]
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
+    sparsity: float | Mapping[str, float]
     weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
     server_step: float
@@ -259,8 +260,8 @@ class DistributedSGDKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: float | tuple[float, ...] | Schedule | None
-    sparsity: float | dict[str, float]
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
+    sparsity: float | Mapping[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
 
@@ -280,8 +281,8 @@ class DistributedSGDTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: float | tuple[float, ...] | Schedule | None
-    sparsity: float | dict[str, float]
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
+    sparsity: float | Mapping[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
     if TYPE_CHECKING:
@@ -389,8 +390,8 @@ class LatentClassKeywords(TypedDict, total=False):
     variant: Literal["corrected", "paper"]
     privacy: Privacy | None
     n_components: int
-    kinds: dict[str, object]
-    bounds: dict[str, tuple[float, float]]
+    kinds: Mapping[str, object]
+    bounds: Mapping[str, tuple[float, float]]
     shares: Literal["together", "site"]
     smoothing: float
     reg_covar: float
@@ -411,8 +412,8 @@ class LatentClassTyped:
     variant: Literal["corrected", "paper"]
     privacy: Privacy | None
     n_components: int
-    kinds: dict[str, object]
-    bounds: dict[str, tuple[float, float]]
+    kinds: Mapping[str, object]
+    bounds: Mapping[str, tuple[float, float]]
     shares: Literal["together", "site"]
     smoothing: float
     reg_covar: float
@@ -481,8 +482,8 @@ class LocalTFKeywords(TypedDict, total=False):
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: float | tuple[float, ...] | Schedule | None
-    sparsity: float | dict[str, float]
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
+    sparsity: float | Mapping[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
 
@@ -502,8 +503,8 @@ class LocalTFTyped:
     weighting: Literal["saturating", "none"]
     saturation: float | None
     local_passes: int
-    learning_rate: float | tuple[float, ...] | Schedule | None
-    sparsity: float | dict[str, float]
+    learning_rate: float | tuple[float, ...] | Schedule | Mapping[str, float] | None
+    sparsity: float | Mapping[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
 
     if TYPE_CHECKING:

@@ -65,6 +65,7 @@ Key = tuple[int, int]  # number of a sum, attempt
 Stage = Literal["loading", "waiting", "ready", "refused"]
 Standing = Literal["open", "known", "burnt", "ended"]
 M = TypeVar("M")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ ASKS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Ask
 ANSWERS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Answer)}
 
 
-def tree_of(message: Any) -> dict[str, object]:
+def tree_of(message: Ask | Answer) -> dict[str, object]:
     """A message as it travels."""
     values = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     if "opened" in values:
@@ -264,37 +265,37 @@ def read_answer(data: bytes) -> Answer:
 # ---- one reader for each field
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if type(value) is not int or not -MOST < value < MOST:
         raise ValueError("not a whole number")
     return value
 
 
-def _count(value: Any) -> int:
-    if _whole(value) < 0:
+def _count(value: object) -> int:
+    if (number := _whole(value)) < 0:
         raise ValueError("below zero")
-    return int(value)
+    return number
 
 
-def _list(value: Any, kind: type[Any], most: int = MANY) -> tuple[Any, ...]:
+def _list(value: object, kind: type[V], most: int = MANY) -> tuple[V, ...]:
     if not isinstance(value, list | tuple) or len(value) > most or any(type(v) is not kind for v in value):
         raise ValueError(f"not a list of {kind.__name__}")
     return tuple(value)
 
 
-def _one(kind: type[Any], most: int = 100, *, none: bool = False) -> Callable[[object], object]:
-    def read(value: Any) -> Any:
+def _one(kind: type, most: int = 100, *, none: bool = False) -> Callable[[object], object]:
+    def read(value: object) -> object:
         if none and value is None:
             return None
-        if type(value) is not kind or (kind in (str, bytes) and len(value) > most):
+        if type(value) is not kind or (isinstance(value, str | bytes) and len(value) > most):
             raise ValueError(f"not a {kind.__name__}, or too long")
         return value
 
     return read
 
 
-def _word(kind: Any, *, none: bool = False) -> Callable[[object], object]:
-    def read(value: Any) -> Any:
+def _word(kind: object, *, none: bool = False) -> Callable[[object], object]:
+    def read(value: object) -> object:
         if not (none and value is None) and (type(value) is not str or value not in get_args(kind)):
             raise ValueError("not one of the known words")
         return value
@@ -302,17 +303,17 @@ def _word(kind: Any, *, none: bool = False) -> Callable[[object], object]:
     return read
 
 
-def _totals(value: Any) -> tuple[Opened, ...]:
+def _totals(value: object) -> tuple[Opened, ...]:
     return tuple(Opened.read(v) for v in _list(value, dict))
 
 
-def _map(value: Any, kind: type[Any]) -> dict[str, object]:
+def _map(value: object, kind: type) -> dict[str, object]:
     if not isinstance(value, dict) or len(value) > MANY or any(type(v) is not kind for v in value.values()):
         raise ValueError(f"not a map of {kind.__name__}")
     return dict(value)
 
 
-def _pair(value: Any) -> Key | None:
+def _pair(value: object) -> Key | None:
     if value is None:
         return None
     if len(pair := _list(value, int, 2)) != 2:

@@ -22,14 +22,14 @@ class SiteParty:
         self.method, self.site, self.adder, self.door = method, site, adder, door
         door.facts = method.facts
         self.private: Any = None
-        self._next: Any = None
+        self._next: object = None
 
-    def open(self, public: Any) -> None:
+    def open(self, public: object) -> None:
         """Make the private start."""
         rng = seeds(self.method.params.seed, self.site.name, "open")
         self.private = wire.canonical(self.method.open(self.site, public, rng))
 
-    def contribute(self, step: Step, public: Any, roster: Roster, number: int = -1) -> Contribution:
+    def contribute(self, step: Step, public: object, roster: Roster, number: int = -1) -> Contribution:
         """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
         if self.private is None:
             self.open(public)
@@ -60,7 +60,7 @@ class SiteParty:
             also=self.adder.leak(roster, step),
         )
 
-    def side(self, step: Step, public: Any, roster: Roster) -> Exchange:
+    def side(self, step: Step, public: object, roster: Roster) -> Exchange:
         """The site's mailbox for one sum."""
         return self.adder.side(self.site.name, roster, step, self.contribute(step, public, roster))
 
@@ -68,7 +68,7 @@ class SiteParty:
         """The sum was taken: the new private state is the state."""
         self.private, self._next = self._next, None
 
-    def close(self, public: Any) -> Arrays:
+    def close(self, public: object) -> Arrays:
         """What stays at the site."""
         if self.private is None:
             self.open(public)

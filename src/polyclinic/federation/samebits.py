@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.federation import wire
 
 __all__ = ["arrays_in", "bits_of", "near"]
 
 
-def bits_of(public: Any) -> bytes:
+def bits_of(public: object) -> bytes:
     return wire.encode(wire.pack(public), limit=2**40)
 
 
-def near(a: Any, b: Any, tolerance: float) -> tuple[bool, float]:
+def near(a: object, b: object, tolerance: float) -> tuple[bool, float]:
     """Largest difference between two states, relative to the largest value of each array."""
     worst = 0.0
 
-    def walk(x: Any, y: Any) -> None:
+    def walk(x: object, y: Any) -> None:
         nonlocal worst
         if isinstance(x, dict):
             for k in x:
@@ -37,7 +38,7 @@ def near(a: Any, b: Any, tolerance: float) -> tuple[bool, float]:
     return worst <= tolerance, worst
 
 
-def arrays_in(tree: object) -> list[Any]:
+def arrays_in(tree: object) -> list[NDArray[np.generic]]:
     if isinstance(tree, dict):
         return [a for v in tree.values() for a in arrays_in(v)]
     if isinstance(tree, list | tuple):

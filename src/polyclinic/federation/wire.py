@@ -13,15 +13,19 @@ import dataclasses
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation.protocol import Message
 from polyclinic.federation.weigh import weigh
 from polyclinic.tensors.files import atomic
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "LIMIT",
@@ -56,7 +60,7 @@ PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
 T = TypeVar("T")
 
 
-def encode(value: Any, *, limit: int = LIMIT) -> bytes:
+def encode(value: object, *, limit: int = LIMIT) -> bytes:
     """Bytes of a tree of None, booleans, numbers, texts, bytes, arrays, lists and maps.
 
     >>> decode(encode({"a": [1, 2.5, "x", None], "b": np.arange(3.0)}))["b"].tolist()
@@ -72,7 +76,7 @@ def encode(value: Any, *, limit: int = LIMIT) -> bytes:
     return b"".join([MAGIC, struct.pack("<I", len(header)), header, *raw])
 
 
-def size(value: Any) -> int:
+def size(value: object) -> int:
     """Length of :func:`encode`'s bytes, without copying the arrays.
 
     >>> value = {"a": [1, "x"], "b": np.arange(300.0)}
@@ -83,8 +87,8 @@ def size(value: Any) -> int:
     return 8 + len(header) + sum(a.nbytes for a in arrays)
 
 
-def _header(value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]]]:
-    arrays: list[np.ndarray[Any, Any]] = []
+def _header(value: object) -> tuple[bytes, list[NDArray[np.generic]]]:
+    arrays: list[NDArray[np.generic]] = []
     tree = _strip(value, arrays, 0)
     parts = [[a.dtype.str, list(a.shape)] for a in arrays]
     return msgpack.packb({"v": VERSION, "t": tree, "a": parts}, use_bin_type=True), arrays
@@ -137,7 +141,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
     return _fill(header["t"], arrays, 0)
 
 
-def save(path: Path, value: Any) -> None:
+def save(path: Path, value: object) -> None:
     """Keep a tree of values in a file that only its owner reads: whole and on disk, or not there."""
     with atomic(path) as temporary:
         temporary.write_bytes(encode(value, limit=KEPT))
@@ -149,7 +153,7 @@ def load(path: Path) -> Any:
     return decode(path.read_bytes(), limit=KEPT)
 
 
-def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
+def _strip(value: object, arrays: list[NDArray[np.generic]], depth: int) -> object:
     """The tree without its arrays. A letter is mostly leaves: they are told by their exact type, and never called for."""
     kind = type(value)
     if kind in PLAIN:
@@ -175,7 +179,7 @@ def _strip(value: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
     raise MessageRefused(f"a value of type {type(value).__name__} cannot travel")
 
 
-def _fill(tree: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
+def _fill(tree: object, arrays: list[NDArray[np.generic]], depth: int) -> object:
     if depth > DEPTH:
         raise MessageRefused(f"a message nested deeper than {DEPTH}")
     if type(tree) in PLAIN:
@@ -235,11 +239,11 @@ def _letter(message: Message, protocol: str) -> list[object]:
     return [protocol, *_fields(message).values()]
 
 
-def _fields(value: Any) -> dict[str, object]:
+def _fields(value: DataclassInstance) -> dict[str, object]:
     return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
 
 
-def pack(state: Any) -> Any:
+def pack(state: object) -> object:
     """A frozen dataclass (nested ones too) as a tree for :func:`encode`."""
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
         return {k: pack(v) for k, v in _fields(state).items()}
@@ -256,7 +260,7 @@ def canonical(state: T) -> T:
     Sums over an axis depend in their last bit on an array's layout in memory; so that an interrupted run, and a run between
     hosts, give the same bits as one that was never written down, states are always kept in this form.
     """
-    made: Any = state
+    made: object = state
     if isinstance(state, np.ndarray):
         made = np.ascontiguousarray(state) if state.ndim else state
     elif dataclasses.is_dataclass(state) and not isinstance(state, type):
@@ -265,7 +269,7 @@ def canonical(state: T) -> T:
         made = tuple(canonical(v) for v in state)
     elif isinstance(state, dict):
         made = {k: canonical(v) for k, v in state.items()}
-    return made  # type: ignore[no-any-return]
+    return cast(T, made)
 
 
 def unpack(kind: type[T], tree: object) -> T:
@@ -289,7 +293,7 @@ def unpack(kind: type[T], tree: object) -> T:
     return kind(**values)
 
 
-def _tuples(value: Any) -> object:
+def _tuples(value: object) -> object:
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     if isinstance(value, dict):
