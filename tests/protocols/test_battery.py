@@ -133,6 +133,7 @@ class Naming(pc.LocalTF):
     [
         (Forgetful, "seed"),
         (Forgetful, "resume"),
+        (Forgetful, "starts"),
         (Leaky, "releases"),
         (Keeping, "fit"),
         (Unpicklable, "pickle"),

@@ -246,6 +246,21 @@ class Checks:
         missing = {r.step.name for r in self.run().releases if self.method.facts.meaning(r.step.name) is None}
         assert not missing, f"steps without a meaning in {type(self.method).__name__}.facts.steps: {sorted(missing)}"
 
+    def starts_part(self) -> None:
+        """of several starts one is kept, the same one twice, and the card has the releases of all"""
+        if not isinstance(self.method, Estimator) or "n_starts" not in type(self.method.params).model_fields:
+            raise Skip("the method has no n_starts")
+        try:
+            made = [self.method.with_params(n_starts=n) for n in (1, 2, 2)]
+        except ConfigError:
+            raise Skip("the method refuses several starts with these parameters") from None
+        one, two, again = (m.fit(self.sites) for m in made)
+        assert two.privacy_.releases >= one.privacy_.releases, "the card forgets a start"
+        if not self.private:
+            kept, same = (m.result_.arrays() for m in (two, again))
+            other = [n for n in kept if not np.array_equal(kept[n], same[n], equal_nan=True)]
+            assert not other, f"two starts, fitted twice: {', '.join(other)} differ"
+
     def fitted(self) -> Any:
         """A fitted estimator, with injected noise; Skip where the method makes no value."""
         if not isinstance(self.method, Estimator):
@@ -321,7 +336,7 @@ PARTS: Final = tuple(
     BatteryCheck(name, str(part.__doc__), part)
     for name in (
         *("twin", "order", "seed", "releases", "budget", "resume", "silent", "wire", "degenerate", "axes", "sums"),
-        *("retry", "return", "facts", "fit", "save", "pickle", "publish"),
+        *("retry", "return", "facts", "fit", "save", "pickle", "publish", "starts"),
     )
     for part in (getattr(Checks, f"{name}_part"),)
 )
