@@ -25,7 +25,7 @@ from polyclinic.sites.ingest import read_sites
 from polyclinic.sites.site import Site, pooled
 from polyclinic.study import Study
 from polyclinic.tensors import cp, kernels
-from polyclinic.tensors.matching import cosines
+from polyclinic.tensors.matching import cosines, factor_match_score
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 from polyclinic_papers.trip_settings import rare_network
@@ -243,7 +243,7 @@ def halves(seed: int, only: list[str]) -> Iterator[Line]:
             for h in (0, 1):
                 half = [s.take(np.flatnonzero(halves_of(s, f"fewsums {seed}") == h)) for s in sites]
                 fits.append(pc.SumALS(rank=10, seed=2 * seed + h, start=start).fit(half).factors_)
-            like[start] = pc.factor_match_score(*fits)
+            like[start] = factor_match_score(*fits)
         told = f"{name}, agreement of halves from the Gram, less a random start's ({like['gram']:.3f}, {like['random']:.3f})"
         yield Line(told, like["gram"] - like["random"], -0.03, most=False)
 
