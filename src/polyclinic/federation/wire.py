@@ -160,7 +160,7 @@ def _strip(value: object, arrays: list[NDArray[np.generic]], depth: int) -> obje
         return value
     if depth == DEPTH and isinstance(value, Mapping | list | tuple) and value:  # what is in it is nested one deeper
         raise MessageRefused(f"a message nested deeper than {DEPTH}")
-    if kind is dict or (kind is not np.ndarray and isinstance(value, Mapping)):
+    if kind is not np.ndarray and isinstance(value, dict | Mapping):
         return {str(k): v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         a = np.ascontiguousarray(value) if value.ndim else value
