@@ -198,6 +198,11 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "another number",
     ): "nothing reads the sum once it is opened",
     (
+        "federation/setting.py",
+        "if len(size) != len(common[0]):",
+        "another number",
+    ): "there are as many digests as sizes",
+    (
         "federation/sums/masked.py",
         "slots: int = 20,",
         "another number",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -471,3 +471,32 @@ def test_a_party_opens_by_itself_and_closes() -> None:
 
 def test_the_mean_of_nothing_is_nothing() -> None:
     assert Total({"a": np.ones(2)}, 0.0, 0).mean("a").tolist() == [0.0, 0.0]
+
+
+class Mute:
+    """A side that never says anything."""
+
+    def start(self) -> list[Message]:
+        return []
+
+    def receive(self, message: Message) -> list[Message]:
+        return []
+
+    def deadline(self) -> list[Message]:
+        return []
+
+    def result(self) -> Literal["pending"]:
+        return "pending"
+
+
+def test_a_sum_in_which_nothing_moves_ends() -> None:
+    deliver({"a": Mute(), "b": Mute()})
+
+
+def test_all_nodes_at_once_count_the_letters_that_they_save() -> None:
+    quick = Fold(method(1), example_sites(), adder=by_name("subspace"))
+    slow = Fold(method(1), example_sites(), adder=by_name("subspace"))
+    slow.adder.at_once = lambda roster, step, parts: None  # type: ignore[method-assign]
+    assert quick.advance() and slow.advance()
+    assert quick.traffic.by_site == slow.traffic.by_site
+    assert wire.encode(wire.pack(quick.public)) == wire.encode(wire.pack(slow.public))
