@@ -96,7 +96,7 @@ def run_study(
     resume: bool = False,
     threads: int = 2,
     progress: Callable[[Progress], None] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run a study and write its folder; returns what ``metrics.json`` holds.
 
     Every simulated site has its own ledger in the folder, and its node's policy where it has one; a refusal comes before
@@ -287,7 +287,7 @@ def _admitted(study: Study, method: Any, doors: Mapping[str, Door], sites: Seque
         )
 
 
-def write_findings(model: Any, folder: RunFolder) -> dict[str, Any]:
+def write_findings(model: object, folder: RunFolder) -> dict[str, Any]:
     """``findings.json``, where the study was evaluated; returns the figures that ``metrics.json`` gains."""
     found: Findings | None = model.__dict__.get("findings_")
     if found is None:
@@ -313,7 +313,7 @@ def _run_id(folder: RunFolder) -> str:
     return file.read_text().strip()
 
 
-def write_outcome(model: Any, sites: Sequence[Site], folder: RunFolder) -> None:
+def write_outcome(model: object, sites: Sequence[Site], folder: RunFolder) -> None:
     """The model, and apart and for their owners only, each site's memberships: :meth:`polyclinic.run.Run.write`."""
     Run.write(folder, model, sites)
 

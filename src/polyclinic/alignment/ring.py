@@ -52,7 +52,7 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["RingCoordinator", "RingSite", "align_by_ring", "padded", "place", "ring", "step_of"]
 
 LEAST, MOST = 64, 2**16  # padded lengths of a list; an owner may allow fewer: a long list is a dictionary in disguise
-Handlers = Mapping[str, Callable[[str, dict[str, Any]], list[Message]]]
+Handlers = Mapping[str, Callable[[str, dict[str, object]], list[Message]]]
 
 
 def _hash(mode: str, code: str) -> bytes:
@@ -78,7 +78,7 @@ def _valid(point: bytes) -> bool:
     return len(point) == BYTES and point != IDENTITY and bool(rbcl.crypto_core_ristretto255_is_valid_point(point))
 
 
-def _points(body: Mapping[str, Any], who: str, most: int = MOST) -> Points:
+def _points(body: Mapping[str, object], who: str, most: int = MOST) -> Points:
     points = body["points"]
     if not isinstance(points, np.ndarray) or points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
         raise MessageRefused(f"list of {who!r} is not a list of points")
@@ -180,7 +180,7 @@ class RingSite(Party):
         kind = f"list:{owner}"
         return self.envelope.seal(self._next, kind, {"sealed": self._lines[self._next].seal(points.tobytes(), kind)})
 
-    def _list_of(self, owner: str) -> Callable[[str, dict[str, Any]], list[Message]]:
+    def _list_of(self, owner: str) -> Callable[[str, dict[str, object]], list[Message]]:
         def take(sender: str, body: dict[str, Any]) -> list[Message]:
             if sender != self._before:
                 raise MessageRefused(f"list of {owner!r} from {sender!r}, who is not before {self.me!r} on the ring")
@@ -252,11 +252,11 @@ class RingCoordinator(Party):
     def handlers(self) -> Handlers:
         return {"tags": self._tags}
 
-    def _tags(self, sender: str, body: dict[str, Any]) -> list[Message]:
+    def _tags(self, sender: str, body: dict[str, object]) -> list[Message]:
         self.tags[sender] = _points(body, sender)
         if len(self.tags) < len(self.roster.sites):
             return []
-        marker, bodies = Marker(), dict[str, dict[str, Any]]()
+        marker, bodies = Marker(), dict[str, dict[str, object]]()
         own = {s: marker.marks(self.tags[s]) for s in self.roster.sites}  # equal tags, equal marks
         raw = sorted({m.tobytes() for marks in own.values() for m in marks})
         union, place = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, BYTES), {m: i for i, m in enumerate(raw)}

@@ -138,7 +138,7 @@ def forecast_for(study: Study, model: Any = None) -> Table:
 
 def run_acts(
     study: Study,
-    model: Any,
+    model: object,
     sites: Sequence[Site],
     *,
     halves: Sequence[object] = (),

@@ -128,7 +128,7 @@ def _floored(study: Study, method: Any) -> object:
     return Floor(method, rule.minimum_patients, rule.modes)
 
 
-def _made(study: Study, cls: type[Any]) -> Any:
+def _made(study: Study, cls: type[object]) -> Any:
     chosen = study.chosen()
     values = dict(chosen.parameters)
     if "seed" in values:

@@ -92,7 +92,7 @@ class Association:
 
 
 def associate(
-    model: Any,
+    model: object,
     sites: Sequence[Site],
     *,
     seed: int = 0,

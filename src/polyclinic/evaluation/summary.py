@@ -30,7 +30,7 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0, held: Judging |
     """
     if not isinstance(vars(model).get("result_"), Phenotypes):
         return {}
-    figures: dict[str, Any] = dict(model.quality(sites))
+    figures: dict[str, object] = dict(model.quality(sites))
     if any(s.labels is not None for s in sites):
         figures |= _outcome(Judging(model, sites, seed) if held is None else held)
     found = to_truth(model, getattr(sites, "truth", None))

@@ -157,7 +157,7 @@ def _texts(column: object) -> tuple[str, ...]:
     return tuple(str(x) for x in np.ma.filled(np.ma.asarray(column).astype(object), ""))
 
 
-def _classes(column: Any) -> NDArray[np.generic]:
+def _classes(column: object) -> NDArray[np.generic]:
     texts = _texts(column)
     try:
         values = np.array([float(x) for x in texts])

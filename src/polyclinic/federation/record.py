@@ -84,7 +84,7 @@ class Record:
     def _private(self, key: Key | None) -> Path:
         return self.home / f"private-{'open' if key is None else f'{key[0]}-{key[1]}'}.ckpt"
 
-    def put(self, key: Key | None, states: Any) -> None:
+    def put(self, key: Key | None, states: object) -> None:
         """Keep the private states of the site's nodes after a sum; None: those before the first."""
         wire.save(self._private(key), wire.pack(states))
 

@@ -16,7 +16,9 @@ __all__ = ["common", "fits", "setting_from", "setting_of", "shown"]
 
 def setting_of(method: Method, sites: Sequence[Site]) -> Setting:
     """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
-    strangers: list[Any] = [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
+    strangers: list[object] = (
+        [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
+    )
     if strangers:
         raise DataError(
             f"sites must be a list of pc.Site; this is a {type(strangers[0]).__name__}",
@@ -78,7 +80,7 @@ def shown(tree: Mapping[str, Any]) -> bool:
         return False
 
 
-def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
     """One setting for all, from what each site said of itself."""
     first = next(iter(known.values()))
     axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in first["axes"]]

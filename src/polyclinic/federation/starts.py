@@ -74,7 +74,7 @@ class Starts(Method[Params, _Begun, _Own]):
         self.Private = make_dataclass("StartsPrivate", own, frozen=True)  # type: ignore[misc]
         self.models_: list[Any] = []
 
-    def _now(self, public: _Begun) -> tuple[int, Method, Any, int]:
+    def _now(self, public: _Begun) -> tuple[int, Method, object, int]:
         """The start whose sum is next, its method, its state, and the round at which it began."""
         k = len(public.began) - 1
         method, state = self.parts[k], getattr(public, f"q{k}")

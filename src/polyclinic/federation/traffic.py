@@ -92,7 +92,7 @@ class Traffic:
         """The papers' communication cost: all bytes at ``rate`` bytes a second."""
         return (self.bytes_up + self.bytes_down) / rate
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Plain values for a checkpoint."""
         return {
             "rounds": self.rounds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ class LatentClassParams(Params):
     """Parameters of the latent class model."""
 
     n_components: int = Field(2, ge=1, le=1000, description="Number of classes k.")
-    kinds: dict[str, Any] = Field(
+    kinds: dict[str, object] = Field(
         default_factory=dict,
         description='Column -> "categorical", "count", "continuous", or the list of its levels; others by their values.',
     )

@@ -62,7 +62,7 @@ def _key(n: dict[str, Any]) -> str:
 
 def _news(s: Snapshot) -> list[dict[str, object]]:
     base = {"node": s.name, "kind": s.kind}
-    made: list[dict[str, Any]] = [{**base, "event": "owner is asked", "about": a} for a in s.asked]
+    made: list[dict[str, object]] = [{**base, "event": "owner is asked", "about": a} for a in s.asked]
     made += [
         {**base, "event": "study failed", "about": x.study, "state": x.state}
         for x in s.studies

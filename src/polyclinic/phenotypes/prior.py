@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ class Prior:
         return len(self.mixture)
 
     @classmethod
-    def of(cls, model: Any) -> Self:
+    def of(cls, model: object) -> Self:
         """From a fitted model, or from what ``pc.load`` gave; anything else is a ValueError."""
         found = model if isinstance(model, Phenotypes) else getattr(model, "result_", None)
         if not isinstance(found, Phenotypes):

@@ -39,7 +39,7 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def write_release(path: Path, release: Contribution, facts: Mapping[str, Any]) -> None:
+def write_release(path: Path, release: Contribution, facts: Mapping[str, object]) -> None:
     """Write what would leave, whole or not at all; readable by the owner only."""
     from polyclinic.tensors.files import atomic
 
@@ -71,7 +71,7 @@ class Outbox:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    def put(self, id: str, release: Contribution, facts: Mapping[str, Any]) -> Pending:
+    def put(self, id: str, release: Contribution, facts: Mapping[str, object]) -> Pending:
         """Lay a release out for review; the same one again changes nothing."""
         private_folder(self.path)
         file = self.path / f"{id}.npz"

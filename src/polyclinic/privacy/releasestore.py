@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def bytes_digest(step: Step, release: Contribution) -> str:
 
 def release_digest(step: Step, share: float, mine: Contribution) -> str:
     """A name for one release: its step, its share and its values. Stays at the site."""
-    words: dict[str, Any] = {**vars(step), "shapes": {k: list(v) for k, v in sorted(step.shapes.items())}}
+    words: dict[str, object] = {**vars(step), "shapes": {k: list(v) for k, v in sorted(step.shapes.items())}}
     if not step.patients:
         del words["patients"]  # newer than books that are resumed
     h = hashlib.sha256(json.dumps([words, share, mine.weight], sort_keys=True).encode())

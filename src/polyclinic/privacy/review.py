@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from polyclinic.privacy.facts import MethodFacts, SumFacts
 from polyclinic.privacy.release import Step
@@ -21,7 +20,7 @@ def facts_digest(step: Step, share: float, by: SumFacts) -> str:
     A later step of the same name with any other of these facts waits again. The bound is one of them only where noise is
     drawn for it: in exact steps it follows the size of the model from round to round and tells nothing.
     """
-    words: list[Any] = [
+    words: list[object] = [
         step.name,
         {k: list(v) for k, v in sorted(step.shapes.items())},
         step.how,

@@ -278,7 +278,7 @@ class Tally:
             **{f"cohort {c}": [a.mu2, a.beyond, held[c]] for c, a in self.cohorts.items()},
         }
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Everything, for a snapshot."""
 
         def account(a: Account) -> list[object]:

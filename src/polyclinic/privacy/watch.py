@@ -230,7 +230,7 @@ class Relay:
             }
             has = self._has.get(site, set())
             seen = [x for (about, by), x in self._seen.items() if about == site and by not in has]
-            known: dict[str, Any] = {}
+            known: dict[str, object] = {}
             if at - self._given.get(site, at - PASS_ON) >= PASS_ON:
                 self._given[site] = at
                 known = {s: [k.plain() for k in self.witness.about(s)] for s in self.keys}
@@ -276,7 +276,7 @@ class Relay:
 # ---- what others wrote is read with care
 
 
-def _read(data: bytes) -> dict[str, Any]:
+def _read(data: bytes) -> dict[str, object]:
     if not data:
         return {}
     if len(data) > LIMIT:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -259,7 +259,7 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _similarity(run: RunContents, made: dict[str, Table]) -> dict[str, Any]:
+def _similarity(run: RunContents, made: dict[str, Table]) -> dict[str, object]:
     if run.kind != "similarity":
         return {"features": (), "selected": 0, "bias": 0}
     rows = list(made["features"])

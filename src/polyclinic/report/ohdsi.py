@@ -205,7 +205,7 @@ def _checked(columns: Sequence[TableField], row: Sequence[Any], minimum: int) ->
     return out
 
 
-def _csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+def _csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -38,7 +38,7 @@ CURVES: Final = (
 def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[SiteSpending]) -> dict[str, object]:
     """Every chart by its place in the page; empty where there is nothing to draw."""
     a = run.association
-    made: dict[str, Any] = {
+    made: dict[str, object] = {
         "convergence": _convergence(run),
         "bytes": _bytes(run),
         "roc": scatter(a.get("roc") or (), title="ROC curve", x="false positive rate", y="true positive rate"),
@@ -167,7 +167,7 @@ def _mixture(run: RunContents) -> dict[str, object]:
     z = _standing(run)
     names = feature_names(run, z.shape[1])
     groups = [f"group {j + 1}" for j in range(len(z))]
-    made: dict[str, Any] = {
+    made: dict[str, object] = {
         "groups": heat_map(
             names[:ROWS],
             [str(j + 1) for j in range(len(z))],

@@ -142,7 +142,7 @@ def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, 
 
 
 def _attrition(run: RunContents) -> Table:
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for source, steps in run.attrition.items():
         for s in steps:
             rows.append((source, s["step"], s["rows_in"], s["rows_out"], None, None))

@@ -266,7 +266,7 @@ def weights(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
     )
 
 
-def skewed(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
+def skewed(outcome: Mapping[str, object], presence: Mapping[str, Any]) -> str:
     """A warning where few patients decide and nothing weighs them; else empty."""
     top = presence.get("top1_fitted")
     if top is None or top <= 0.25:

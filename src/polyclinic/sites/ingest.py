@@ -122,7 +122,7 @@ def read_sites(study: Study) -> Sites:
     if not nodes:
         raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
     found: list[Site] = []
-    steps: dict[str, list[dict[str, Any]]] = {}
+    steps: dict[str, list[dict[str, object]]] = {}
     tables: list[tuple[Attrition, ...]] = []
     periods: dict[str, tuple[str, str]] = {}
     for node in nodes:

@@ -41,7 +41,7 @@ class Gathered:
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     left_out: int = 0
-    steps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    steps: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
     same_people: bool = False
 
     @property

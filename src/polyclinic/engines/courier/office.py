@@ -159,7 +159,7 @@ def run_by_courier(
     run = private(folder.run(order.id))
     status: dict[str, Any] = {"study": order.id, "engine": "courier"}
 
-    def log(**event: Any) -> None:
+    def log(**event: object) -> None:
         append_event(run / "events.jsonl", **event)
 
     try:

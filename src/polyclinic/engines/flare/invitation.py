@@ -35,7 +35,7 @@ class Invited:
     secret: str  # SHA-256; the secret itself is in the invite only
     ends: float  # seconds since 1970
     state: State = "invited"
-    request: Mapping[str, Any] | None = None
+    request: Mapping[str, object] | None = None
     received: float | None = None
     sender: str = ""
     renewal: float | None = None  # since when the site asks for a new certificate

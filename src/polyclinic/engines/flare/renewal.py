@@ -151,7 +151,7 @@ def _current(folder: SiteFolder) -> float:
     return mine.not_valid_after_utc.timestamp()
 
 
-def _end(approval: Mapping[str, Any], name: str) -> datetime:
+def _end(approval: Mapping[str, object], name: str) -> datetime:
     """When the certificate in an approval ends."""
     try:
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(str(approval["package"]), validate=True))) as z:

@@ -38,7 +38,7 @@ def network(rng: np.random.Generator, present: bool) -> list[Site]:
     return sites
 
 
-def _seen(method: Any, sites: list[Site]) -> float:
+def _seen(method: object, sites: list[Site]) -> float:
     """What the coordinator looks at: the largest entry of the code's row in the last totals that have one."""
     found = -700.0
     for s in listen(method, sites):

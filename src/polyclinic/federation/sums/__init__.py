@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.protocol import Sum, SumFacts
@@ -25,7 +25,7 @@ _WHERE = {
 NAMES = tuple(_WHERE)
 
 
-def by_name(name: str, **options: Any) -> Sum:
+def by_name(name: str, **options: object) -> Sum:
     """The way to add that a study names.
 
     Parameters

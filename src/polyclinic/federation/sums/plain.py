@@ -142,7 +142,7 @@ def _sent(step: Step, arrays: Mapping[str, Any]) -> dict[str, object]:
     return out
 
 
-def _read(step: Step, arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _read(step: Step, arrays: Mapping[str, Any]) -> dict[str, object]:
     size, out = width(step), dict(arrays)
     for name, a in arrays.items():
         shape = step.shapes.get(name, ())

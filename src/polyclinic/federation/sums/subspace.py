@@ -28,7 +28,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, pairwise
 from math import comb, sqrt
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class Subspace(Sum):
     ) -> None:
         self.identities = dict(identities or {})
         self.network, self.schedule, self.bits, self.sd = network, schedule, bits, sd
-        self._plans: dict[tuple[Any, ...], MaskPlan] = {}
+        self._plans: dict[tuple[object, ...], MaskPlan] = {}
 
     def enrol(self, roster: Roster) -> Roster:
         """For one process: keys for everybody, neighbours if the roster names none, no coordinator, everybody needed."""
