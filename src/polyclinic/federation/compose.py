@@ -34,6 +34,10 @@ class Half(Method[Params, object, object]):
         self.name, self.version, self.needs, self.exact = method.name, method.version, method.needs, method.exact  # type: ignore[misc]
         self.Public, self.Private = method.Public, method.Private  # type: ignore[misc]
 
+    @property
+    def unsettled(self) -> str:
+        return self.method.unsettled
+
     def begin(self, setting: Setting, rng: np.random.Generator) -> object:
         """public_0 = method.begin: the half changes who is counted, not how it starts."""
         return self.method.begin(setting, rng)
@@ -103,6 +107,7 @@ class Ladder(Method[Params, object, object]):
         faults += [f"{m.name} needs {m.needs}, the first {parts[0].needs}" for m in parts if m.needs != parts[0].needs]
         if not disjoint and len(parts) > 1 and any(m.params.privacy is not None for m in parts):
             faults.append("with privacy every part would have to be paid for: one method a study, or halves")
+        faults += [f"{m.name}: {m.unsettled}" for m in parts[:1] if disjoint and len(parts) > 1 and m.unsettled]
         if faults:
             raise ConfigError("these methods cannot run side by side", faults=faults)
         self.parts, self.disjoint = tuple(parts), disjoint

@@ -83,6 +83,12 @@ class Method(ABC, Generic[P, Pub, Pri]):
     Private: ClassVar[type[Any]]
     params: P
 
+    @property
+    def unsettled(self) -> str:
+        """Why what it asks to pay for follows from what was released before: two halves might then plan differently after they
+        paid. Empty: the plan is settled at the beginning."""
+        return ""
+
     # ---- at the coordinator, or at every node under `subspace`
 
     @abstractmethod

@@ -78,6 +78,16 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
     Private = DPEMPrivate
     params: DPEMParams
 
+    @property
+    def unsettled(self) -> str:
+        """A bought count, and a prior's vote, decide what is paid for next."""
+        p = self.params
+        if p.privacy is None:
+            return ""
+        if p.planning_size is None:
+            return "it buys the number of patients first and plans by it: give planning_size, a public guess of that number"
+        return "" if p.prior is None else "a release decides whether its prior is taken: fit on halves without prior"
+
     def _look_at_counts(self, tensors: Sequence[SparseTensor]) -> None:
         for t in tensors:
             em_kernels.stacked_rows(t)  # what is below zero is refused, so that it needs no warning
