@@ -59,7 +59,7 @@ def run_study(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = run_study(what, f"{folder}/run")
     ...     run.model.rank, sorted(p.name for p in run.path.glob("*.json"))[:2]
-    (3, ['association.json', 'metrics.json'])
+    (3, ['association.json', 'findings.json'])
     """
     if (out is None) == (federation is None):
         raise ConfigError(

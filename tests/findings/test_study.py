@@ -337,8 +337,31 @@ def test_only_phenotypes_that_pass_are_counted_and_named_with_the_outcome() -> N
     judged = [{"auc": 0.7, "low": 0.6, "high": 0.8}] * 3
     found: dict[str, Any] = {"effects": effects, "judged": judged, "patients": 90, "unknown": 0}
     named: Any = [SimpleNamespace(name="Heart failure"), SimpleNamespace(name="Phenotype 2")]
-    told = _outcome(found, named, [Verdict(True, "", "", ""), Verdict(False, "", "", "")])[0]
+    told = _outcome(found, named, [Verdict(True, False, "", "", ""), Verdict(False, True, "", "", "")])[0]
     assert "1 of 1 phenotypes that come back go with" in told and "strongest risk is Heart failure" in told
     assert "strongest risk is Phenotype 2" in _outcome(found, named, [])[0]
-    none = _outcome(found, named, [Verdict(False, "", "", "")] * 2)[0]
+    none = _outcome(found, named, [Verdict(False, True, "", "", "")] * 2)[0]
     assert "go with the outcome" not in none
+
+
+def test_what_too_few_patients_cannot_show_is_undecided_and_keeps_its_name() -> None:
+    from polyclinic.report.replication import ENOUGH, first_words, verdicts
+
+    row = {
+        "phenotype": 0,
+        "comes_back": "no",
+        "halves": 0.3,
+        "low": 0.1,
+        "high": 0.5,
+        "holds_together": False,
+        "rho": 0.1,
+    }
+    found: dict[str, Any] = {
+        "replicable": 0,
+        "replicability": {"columns": [*row, "replicable"], "rows": [[*row.values(), False]]},
+    }
+    few, many = verdicts(found, 94)[0], verdicts(found, ENOUGH)[0]
+    assert not few.replicable and not few.failed and "94 patients are too few" in few.words
+    assert not many.replicable and many.failed and "too few" not in many.words
+    assert "can be shown to come back: 94 patients are too few" in first_words(found, 94)
+    assert "holds together: read them as descriptions" in first_words(found, ENOUGH)

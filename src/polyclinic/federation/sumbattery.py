@@ -293,21 +293,20 @@ SUM_PARTS: Final = (
 def check_sum(adder: Sum, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
     """Run the contract battery on a way to add; raises AssertionError with the whole result if a part fails.
 
-        Parameters
-        ----------
-        adder
-            An instance of a :class:`~polyclinic.federation.protocol.Sum`.
-        method
-            What is fitted with it in the part ``model``; the standardiser by default.
-        parts
-            Which parts to run, by name; all by default.
+    Parameters
+    ----------
+    adder
+        An instance of a :class:`~polyclinic.federation.protocol.Sum`.
+    method
+        What is fitted with it in the part ``model``; the standardiser by default.
+    parts
+        Which parts to run, by name; all by default.
 
-        Examples
-        --------
-        >>> from polyclinic.federation.rehearsal import Rehearsal
-    from polyclinic.federation.sums import NAMES, by_name, kind_of
-        >>> check_sum(by_name("masked"), parts=["total", "lost"]).passed
-        True
+    Examples
+    --------
+    >>> from polyclinic.federation.sums import by_name
+    >>> check_sum(by_name("masked"), parts=["total", "lost"]).passed
+    True
     """
     if not isinstance(adder, Sum):
         kind = f"the class {adder.__name__}" if isinstance(adder, type) else f"a {type(adder).__name__}"

@@ -100,10 +100,15 @@ class PhenotypeCard:
     too_few: bool = False  # it describes single patients, so its codes are not shown
     kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
     least: str = ""  # that mode
-    named: bool = True  # the name speaks of at least half of the phenotype in each mode
-    reason: Literal["", "carriers", "few", "held", "noise", "failed"] = ""  # why it has no name
+    named: bool = True  # its codes may name it: those shown hold at least half of it in each mode
+    reason: Literal["", "carriers", "few", "held", "noise", "failed"] = ""  # why no name is suggested
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
     courses: tuple[tuple[str, str], ...] = ()  # ordered modes (visits, times) and the line of the phenotype over them
+
+    @property
+    def suggested(self) -> str:
+        """The name that is suggested; empty where its codes may not name it, and where it failed the test of the halves."""
+        return "" if self.reason else self.name
 
     @property
     def where(self) -> Literal["shared", "site-specific", "unknown"]:
@@ -114,7 +119,7 @@ class PhenotypeCard:
         return "site-specific" if len(here) == 1 and not any(s.few for s in self.sites) else "unknown"
 
     def why(self, minimum: int) -> str:
-        """Why it has no name, in words."""
+        """Why no name is suggested, in words."""
         return {
             "": "",
             "carriers": f"fewer than {minimum} patients carry it, so none of its codes are shown",
@@ -153,7 +158,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     everybody = run.patients
     from polyclinic.report.replication import verdicts  # it imports this module's cards
 
-    judged = verdicts(run.findings)
+    judged = verdicts(run.findings, run.patients)
     for r in range(len(weights)):
         too_few = not run.carried[r]
         listed, hidden, shares = [], 0, []
@@ -168,7 +173,8 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
             listed.append((axis.name, tuple(codes)))
             gone = column.sum() if too_few else column[hide[:, r]].sum()
             shares.append(float(gone) / total)
-        reason = _reason(run, r) or ("failed" if judged and not judged[r].replicable else "")
+        hidden_by = _reason(run, r)
+        reason = hidden_by or ("failed" if judged and judged[r].failed else "")
         name = f"Phenotype {r + 1}"
         if not reason:  # where all its names are taken, its number tells it apart
             alone = suggest_name(listed)
@@ -194,7 +200,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
                 too_few,
                 float(kept[r].min()),
                 run.axes[int(kept[r].argmin())].name,
-                not reason,
+                not hidden_by,
                 reason,
                 tuple(shares),
                 () if too_few else _courses(run, r, name),

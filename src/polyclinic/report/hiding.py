@@ -29,7 +29,7 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
     """What this report hides by the small-cell rule; None where it hides nothing (or under a formal guarantee: noise)."""
     if not cards or run.formal or run.owner is not None or not run.presence:
         return None
-    unnamed = [c for c in cards if not c.named and c.reason != "failed"]  # of the failed nothing is hidden
+    unnamed = [c for c in cards if not c.named]
     codes = sum(c.suppressed for c in cards)
     if not unnamed and not codes:
         return None
@@ -37,8 +37,6 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
     head = (
         f"{len(unnamed)} of {len(cards)} phenotypes cannot be named here."
         if unnamed
-        else f"All {len(cards)} phenotypes are named; {codes} of their lesser codes are not shown."
-        if all(c.named for c in cards)
         else f"{codes} lesser codes of the {len(cards)} phenotypes are not shown."
     )
     why = (

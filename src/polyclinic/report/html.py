@@ -124,8 +124,8 @@ def render(run: RunContents) -> str:
             script_hash=_hash(script),
             **_similarity(run, all_tables),
             groups=groups_of(run),
-            findings=sections(run.findings, [c.name if c.named else "" for c in found]),
-            verdicts=verdicts(run.findings),
+            findings=sections(run.findings, [c.suggested for c in found]),
+            verdicts=verdicts(run.findings, run.patients),
         )
     )
 

@@ -222,7 +222,7 @@ def _of(table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 def _rows(run: RunContents, minimum: int) -> dict[str, list[list[Any]]]:
     """Every table's rows, in the order of ``MODEL``'s columns."""
     f, study = run.findings, str(run.study["study"]["study"]["name"])
-    named = [c.name if c.named else "" for c in sorted(cards(run), key=lambda c: c.number)]
+    named = [c.suggested for c in sorted(cards(run), key=lambda c: c.number)]
     judged = {r["phenotype"]: r for r in _of(f.get("replicability"))}
     o = f.get("outcome") or {}
     tested = {True: "yes", False: "no"}

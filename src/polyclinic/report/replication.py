@@ -10,7 +10,9 @@ from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.cells import called, rows_of, span
 from polyclinic.table import Table
 
-__all__ = ["Verdict", "by_flags", "first_words", "replication", "verdicts"]
+__all__ = ["ENOUGH", "Verdict", "by_flags", "first_words", "replication", "verdicts"]
+
+ENOUGH = 500  # patients: a half of 250 shows (z >= 3) a link of r = 0.19, and real records have links of 0.1 to 0.3
 
 
 @dataclass(frozen=True)
@@ -18,20 +20,26 @@ class Verdict:
     """What is known about one phenotype's replication, in words."""
 
     replicable: bool
+    failed: bool  # it was tested and did not pass, with patients enough to pass; neither: undecided
     words: str
     reason: str
     brief: str  # both answers, for a cell
     flags: tuple[int, int] = (0, 0)  # how many of the two it passed; whether it holds together
 
 
-def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
-    """Per phenotype whether it comes back and holds together, as the card says it; empty where it was not tested."""
+def verdicts(found: Mapping[str, Any], patients: int | None = None) -> tuple[Verdict, ...]:
+    """Per phenotype whether it comes back and holds together, as the card says it; empty where it was not tested.
+
+    Where none of fewer than ENOUGH patients' phenotypes passes, all are undecided, not refuted.
+    """
     out = []
+    few = f"undecided: {patients} patients are too few to tell" if _too_few(found, patients) else ""
     for r in rows_of(found.get("replicability")):
         back = f"comes back in halves: {r['comes_back']} ({_likeness(r)})"
         if r["holds_together"] is None:
             told = f"{r['comes_back']}, not tested"
-            out.append(Verdict(False, f"{back}; whether it holds together was not tested", "not tested", told))
+            gone = r["comes_back"] != "yes" and not few
+            out.append(Verdict(False, gone, f"{back}; whether it holds together was not tested", "not tested", told))
             continue
         holds = f"holds together in unseen patients: {'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})"
         faults = (
@@ -43,22 +51,33 @@ def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
         whole = bool(r["holds_together"])
         brief = f"{r['comes_back']}, {'yes' if whole else 'no'}"
         flags = (int(r["comes_back"] == "yes") + whole, int(whole))
-        out.append(Verdict(bool(r["replicable"]), f"{back}; {holds}", "; ".join(faults), brief, flags))
+        failed = not r["replicable"] and not few
+        words = f"{back}; {holds}{'' if r['replicable'] or not few else f' ({few})'}"
+        out.append(Verdict(bool(r["replicable"]), failed, words, "; ".join(faults), brief, flags))
     return tuple(out)
 
 
-def first_words(found: Mapping[str, Any]) -> str:
+def first_words(found: Mapping[str, Any], patients: int | None = None) -> str:
     """The first sentence of a report: how many phenotypes may be believed."""
     table = found.get("replicability")
     if not table:
         return ""
     n, of = found["replicable"], len(table["rows"])
+    if _too_few(found, patients):
+        return (
+            f"None of the {of} phenotypes can be shown to come back: {patients} patients are too few for that (about {ENOUGH} "
+            "are needed). Read them as descriptions of these records, not as findings."
+        )
     if not n:
         return (
             f"None of the {of} phenotypes comes back in another half of the patients and holds together: "
             "read them as descriptions of these records, not as findings."
         )
     return f"{n} of {of} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
+
+
+def _too_few(found: Mapping[str, Any], patients: int | None) -> bool:
+    return not found.get("replicable") and patients is not None and patients < ENOUGH
 
 
 def by_flags(found: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[PhenotypeCard]:

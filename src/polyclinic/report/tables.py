@@ -54,7 +54,7 @@ def _found(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]
     """The tables of the findings, as the report shows them."""
     from polyclinic.report.findings import sections  # it imports this package's cards
 
-    names = [c.name if c.named else "" for c in cards]
+    names = [c.suggested for c in cards]
     out = {}
     for s in sections(run.findings, names):
         for title, table in s.tables:

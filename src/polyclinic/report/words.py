@@ -132,11 +132,11 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
         first += " A patient of two sites counts at both."
     missing = _missing(run.study.get("without"))
     # whether anything came back is said before anything else
-    out = [first_words(run.findings), first, missing, flow(run.study), *_small(run.study.get("small"))]
+    out = [first_words(run.findings, run.patients), first, missing, flow(run.study), *_small(run.study.get("small"))]
     out = [text for text in out if text]
     if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
         out += _where(cards)
-    out += _outcome(run.association, cards, verdicts(run.findings))
+    out += _outcome(run.association, cards, verdicts(run.findings, run.patients))
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
         why = run.study.get("replication", "")
         hint = f": {why}" if why and not central else ""
@@ -196,7 +196,7 @@ def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
 
 
 def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Sequence[Verdict]) -> list[str]:
-    """Of phenotypes that were judged only those that passed are named or counted."""
+    """Of phenotypes that were judged those that failed are neither named nor counted."""
     if not a:
         return []
     name = str(a.get("outcome") or "outcome")
@@ -212,11 +212,11 @@ def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Seque
         f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
     )
     text += f"random factors {j[2]['auc']:.2f}."
-    told = [e for e in a["effects"] if not judged or judged[e["phenotype"]].replicable]
+    told = [e for e in a["effects"] if not judged or not judged[e["phenotype"]].failed]
     sure = [e for e in told if e["adjusted"] < 0.05]
     if sure and cards:
         worst = max(sure, key=lambda e: e["coefficient"])
-        text += f" {len(sure)} of {len(told)} phenotypes{' that come back' if judged else ''} go with the outcome (false-discovery rate 5 %)"
+        text += f" {len(sure)} of {len(told)} phenotypes{' that come back' if judged and all(v.replicable or v.failed for v in judged) else ''} go with the outcome (false-discovery rate 5 %)"
         if worst["coefficient"] > 0:
             import math
 

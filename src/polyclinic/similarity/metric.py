@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -93,6 +94,14 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     scale_: Array
     bias_: float
     n_features_in_: int
+
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls) -> None:
+        """Completion and scikit-learn read the parameters of ``__init__``, not those of ``__new__``."""
+        super().__init_subclass__()
+        whole = inspect.signature(cls.__init__)
+        cls.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])
 
     def __new__(cls, *args: object, **params: object) -> Self:
         """Refuse a parameter that the estimator does not have, with the nearest one it has."""
