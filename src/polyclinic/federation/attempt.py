@@ -48,7 +48,7 @@ class Attempt:
         self.late = side if isinstance(side, Late) else None
         self.round = 0 if step is None else step.round
         self.gone: set[str] = set()  # out of this attempt: refused, or lost its keys
-        self.broken = False  # somebody's program failed at what it was asked; it will fail at the same again
+        self.broken: set[str] = set()  # who could not read what it was sent: a crash between, or a program that fails
         self.known: dict[str, bytes] = {}  # the chains that sites reached, among peers
         self._began = self._phase = driver.now
         self._asked = dict.fromkeys(sites, driver.now)
@@ -94,7 +94,7 @@ class Attempt:
                 line.queue.appendleft(self._opening(site))
         else:
             self.gone.add(site)
-            self.broken |= isinstance(answer, Refused) and answer.why == "malformed"
+            self.broken |= {site} if isinstance(answer, Refused) and answer.why == "malformed" else set()
             line.rest = d.now + 1.0 if self.late is not None else line.rest
             d.trouble(site, "bad", told(getattr(answer, "why", None)), number=self.key[0])
 

@@ -43,7 +43,7 @@ from polyclinic.federation.totals import Totals
 __all__ = ["Driver"]
 
 ATTEMPTS: Final = 50  # of one secure sum, before the run stops (it can be resumed)
-BROKEN: Final = 5  # of these, one after the other, at which a site's program failed
+BROKEN: Final = 20  # of these in a row that one and the same site could not read: more than crashes do
 ALIGNING: Final = 5  # attempts to agree on codes
 Office = Callable[[Order, Roster, Identity], Exchange]  # the coordinator's side of agreeing on codes
 
@@ -88,9 +88,8 @@ class Driver(Attendance):
         self.outcome: Outcome | None = None
         self._setting: dict[str, Any] = {}
         self._steps: dict[int, Step] = {}  # asynchronous: of the sums that a contribution may still belong to
-        self._burnt = self._broken = (
-            0  # attempts of the sum now taken; of these in a row, with a site whose program failed
-        )
+        self._burnt = 0  # attempts of the sum now taken
+        self._broken: dict[str, int] = {}  # of these in a row, by the site that could not read what it was sent
         self._shown = 0  # peers: the round that was told last
         self._saved: Any = None  # what the checkpoint on disk is of
         self._packed = b""  # the setting as the checkpoint holds it
@@ -238,8 +237,8 @@ class Driver(Attendance):
     def _again(self, attempt: Attempt, what: str) -> None:
         """Another attempt, unless there were too many, or a site's program fails at every one."""
         self.attempt, self._burnt = self.attempt + 1, self._burnt + 1
-        self._broken = self._broken + 1 if attempt.broken else 0
-        if self._burnt >= ATTEMPTS or self._broken >= BROKEN:
+        self._broken = {site: self._broken.get(site, 0) + 1 for site in attempt.broken}
+        if self._burnt >= ATTEMPTS or max(self._broken.values(), default=0) >= BROKEN:
             raise SumBurnt(
                 f"{what}: {self._burnt} attempts were burnt",
                 faults=self.standing(),
@@ -256,7 +255,7 @@ class Driver(Attendance):
         """A sum counts: what others need for it is on disk before the next one begins."""
         self.settle()
         self.totals.put(opened, public)
-        self.number, self.attempt, self._burnt, self._broken = self.number + 1, 0, 0, 0
+        self.number, self.attempt, self._burnt, self._broken = self.number + 1, 0, 0, {}
         self.votes, self.ballots = self.ballots, {}
         self._save()
         known = [line.at or 0 for s, line in self.lines.items() if s not in self.refused]
