@@ -175,7 +175,7 @@ class Opened:
         largest = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
         if not all(np.isfinite(a).all() and float(np.abs(a).max(initial=0.0)) <= largest for a in t.arrays.values()):
             faults.append("it holds numbers that the sites together cannot have sent")
-        noise = step.noise_sd * np.sqrt(t.members)
+        noise = step.noise_sd * np.sqrt(max(t.members, 0))  # a count below zero is a fault above
         possible = 0 <= t.weight <= 1.01 * t.members * step.weight_bound and 0 <= t.noise_sd <= noise * (1 + 1e-9)
         if adds and self.words is None:
             possible = possible and t.noise_sd >= noise * (1 - 1e-9)
