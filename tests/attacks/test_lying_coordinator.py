@@ -215,7 +215,9 @@ def test_totals_of_other_shapes_never_reach_a_kernel(world: World) -> None:
         assert wire.encode(world.workers["east"].study.fold.state()) == wire.encode(before)
     assert evil.step("east", number=1, opened=[{k: v for k, v in good.items() if k != "members"}])["what"] == "refused"
     assert evil.step("east", number=1, opened=5)["what"] == "refused"
-    assert not [e for e in read_events(world.sites["east"].events) if e["event"] == "failed"], "refused, not stumbled over"
+    assert not [e for e in read_events(world.sites["east"].events) if e["event"] == "failed"], (
+        "refused, not stumbled over"
+    )
 
 
 def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world: World) -> None:
