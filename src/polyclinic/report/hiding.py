@@ -37,7 +37,7 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
     head = (
         f"{len(unnamed)} of {len(cards)} phenotypes cannot be named here."
         if unnamed
-        else f"{codes} lesser codes of the {len(cards)} phenotypes are not shown."
+        else f"{codes} lesser {'code' if codes == 1 else 'codes'} of the {len(cards)} phenotypes {'is' if codes == 1 else 'are'} not shown."
     )
     why = (
         f"A code is shown if at least {least} patients have it and carry the phenotype, and no two patients hold more than "

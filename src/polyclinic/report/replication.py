@@ -49,7 +49,7 @@ def verdicts(found: Mapping[str, Any], patients: int | None = None) -> tuple[Ver
         )
         faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
         whole = bool(r["holds_together"])
-        brief = f"{r['comes_back']}, {'yes' if whole else 'no'}"
+        brief = "undecided" if few else f"{r['comes_back']}, {'yes' if whole else 'no'}"
         flags = (int(r["comes_back"] == "yes") + whole, int(whole))
         failed = not r["replicable"] and not few
         words = f"{back}; {holds}{'' if r['replicable'] or not few else f' ({few})'}"
