@@ -32,13 +32,13 @@ def test_what_would_have_to_be_paid_for_is_refused() -> None:
 def test_halves_that_would_plan_by_what_they_buy_are_refused_before_they_pay() -> None:
     sites = pc.datasets.planted_counts(300, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=2)
     asked = pc.Privacy(8.0, 1e-5)
-    with pytest.raises(ConfigError, match="cannot run side by side") as wrong:
+    with pytest.raises(ConfigError, match="cannot be fitted on halves") as wrong:
         pc.replicate(pc.DPEM(rank=3, rounds=2, privacy=asked, aggregation="masked"), sites)
     assert "give planning_size" in str(wrong.value.faults)
     prior = pc.DPEM(rank=3, rounds=2, aggregation="masked").fit(sites).result_
     leaning = pc.DPEM(
         rank=3, rounds=2, privacy=asked, aggregation="masked", planning_size=300, prior=prior, prior_is_public=True
     )
-    with pytest.raises(ConfigError, match="cannot run side by side") as wrong:
+    with pytest.raises(ConfigError, match="cannot be fitted on halves") as wrong:
         pc.replicate(leaning, sites)
     assert "without prior" in str(wrong.value.faults)

@@ -83,7 +83,7 @@ LOCAL = {"name": "localtf", "rank": 2, "aggregation": "plain"}
         ({"study": {**ONE, "replicate": 0}}, 0, "replicate = 0"),
         ({"study": {**ONE, "replicate": 3}}, 3, "6 halves"),
         ({"privacy": {"epsilon": 1.0}, "method": {**LOCAL, "name": "dpem"}}, 0, "half of the patients"),
-        ({"privacy": {"epsilon": 1.0}, "study": {**ONE, "replicate": 1}}, 1, "epsilon of one fit"),
+        ({"privacy": {"epsilon": 1.0}, "study": {**ONE, "replicate": 1}}, 1, "budget of one fit"),
         ({"method": {**LOCAL, "aggregation": "median"}}, 0, "gives no sums"),
         ({"method": LOCAL, "study": {**ONE, "staleness": 2, "quorum": 2}}, 0, "staleness"),
         ({"method": {**LOCAL, "variant": "paper"}}, 0, "paper"),

@@ -29,7 +29,7 @@ def command(
     if asked.privacy is not None:
         raise ConfigError(
             f"study {asked.name!r} has [privacy]: a control would have to be paid for",
-            hint="run the study itself; [study] replicate = 1 costs one epsilon for both halves",
+            hint="run the study itself; [study] replicate = 1 pays once for both halves",
         )
     alone = asked.study.model_copy(update={"replicate": 0})
     method = make(asked.model_copy(update={"evaluate": None, "study": alone}))

@@ -43,7 +43,10 @@ def halvings(study: Study) -> Halvings:
         return Halvings(0, reason)
     number = 1 if said is None else said
     if study.privacy is not None:
-        return Halvings(number, "fitted on two halves instead of everybody: the epsilon of one fit")
+        return Halvings(
+            number,
+            "fitted on two halves instead of everybody: both for the budget of one fit, because no patient is in both",
+        )
     fits = "two halves" if number == 1 else f"{2 * number} halves"
     return Halvings(
         number,
@@ -54,7 +57,9 @@ def halvings(study: Study) -> Halvings:
 def _should_not(study: Study) -> str:
     """Why a study that does not say should have no halves; empty: it should."""
     if study.privacy is not None:
-        return "with [privacy] each half has half of the patients under the same epsilon; [study] replicate = 1 asks for it"
+        return (
+            "with [privacy] each half has half of the patients for the same budget; [study] replicate = 1 asks for it"
+        )
     rule, values = study.evaluate, study.chosen().parameters
     if rule is not None and rule.what is not None and "replicate" not in rule.what:
         return "[evaluate] what does not name it"

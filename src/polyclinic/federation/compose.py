@@ -107,9 +107,11 @@ class Ladder(Method[Params, object, object]):
         faults += [f"{m.name} needs {m.needs}, the first {parts[0].needs}" for m in parts if m.needs != parts[0].needs]
         if not disjoint and len(parts) > 1 and any(m.params.privacy is not None for m in parts):
             faults.append("with privacy every part would have to be paid for: one method a study, or halves")
-        faults += [f"{m.name}: {m.unsettled}" for m in parts[:1] if disjoint and len(parts) > 1 and m.unsettled]
         if faults:
             raise ConfigError("these methods cannot run side by side", faults=faults)
+        if disjoint and len(parts) > 1 and parts[0].unsettled:
+            told = f"{parts[0].name} cannot be fitted on halves that pay together"
+            raise ConfigError(told, faults=[parts[0].unsettled], hint="do so, or fit once: [study] replicate = 0")
         self.parts, self.disjoint = tuple(parts), disjoint
         self.params, self.needs = parts[0].params, parts[0].needs  # type: ignore[misc]
         self.facts = MethodFacts.joined([m.facts for m in parts])  # type: ignore[misc]
