@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.sites.record import record_names
 from polyclinic.sites.site import Site
 
 __all__ = ["halves_of", "names_of"]
 
 
 def names_of(site: Site) -> list[str]:
-    """What patients are called in the hash: their id at the source; without ids the site's name and the row.
+    """What patients are called in the hash: their id at the source; without ids the site's name and the record itself.
+
+    A name is the patient's own: by the row's number everybody after a patient who leaves would change the half, and a paid sum
+    would move by more than the one patient it is paid for.
 
     A simulation calls patients ``site/id`` so that ids of two hospitals never meet; the hash takes the id alone, so that a
     patient of two hospitals falls into one half, and a run between hosts draws the halves of the simulation.
     """
     labels = None if site.tensor is None else site.tensor.axes[0].labels
     if labels is None:
-        return [f"{site.name}#{row}" for row in range(site.patients)]
+        return [f"{site.name}#{record}" for record in record_names(site)]
     start = f"{site.name}/"
     return [label.removeprefix(start) for label in labels]
 
@@ -40,7 +44,7 @@ def halves_of(site: Site, key: str, halving: int = 0) -> NDArray[np.int64]:
     --------
     >>> site = Site("north", features=[[0.0]] * 6)
     >>> halves_of(site, "2026-11-hf").tolist()
-    [1, 1, 0, 0, 0, 1]
+    [1, 0, 0, 0, 1, 1]
     """
     secret = key.encode()
     bits = [hmac.digest(secret, f"{halving}|{name}".encode(), "sha256")[-1] & 1 for name in names_of(site)]
