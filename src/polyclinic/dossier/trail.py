@@ -12,6 +12,7 @@ from polyclinic.privacy.lines import (
     Accept,
     Approve,
     CloseLine,
+    Counted,
     Entry,
     Erase,
     Gap,
@@ -148,6 +149,8 @@ def _said(e: Entry) -> str:
             return f"{by} rejected step {step!r}"
         case Reserve(order, study, cohort):
             return f"set aside for study {study!r}, cohort {cohort!r}, order {order[:16]}"
+        case Counted(order, _, sites):
+            return f"exact sums of order {order[:16]} are taken over {', '.join(sites)}"
         case CloseLine(order, reason, sums):
             return f"closed order {order[:16]}: {reason}" + (f", {sums} sums" if sums else "")
         case Erase(what, files, by):

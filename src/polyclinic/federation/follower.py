@@ -227,10 +227,12 @@ class Follower:
         self.mark.entered = {k: v for k, v in self.mark.entered.items() if k[0] >= key[0] - 1} | {key: members}
         self._save()
 
-    def _promised(self, number: int) -> Promises:
+    def _promised(self, number: int, exact: bool = False) -> Promises:
         """Lists of survivors that this site signed for a sum; a new one is on disk before its signature leaves."""
 
         def keep(made: tuple[Promise, ...]) -> None:
+            if exact:
+                self.seat.counts(made[-1].members, True)
             self.mark.signed = {k: v for k, v in self.mark.signed.items() if k >= number - 1} | {number: made}
             self._save()
 

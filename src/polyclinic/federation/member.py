@@ -261,13 +261,16 @@ class SiteStudy(Follower):
                 f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: whoever is "
                 "left out of one sum could be computed from it and the one before"
             )
+        exact = order.secure and not step.noise_sd
+        if exact:  # without a coordinator there is no later moment at which the list is fixed
+            seat.counts(sites, order.peers)
         roster = replace(order.roster(sites, ask.attempt, paid=bool(step.noise_sd)), chain=fold.chain)
         if isinstance(fold, Conductor):
             fold.roster = roster
         if order.secure:
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
         mine = self._contributions(step, fold.public, roster, ask.number)
-        promises = self._promised(ask.number) if order.secure else None
+        promises = self._promised(ask.number, exact) if order.secure else None
         sides = {n: seat.adder.side(n, roster, step, x, promises=promises) for n, x in mine.items()}
         self._prepare(key, step.round)
         out = self._opened(Open(key, frozenset({(step.round, step.name)}), sides, step), self._vote(fold))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,10 @@ from polyclinic.privacy.door import Door
 from polyclinic.sites.site import Site
 
 __all__ = ["Aligner", "Seat"]
+
+
+def _unasked(sites: tuple[str, ...], write: bool) -> None:
+    """Nobody compares lists where all sites are in one hand."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,9 @@ class Seat:
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
     min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
     max_numbers: int = 2**22  # of one release
+    counts: Callable[[tuple[str, ...], bool], None] = (
+        _unasked  # may these sites be in an exact secure sum? written: they are
+    )
 
 
 class Aligner(Protocol):

@@ -33,6 +33,7 @@ __all__ = [
     "Began",
     "Body",
     "CloseLine",
+    "Counted",
     "Entry",
     "Erase",
     "Evaluate",
@@ -137,6 +138,17 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """Exact secure sums of an order were taken over these sites: two lists that differ by one site are that site's part."""
+
+    kind: ClassVar[str] = "counted"
+    order: str
+    cohort: str
+    sites: tuple[str, ...]
+    people: str  # keyed sketch of the patients here
+
+
+@dataclass(frozen=True)
 class Approve:
     """The owner let releases of one step out: its facts (policy ``names``), or these very bytes (``each``)."""
 
@@ -233,6 +245,7 @@ Body = (
     | Reserve
     | Charge
     | Evaluate
+    | Counted
     | Approve
     | Reject
     | CloseLine
@@ -252,6 +265,7 @@ _KINDS: Final[Mapping[str, type[Any]]] = {
         Withdraw,
         Reserve,
         Evaluate,
+        Counted,
         Approve,
         Reject,
         CloseLine,

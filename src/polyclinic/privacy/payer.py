@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polyclinic.errors import PolicyRefusal
 from polyclinic.privacy.accountant import Event
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.datasource import Register
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Evaluate, Refuse, Reserve, Rules
+from polyclinic.privacy.lines import Counted, Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.policy import Policy, price
 from polyclinic.privacy.tally import Tally, cost
 
@@ -119,3 +120,33 @@ class Payer:
             unless=lambda tally: policy.evaluation_faults(tally, digest, self.cohort),
             what=what,
         )
+
+    def counts(self, order: str, crowd: str, sites: Sequence[str], what: str, *, write: bool, shown: bool) -> None:
+        """Agree to an exact secure sum over these sites, or refuse it; the line is written once for an order and a list.
+
+        Parameters
+        ----------
+        order
+            Digest of the order.
+        crowd
+            Keyed sketch of the patients here.
+        sites
+            Who is counted.
+        what
+            Said where it is refused.
+        write
+            False: look only.
+        shown
+            The owner agreed that this order shows whom it loses.
+        """
+        policy, names = self.policy, tuple(sorted(sites))
+        if policy is None or any(c[0] == order and tuple(c[2]) == names for c in self.ledger.tally.counted):
+            return
+
+        def faults(tally: Tally) -> list[str]:
+            return policy.repeat_faults(tally, names, crowd, self.cohort, order if shown else None)
+
+        if write:
+            self.ledger.write(Counted(order, self.cohort, names, crowd), unless=faults, what=what)
+        elif found := faults(self.ledger.tally):
+            raise PolicyRefusal(what, faults=found, hint="ask the owner of the data")

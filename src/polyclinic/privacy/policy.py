@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from polyclinic.privacy.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.repeat import alike, exposed
 from polyclinic.privacy.tally import Tally, cost
 
 __all__ = ["Policy", "price"]
@@ -63,6 +65,11 @@ class Policy(BaseModel):
         False, description="Have the cohorts no patient in common? Then each has a budget of its own."
     )
     allow_gather: bool = Field(False, description="May a contribution be shown by itself, not only in a sum?")
+    allow_repeat: bool = Field(
+        False,
+        description="May an exact secure sum leave out, or add, one or two sites of an earlier one over the same patients? Whoever "
+        "sees both totals can subtract them.",
+    )
     allow_unproven: bool | None = Field(
         None,
         description="May releases without a proven patient-level bound leave? Default: only if no epsilon limit is set.",
@@ -135,6 +142,29 @@ class Policy(BaseModel):
             (
                 f"{len(different)} other set(s) of people were evaluated exactly here, and the owner allows {self.max_evaluations}: the "
                 "difference of two exact tables is the patients in whom they differ"
+            )
+        ]
+
+    def repeat_faults(
+        self, tally: Tally, sites: Sequence[str], people: str, cohort: str, apart: str | None = None
+    ) -> list[str]:
+        """Why an exact secure sum over these sites may not be taken, after those of this book over almost the same patients.
+
+        ``apart``: an order whose own lists do not count, because its owner agreed to what they show.
+        """
+        if self.allow_repeat:
+            return []
+        lists = [
+            of
+            for order, label, of, who in tally.counted
+            if order != apart and not (self.cohorts_disjoint and label != cohort) and alike(who, people)
+        ]
+        if not (shown := exposed(lists, sites)):
+            return []
+        return [
+            (
+                f"exact sums over other sites were taken here before, of almost the same patients: with one over these "
+                f"{len(sites)} they give away the part of {' and '.join(map(repr, shown))} ([policy] allow_repeat allows that)"
             )
         ]
 

@@ -114,6 +114,7 @@ class Tally:
         self.identities: set[str] = set()
         self.policy = ""  # digest of the rules that were written last
         self.evaluated: dict[str, list[str]] = {}  # cohort -> digests of the sets of people that were evaluated exactly
+        self.counted: list[list[Any]] = []  # order, cohort, sites and sketch of the patients of exact secure sums
         self.approved: set[str] = set()  # digests of facts or bytes that the owner let out
         self.gaps: list[list[Any]] = []  # book, first and last lost line, hashes of heads that were kept of it
 
@@ -146,7 +147,7 @@ class Tally:
                 self._other(body)
 
     def _other(self, body: Body) -> None:
-        from polyclinic.privacy.lines import Approve, Evaluate, Key, Rules
+        from polyclinic.privacy.lines import Approve, Counted, Evaluate, Key, Rules
 
         match body:
             case Key():
@@ -157,6 +158,8 @@ class Tally:
                 sets = self.evaluated.setdefault(body.cohort, [])
                 if body.people not in sets:
                     sets.append(body.people)
+            case Counted():
+                self.counted.append([body.order, body.cohort, list(body.sites), body.people])
             case Approve():
                 self.approved.add(f"{body.order}\0{body.step}\0{body.facts}")
             case _:
@@ -298,6 +301,7 @@ class Tally:
             "approved": sorted(self.approved),
             "gaps": self.gaps,
             "evaluated": self.evaluated,
+            "counted": self.counted,
         }
 
     @classmethod
@@ -319,4 +323,5 @@ class Tally:
         made.policy = str(state["policy"])
         made.gaps = [list(g) for g in state.get("gaps", ())]
         made.evaluated = {str(k): list(v) for k, v in state.get("evaluated", {}).items()}
+        made.counted = [list(c) for c in state.get("counted", ())]
         return made

@@ -17,7 +17,7 @@ from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.floor import Floor
 from polyclinic.federation.halves import names_of
-from polyclinic.federation.order import COORDINATOR, LOSSES, Order, read_order
+from polyclinic.federation.order import Order, read_order
 from polyclinic.federation.protocol import Method
 from polyclinic.federation.seat import Seat
 from polyclinic.federation.sums import by_name, kind_of
@@ -27,13 +27,15 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.here import rare_here
 from polyclinic.privacy.mechanism import Noise
 from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_between, policy_of
+from polyclinic.privacy.payer import Payer
+from polyclinic.privacy.repeat import sketch
 from polyclinic.sites.ingest import ingest
 from polyclinic.sites.site import Site
 from polyclinic.study import Study
 from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["admit", "asked", "consent", "describe", "doubts", "hosted", "setting_tree"]
+__all__ = ["admit", "asked", "consent", "doubts", "hosted", "setting_tree"]
 
 NUMBERS: Final = 2**22  # of one release; [keys] max_numbers lowers or raises it
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
@@ -145,6 +147,9 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     whole = method.method if isinstance(method, Floor) else method
     if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
+    counts = _counts(order, folder, names_of(site))
+    if order.secure and privacy is None:  # before anything leaves; again for each list that comes
+        counts(order.sites, False)
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
@@ -157,7 +162,17 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
         _setting(order, method, site),
         policy_of(folder.node).min_sites,
         int(folder.node.keys.get("max_numbers", NUMBERS)),
+        counts,
     )
+
+
+def _counts(order: Order, folder: SiteFolder, people: list[str]) -> Callable[[tuple[str, ...], bool], None]:
+    """Whether these sites may be in an exact secure sum, after those that this site's book has of the same patients."""
+    book, rule = ledger_of(folder.node), LedgerRule.model_validate(folder.node.ledger)
+    payer, crowd = Payer(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)
+    what = f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact"
+    shown = order.lost == "show"
+    return lambda sites, write: payer.counts(order.digest, crowd, sites, what, write=write, shown=shown)
 
 
 def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
@@ -234,22 +249,4 @@ def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, object]:
         "shape": [int(n) for n in site.counts().shape[1:]],
         "axes": [(Axis(a.name, vocabulary="public") if a.vocabulary == "public" else a).to_json() for a in axes],
         "digests": [a.digest() for a in axes],
-    }
-
-
-def describe(order: Order) -> dict[str, Any]:
-    """What an owner reads before agreeing."""
-    privacy = order.study.get("privacy")
-    return {
-        "study": order.id,
-        "order": order.digest,
-        "name": order.study["study"]["name"],
-        "description": order.study["study"].get("description", ""),
-        "method": dict(order.study["method"]),
-        "privacy": privacy if privacy else "none: no bound on what the released sums reveal about a patient",
-        "data": {k: order.study[k] for k in ("tensor", "features", "labels") if order.study.get(k)},
-        "quorum": order.least,
-        **({} if order.lost == "wait" else {"lost": LOSSES[order.lost]}),
-        "roster": {n: order.keys[n] for n in order.sites},
-        "coordinator": order.keys[COORDINATOR],
     }

@@ -1,0 +1,178 @@
+"""Two exact orders over the same patients: where one leaves a site out, the difference of their sums is that site's part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
+
+from polyclinic.engines.flare.folders import SiteFolder
+from polyclinic.errors import PolicyRefusal, PolyclinicError
+from polyclinic.federation.order import Order
+from polyclinic.federation.refusals import SENTENCES
+from polyclinic.privacy.lines import Counted
+from polyclinic.privacy.owner import ledger_of
+from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.repeat import alike, exposed, sketch
+from polyclinic.privacy.tally import Tally
+
+FOUR = ("east", "north", "south", "west")
+EXACT = 'name = "sumals"\nrank = 2\nrounds = 1\nstart = "random"\npacked = false\naggregation = "{}"'
+PAID = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 1\naggregation = "masked"'
+PRIVACY = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
+
+
+def without(world: World, order: Order, *gone: str, **more: Any) -> Order:
+    """The same order, signed as well, for fewer sites."""
+    keys = {n: k for n, k in order.keys.items() if n not in gone}
+    quorum = min(order.quorum, len(keys) - 1)
+    edges = tuple(e for e in order.edges if not set(e) & set(gone))
+    return world.forged(order, keys=keys, quorum=quorum, edges=edges, **more)
+
+
+class Tapped(Halves):
+    """What an onlooker has at the end: every total, by its number; and each site's own part, to compare with."""
+
+    def __init__(self, world: World, order: Order) -> None:
+        super().__init__(world, order)
+        self.totals: dict[int, Any] = {}
+        self.own: dict[str, Any] = {}
+        taken = self.driver._taken
+
+        def note(opened: Any, public: Any = None) -> None:
+            self.totals[opened.number] = opened.total.arrays
+            taken(opened, public)
+
+        self.driver._taken = note  # type: ignore[method-assign]
+        for name, site in self.sites.items():
+            site._contributions = self._kept(name, site._contributions)  # type: ignore[method-assign]
+
+    def _kept(self, name: str, contributions: Any) -> Any:
+        def kept(step: Any, public: Any, roster: Any, number: int) -> Any:
+            out = contributions(step, public, roster, number)
+            self.own.setdefault(name, {})[number] = next(iter(out.values())).arrays
+            return out
+
+        return kept
+
+
+def refused(halves: Halves) -> None:
+    """The study ends for everybody with one word, and the reason stands in each site's own log."""
+    with pytest.raises(PolyclinicError) as e:
+        halves.run()
+    assert SENTENCES["declined"] in str(e.value.faults)
+    assert "west" not in str(e.value.faults).replace("'west'", "")
+    for name in halves.order.sites:
+        assert halves.sites[name].why == "declined"
+        assert any("give away the part of 'west'" in r for r in halves.sites[name].reasons)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four hospitals that have taken an exact sum together."""
+    made = World(tmp_path_factory.mktemp("repeat"), FOUR)
+    Halves(made, made.order("whole", EXACT.format("masked"))).run()
+    return made
+
+
+def test_a_second_exact_order_without_one_site_is_refused(world: World) -> None:
+    order = world.order("second", EXACT.format("masked"))
+    charges = {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}
+    refused(Halves(world, without(world, order, "west")))
+    refused(Halves(world, without(world, order, "west", id="other-words", lost="group")))
+    assert charges == {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}  # nothing left
+
+
+def test_a_roster_that_shrinks_only_when_sums_are_taken_is_refused(world: World) -> None:
+    order = world.order("shrinks", EXACT.format("masked"))
+    again = Halves(world, world.forged(order, quorum=3))
+    again.sites["west"].refuse(PolicyRefusal("it is away"))
+    with pytest.raises(PolyclinicError):
+        again.run()
+    assert [again.sites[n].why for n in FOUR[:3]] == ["declined"] * 3
+    assert any("give away the part of 'west'" in r for r in again.sites["east"].reasons)
+
+
+def test_sums_without_a_coordinator_are_compared_too(world: World) -> None:
+    refused(Halves(world, without(world, world.order("ring", EXACT.format("subspace")), "west")))
+
+
+def test_the_same_sites_and_paid_orders_go_on(world: World) -> None:
+    order = world.order("seed", EXACT.format("masked"))
+    values = {**order.study, "study": {**order.study["study"], "seed": 5}}
+    Halves(world, world.forged(order, study=values)).run()  # nothing to subtract
+    paid = world.order("paid", PAID, tail=PRIVACY)
+    Halves(world, without(world, paid, "west")).run()  # every sum is private by itself
+    counted = [e.body for e in ledger_of(world.sites["east"].node).entries if isinstance(e.body, Counted)]
+    assert {c.sites for c in counted} == {FOUR}
+    assert len({c.order for c in counted}) == len(counted) == 2  # one line an order, not one a sum
+
+
+def test_what_it_is_about_one_sites_part_without_error(tmp_path: Path) -> None:
+    """Where owners allow it: a site that comes later, and what two totals tell of it."""
+    world = World(tmp_path, FOUR)
+    first = world.order("whole", EXACT.format("masked"))
+    fewer = Tapped(world, without(world, first, "west", id="fewer"))
+    fewer.run()
+    assert Halves(world, first).sites["east"].why == "declined"
+    for node in (s.node_path for s in world.sites.values()):
+        node.write_text(node.read_text().replace("[policy]", "[policy]\nallow_repeat = true"))
+    world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
+    whole = Tapped(world, first)
+    whole.run()
+    for name, mine in whole.own["west"][0].items():
+        np.testing.assert_allclose(
+            whole.totals[0][name] - fewer.totals[0][name], mine, rtol=1e-4
+        )  # the grid of a masked sum
+
+
+# ---- the rule by itself
+
+
+@pytest.mark.parametrize(
+    ("lists", "new", "found"),
+    [
+        (["abcd"], "abc", "d"),
+        (["abc"], "abcd", "d"),
+        (["abcd"], "abce", "de"),  # whoever is of the two knows the other
+        (["abcde"], "abc", "de"),
+        (["abcdef"], "abc", ""),
+        (["abcd"], "abcd", ""),
+        ([], "abc", ""),
+        (["abcdefghi", "abc"], "defgh", "i"),  # three lists, no two of which are close
+        (["abcdef", "abcghi"], "defjkl", ""),
+        (["abcd", "abc"], "abcd", ""),  # it was allowed once; the same again tells nothing new
+    ],
+)
+def test_lists_that_can_be_combined(lists: list[str], new: str, found: str) -> None:
+    assert exposed(lists, new) == tuple(found)
+    assert exposed(lists, new[::-1]) == tuple(found)
+
+
+def test_almost_the_same_patients_are_the_same() -> None:
+    rng = np.random.default_rng(0)
+    for size in (5, 40, 128, 3000):
+        people = [f"p{i}" for i in range(size)]
+        mine = sketch("00" * 32, people)
+        assert alike(mine, sketch("00" * 32, rng.permutation(people).tolist()))
+        assert alike(mine, sketch("00" * 32, people[1:]))  # a cohort that was cut by one
+        assert alike(mine, sketch("00" * 32, people[: int(0.8 * size)]))
+        assert not alike(mine, sketch("00" * 32, [f"q{i}" for i in range(size)]))
+        assert not alike(mine, sketch("00" * 32, people[: max(1, size // 5)]))
+        assert not alike(mine, sketch("11" * 32, people))  # another book's key: no two books can be compared
+
+
+def test_the_owners_rule_and_cohorts() -> None:
+    tally, mine = Tally(), sketch("k", "123")
+    tally.add(Counted("o", "all", ("a", "b", "c", "d"), mine))
+    assert Policy().repeat_faults(tally, "abc", mine, "all")
+    assert not Policy(allow_repeat=True).repeat_faults(tally, "abc", mine, "all")
+    assert not Policy().repeat_faults(tally, "abc", sketch("k", "456"), "all")
+    assert Policy().repeat_faults(tally, "abc", mine, "other")
+    assert not Policy(cohorts_disjoint=True).repeat_faults(tally, "abc", mine, "other")
+    assert not Policy().repeat_faults(tally, "abc", mine, "all", "o")
+    assert Tally.restore(tally.state()).counted == tally.counted
