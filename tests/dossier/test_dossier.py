@@ -129,6 +129,7 @@ def test_a_decision_in_the_book_is_in_the_trail(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
     from polyclinic.engines.flare import coordination, membership
     from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, private, write_json
+    from polyclinic.engines.flare.offer import Offer
     from polyclinic.study import Study
 
     office = CoordinatorFolder(tmp_path / "coordinator")
@@ -141,7 +142,7 @@ def test_a_decision_in_the_book_is_in_the_trail(tmp_path: Path) -> None:
     order = coordination.sign_study(office, Study.read(_study(tmp_path / "studies")))
     here = sites["north"]
     write_json(private(here.study(order.digest)) / "order.json", {"order": order.encode()})
-    membership.decide(here, order.id, accept=True, by="Dr. Owner", shown="ab" * 32)
+    membership.decide(here, order.id, accept=True, by="Dr. Owner")
     ledger_of(Node.read(here.node_path)).write(Accept("f" * 64, "somebody"))  # of another order
     made = make_dossier(gather(order.id, node=here.node_path))
     check_complete(made.to_json())
@@ -150,6 +151,7 @@ def test_a_decision_in_the_book_is_in_the_trail(tmp_path: Path) -> None:
     assert made.digests["coordinator_signature"] == order.signature
     (decision,) = made["trail"]["decisions"].text
     assert "Dr. Owner accepted order" in decision
+    assert Offer(order).digest()[:16] in decision
     assert order.keys["east"][:16] in "".join(made["protocol"]["recipients"].text)
     with pytest.raises(ConfigError, match="0 studies are called 'other'"):
         gather("other", node=here.node_path)

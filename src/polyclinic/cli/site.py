@@ -244,7 +244,7 @@ def review(
 
     need_flare()
     from polyclinic.engines.flare.folders import read_events
-    from polyclinic.engines.flare.membership import decide, pending, studies
+    from polyclinic.engines.flare.membership import decide, pending, show, studies
     from polyclinic.engines.flare.site import in_fault
 
     folder = _folder(node)
@@ -255,11 +255,9 @@ def review(
         if box is not None:
             box.decide(name, approve=yes, by=by)
         else:
-            text = "\n".join(
-                x for s in studies(folder) if s["study"] == name and "method" in s for x in _told(s, folder)
-            )
-            decide(folder, name, accept=yes, by=by, shown=hashlib.sha256(text.encode()).hexdigest())
+            decide(folder, name, accept=yes, by=by)
     found, waiting = studies(folder), [p for _, p in pending(folder)]
+    show(folder, found)
     lines = [] if ahead is None else _ahead(folder, ahead, by)
     for s in found:
         lines.append(f"study {s['study']}: {s['state']}")
@@ -280,25 +278,24 @@ def review(
 def _told(s: dict[str, Any], folder: SiteFolder) -> list[str]:
     from polyclinic.engines.flare.membership import unpinned
 
-    return _described(s, unpinned(folder, s), folder.node.name)
+    strangers, me = unpinned(folder, s), folder.node.name
+    mark = {n: "this site" if n == me else "NOT PINNED" if n in strangers else "pinned" for n in s["roster"]}
+    return [f"  {x}" for x in s["words"]] + [f"  site {n}: {mark[n]}" for n in s["roster"]]
 
 
 def _ahead(folder: SiteFolder, study: str, by: str) -> list[str]:
     """Approve every step of an order by its name, and say in words what was approved."""
     from polyclinic.engines import registry
-    from polyclinic.engines.flare.admission import asked
     from polyclinic.engines.flare.folders import private
+    from polyclinic.engines.flare.membership import named
     from polyclinic.errors import ConfigError
     from polyclinic.federation.sums import facts_of
     from polyclinic.privacy.lines import Approve
     from polyclinic.privacy.owner import ledger_of
     from polyclinic.privacy.review import AHEAD, list_ahead
 
-    fits = [o for o in asked(folder) if o.id == study or (len(study) >= 8 and o.digest.startswith(study))]
-    if len(fits) != 1:
-        raise ConfigError(f"{len(fits)} studies are called {study!r} here", hint="polyclinic site review lists them")
-    (order,) = fits
-    method = registry.federated(order.parsed(private(folder.study(order.digest) / "files")))
+    order = named(folder, study)
+    method = registry.ordered(order.parsed(private(folder.study(order.digest) / "files")))
     steps = list_ahead(method.facts, facts_of(order.aggregation))
     if not steps:
         raise ConfigError(
@@ -310,28 +307,3 @@ def _ahead(folder: SiteFolder, study: str, by: str) -> list[str]:
     for name in steps:
         book.write(Approve(order.digest, name, AHEAD, by, f"shown {shown}"))
     return [*text, f"approved ahead by {by}: {', '.join(steps)}"]
-
-
-def _described(s: dict[str, Any], strangers: list[str], me: str) -> list[str]:
-    """A study as its owner reads it."""
-    method, asked, data = s["method"], s["privacy"], s["data"]
-    lines = [f"  {s['description']}"] if s["description"] else []
-    options = ", ".join(f"{k} {v}" for k, v in method.items() if k != "name")
-    lines.append(f"  method: {method['name']}" + (f" ({options})" if options else ""))
-    if isinstance(asked, dict):
-        bound = f"{asked['level']}-level epsilon {asked['epsilon']:g}, delta {asked['delta']:g}"
-        lines.append(f"  privacy asked: {bound}, over the whole study")
-    else:
-        lines.append(f"  privacy asked: {asked}")
-    for kind, rule in data.items():
-        what = ", ".join(f"{k} {_plain(v)}" for k, v in rule.items() if v not in ({}, [], None, ""))
-        lines.append(f"  {kind}: {what}")
-    lines.append(f"  at least {s['quorum']} of {len(s['roster'])} sites in every sum")
-    mark = {n: "this site" if n == me else "NOT PINNED" if n in strangers else "pinned" for n in s["roster"]}
-    return lines + [f"  site {n}: {mark[n]}" for n in s["roster"]]
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{k}={v}" for k, v in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

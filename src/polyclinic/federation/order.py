@@ -38,6 +38,8 @@ LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
 ALIGNMENTS: Final = ("ring", "union")
 ASYNCHRONOUS: Final = ("dpfact", "localtf")
 ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+RELEASE: Final = re.compile(r"r\d{4}-[0-9a-f]{16}")  # an owner decides on studies and on releases by their names
+WORDS: Final = 4000  # of a description
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # of a site
 KEY: Final = re.compile(r"[0-9a-f]{64}")
 FILE: Final = re.compile(r"[0-9a-f]{64}\.csv")  # SHA-256 of the text
@@ -130,6 +132,9 @@ class Order:
         n = len(self.sites)
         checks = {
             "its id is not of small letters, digits and hyphens": ID.fullmatch(self.id),
+            "its id is that of a release": not RELEASE.match(self.id),
+            f"its description is longer than {WORDS:,} characters": len(str(study["study"].get("description", "")))
+            <= WORDS,
             f"it names sections of a simulation ({', '.join(LOCAL)})": not any(study.get(k) for k in LOCAL),
             f"it carries more than {FILES} files, or more than {TEXTS:,} bytes of them": len(self.files) <= FILES
             and sum(len(t) for t in self.files.values()) <= TEXTS,
@@ -353,8 +358,8 @@ def read_order(text: str, coordinator: bytes) -> Order:
     try:
         value = json.loads(base64.b64decode(text, validate=True))
         wrong = {k for k in {*TYPES, *value} if k not in TYPES or type(value.get(k, ...)) not in TYPES[k]}
-        if wrong or not isinstance(value["study"].get("method"), dict):
-            raise ValueError(f"missing, unknown or of another type: {sorted(wrong) or 'study.method'}")
+        if wrong or any(not isinstance(value["study"].get(k), dict) for k in ("study", "method")):
+            raise ValueError(f"missing, unknown or of another type: {sorted(wrong) or 'study.study, study.method'}")
         if any(type(x) is not str for pair in (*value["files"].items(), *value["keys"].items()) for x in pair):
             raise ValueError("files and keys are texts")
         if any(type(e) is not list or [type(x) for x in e] != [str, str] for e in value["edges"]):

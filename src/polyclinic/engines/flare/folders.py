@@ -218,6 +218,7 @@ class SiteFolder:
         return self.node.home / "federation"
 
     invite = _Under("invite.json")  # the invite that was accepted
+    shown = _Under("shown.json")  # which order the owner was shown under which name
     pins = _Under("pins.json")  # sites whose keys the owner has compared
     workspace = _Under("flare")  # workspace of the FLARE client
     events = _Under("events.jsonl")  # what happened here, one JSON a line

@@ -6,13 +6,14 @@ import base64
 import re
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from polyclinic.engines.flare.admission import asked, consent, describe
+from polyclinic.engines.flare.admission import asked, consent
 from polyclinic.engines.flare.coordination import coordinator_fingerprint
 from polyclinic.engines.flare.enrolment import read_request, request_of, site_name
 from polyclinic.engines.flare.folders import (
@@ -26,12 +27,13 @@ from polyclinic.engines.flare.folders import (
 )
 from polyclinic.engines.flare.invitation import read_invite
 from polyclinic.engines.flare.joining import awaited, call
+from polyclinic.engines.flare.offer import Offer
 from polyclinic.engines.flare.processes import alive, recorded
 from polyclinic.engines.flare.provisioning import package, request_zip
 from polyclinic.engines.flare.startup_files import site_kit
-from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
+from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal, PolyclinicError
 from polyclinic.federation.envelope import Identity, digest
-from polyclinic.federation.order import read_order
+from polyclinic.federation.order import Order, read_order
 from polyclinic.privacy.lines import Accept, Refuse, Withdraw
 from polyclinic.privacy.outbox import Outbox
 from polyclinic.privacy.owner import ledger_of, outbox_of, policy_of
@@ -43,11 +45,13 @@ __all__ = [
     "install",
     "joined",
     "leave",
+    "named",
     "pending",
     "pin",
     "refusals",
     "request",
     "send",
+    "show",
     "studies",
     "unpinned",
 ]
@@ -193,7 +197,9 @@ def studies(folder: SiteFolder) -> list[dict[str, Any]]:
             found.append({"study": place.parent.name, "state": "refused", "reasons": [e.what]})
             continue
         event = last.get(order.id, {})
-        found.append({**describe(order), "state": event.get("event", "new"), "reasons": event.get("reasons", [])})
+        offer = Offer(order)
+        kept = {**offer.plain(), "words": offer.words(), "shown": offer.digest()}
+        found.append({**kept, "state": event.get("event", "new"), "reasons": event.get("reasons", [])})
     known = {f["study"] for f in found}
     return found + [
         {"study": s, "state": e["event"], "reasons": [e.get("what", ""), *e.get("reasons", [])]}
@@ -219,8 +225,8 @@ def pending(folder: SiteFolder) -> list[tuple[Outbox, Any]]:
     return [(box, p) for p in box.all() if p.state == "pending"]
 
 
-def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner", shown: str = "") -> None:
-    """The owner's word about a study, by its name or the digest of its order; it holds for that order and no other."""
+def named(folder: SiteFolder, study: str) -> Order:
+    """The one order that a name, or the start of a digest, stands for here."""
     known = asked(folder)
     fits = [o for o in known if o.id == study or (len(study) >= 8 and o.digest.startswith(study))]
     if len(fits) != 1:
@@ -229,7 +235,27 @@ def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner", s
             faults=[f"asked: {', '.join(f'{o.id} ({o.digest[:12]})' for o in known) or 'nothing yet'}"],
             hint="polyclinic site review shows what is asked; the digest in brackets names one order",
         )
-    (order,) = fits
+    return fits[0]
+
+
+def show(folder: SiteFolder, found: Sequence[Mapping[str, Any]]) -> None:
+    """Remember which order the owner was shown under which name: a name that stands for another later is not agreed to."""
+    kept = read_json(folder.shown) if folder.shown.exists() else {}
+    now = {s["study"]: {"order": s["order"], "words": s["shown"]} for s in found if "words" in s}
+    if any(kept.get(k) != v for k, v in now.items()):
+        write_json(folder.shown, {**kept, **now})
+
+
+def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner") -> None:
+    """The owner's word about a study, by its name or the digest of its order; it holds for that order and no other."""
+    order = named(folder, study)
+    shown, kept = Offer(order).digest(), (read_json(folder.shown) if folder.shown.exists() else {}).get(order.id)
+    if accept and order.id == study and kept is not None and kept != {"order": order.digest, "words": shown}:
+        raise PolicyRefusal(
+            f"{study!r} is not what was shown under that name",
+            faults=[f"shown: order {kept['order'][:12]}, now: order {order.digest[:12]}"],
+            hint="polyclinic site review shows what is asked now; read it, then decide again",
+        )
     book, before = ledger_of(folder.node), consent(order, folder)
     if accept:
         book.write(Accept(order.digest, by, shown))
