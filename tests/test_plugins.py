@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,73 @@ def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only: Any) -
         kind_of("wrong")
     with pytest.raises(ConfigError, match="did you mean 'masked'"):
         kind_of("maskd")
+
+
+def _distribution(place: Path, package: str, entries: str) -> None:
+    """A distribution as pip lays it out: its entries alone."""
+    told = place / f"{package.replace('-', '_')}-0.1.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
+    (told / "entry_points.txt").write_text(entries)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path in which distributions are installed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.plugged.cache_clear()
+    yield tmp_path
+    plugins.plugged.cache_clear()
+
+
+def test_two_packages_with_one_name_are_refused_by_both_their_names(place: Path) -> None:
+    _distribution(place, "first-pkg", "[polyclinic.sums]\nmine = polyclinic.federation.sums.plain:Plain\n")
+    _distribution(place, "second-pkg", "[polyclinic.sums]\nmine = polyclinic.federation.sums.robust:Median\n")
+    with pytest.raises(ConfigError, match=r"'mine' is plugged in by 2 packages: .*first-pkg") as e:
+        kind_of("mine")
+    assert "second-pkg" in str(e.value)
+    with plugins.plug("polyclinic.sums", "mine", by_name("plain").__class__):  # a block's own is what is meant
+        assert kind_of("mine").__name__ == "Plain"
+
+
+def test_methods_whose_names_differ_by_a_hyphen_are_one_name(place: Path) -> None:
+    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.phenotypes.trip:TRIP\n")
+    assert find("my-way") is find("myway") is find("My_Way") is pc.TRIP
+    plugins.plugged.cache_clear()
+    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.phenotypes.dpem:DPEM\n")
+    with pytest.raises(ConfigError, match="'my-way' is plugged in more than once") as e:
+        find("my-way")
+    assert "first-pkg" in str(e.value) and "second-pkg" in str(e.value)
+
+
+def test_a_plugin_under_a_name_of_ours_is_told(place: Path) -> None:
+    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.phenotypes.dpem:DPEM\n")
+    with pytest.warns(UserWarning, match="'trip' is polyclinic's own, not the one of first-pkg"):
+        assert find("trip") is pc.TRIP
+
+
+@pytest.mark.parametrize("value", ["nowhere_at_all:Mine", "polyclinic.federation.sums.plain:Mine", "torn_plugin:Mine"])
+def test_what_cannot_be_imported_is_told_with_its_package(
+    place: Path, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "torn_plugin.py").write_text("1 / 0\n")
+    groups = ("sums", "methods", "sources", "datasets", "commands", "attacks")
+    _distribution(place, "torn-pkg", "".join(f"[polyclinic.{g}]\nmine = {value}\n" for g in groups))
+    torn = r"'mine' of the package torn-pkg cannot be imported[\s\S]*" + value
+    node = pc.Node.parse({"site": {"name": "x"}, "source": {"kind": "mine"}})
+    study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["drug"]}})
+    for call in (
+        lambda: kind_of("mine"),
+        lambda: find("mine"),
+        lambda: pc.ingest(node, study, place / "out"),
+        lambda: vars(pc.datasets)["__getattr__"]("mine"),
+    ):
+        with pytest.raises(ConfigError, match=torn):
+            call()
+    assert "torn-pkg" in verbs()["mine"] and "papers" in verbs()  # the other verbs are still told
+    with pytest.raises(SystemExit) as left:
+        main(["mine"])
+    assert left.value.code == 2 and "torn-pkg cannot be imported" in capsys.readouterr().err
 
 
 def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -261,10 +262,20 @@ def _view(con: Any, node: pc.Node) -> None:
     con.execute(f"CREATE VIEW t AS SELECT * FROM read_csv({path}, columns={{'who': 'INTEGER', 'what': 'VARCHAR'}})")
 
 
-def _opened(events: str = EVENTS, name: str = "rows") -> Callable[..., OpenedSource]:
+def _lost(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
+    return OpenedSource(events=node.path("nothere.txt").read_text(), rows={})
+
+
+def _garbled(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
+    return OpenedSource(events=json.loads("{Smith"), rows={})  # the error is raised in a library's file
+
+
+def _opened(
+    events: str = EVENTS, name: str = "rows", count: str = "SELECT count(*) FROM t"
+) -> Callable[..., OpenedSource]:
     def open_source(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
         _view(con, node)
-        return OpenedSource(events=events, rows={name: "SELECT count(*) FROM t"})
+        return OpenedSource(events=events, rows={name: count})
 
     return open_source
 
@@ -285,10 +296,34 @@ def _raises(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
             {"file": "t.csv"},
             r'"wat" not found.*\n.*not named as',
         ),
-        (_opened(EVENTS + " WHERE who > 1"), {"file": "t.csv"}, r"2 in, 1 out, 0 dropped\n.*without a reason"),
-        (_opened(EVENTS + ", t AS u"), {"file": "t.csv"}, r"not named as|ambiguous|lost rows"),
+        (
+            _opened(EVENTS + " WHERE who > 1"),
+            {"file": "t.csv"},
+            r"source 'mine' \(.*open_source\): its events have 1 rows of 'rows', its rows count 2\n.*missing in one of them",
+        ),
+        (
+            _opened(EVENTS.replace("who AS", "t.who AS").replace("what AS", "t.what AS") + ", t AS u"),
+            {"file": "t.csv"},
+            r"its events have 4 rows of 'rows', its rows count 2\n.*joined with several",
+        ),
+        (
+            _opened("SELEC 1"),
+            {"file": "t.csv"},
+            r"its events: cannot be read\n.*Parser Error.*\n.*SQL of this source has a fault",
+        ),
+        (
+            _opened(count="SELECT count(*) FROM u"),
+            {"file": "t.csv"},
+            r"its rows of 'rows': cannot be read\n.*name u does not",
+        ),
+        (_lost, {}, r"PC300.*nothere\.txt: No such file or directory\n.*is the file there"),
         (_opened(name="other"), {"file": "t.csv"}, r"origin 'rows' of its events is not in rows\n.*there are: other"),
-        (_raises, {}, r"tests?.*_raises failed \(ValueError, test_strangers.py line \d+\)"),
+        (
+            _raises,
+            {},
+            r"\(.*_raises\): failed \(ValueError, test_strangers.py line \d+, in _raises\)\n.*ask whoever wrote",
+        ),
+        (_garbled, {}, r"failed \(JSONDecodeError, test_strangers.py line \d+, in _garbled\)"),
     ],
 )
 def test_faults_of_a_plugged_source_are_told_and_quote_no_cell(
@@ -317,7 +352,9 @@ def test_check_source_looks_at_every_query_and_reads_twice(tmp_path: Path) -> No
 
     with pytest.raises(AssertionError, match="the query births lacks the column year"):
         pc.check_source(lambda *a: replace(visits(*a), observed=None), {"file": "t.csv"}, folder=tmp_path)
-    with pytest.raises(AssertionError, match="the query observed: cannot be read: Catalog Error"):
+    with pytest.raises(
+        AssertionError, match=r"the query observed: cannot be read: Catalog Error[\s\S]*what to do: a table"
+    ):
         pc.check_source(visits, {"file": "t.csv"}, folder=tmp_path)
     fresh = _opened(EVENTS.replace("what AS code", "what || (random() * 1e9)::INTEGER AS code"))
     with pytest.raises(AssertionError, match="read twice, the events are not the same"):

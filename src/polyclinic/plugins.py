@@ -11,15 +11,18 @@ Groups: ``polyclinic.methods``, ``polyclinic.sums``, ``polyclinic.sources``, ``p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from importlib.metadata import entry_points
+from types import FunctionType
+from typing import Final
 
-__all__ = ["PAPERS", "did_you_mean", "next_door", "plug", "plugged"]
+from polyclinic.errors import ConfigError
+
+__all__ = ["PAPERS", "Plugin", "did_you_mean", "next_door", "plug", "plugged"]
 
 PAPERS: Final = "polyclinic-papers"  # the distribution of the five papers, in this repository
 _NEXT_DOOR: Final = (
@@ -29,33 +32,70 @@ _NEXT_DOOR: Final = (
 
 
 @dataclass(frozen=True)
-class Plugged:
-    """What was plugged in without being installed; read like an entry point."""
+class Plugin:
+    """One thing that a package plugs in.
 
+    Parameters
+    ----------
+    group, name
+        Where it is plugged in, and by which name studies find it.
+    value
+        Where it is defined, ``module:name``.
+    package
+        The distribution that brings it.
+    get
+        Imports it.
+    rivals
+        Other distributions that bring another thing under this name.
+    """
+
+    group: str
     name: str
-    thing: Any
+    value: str
+    package: str
+    get: Callable[[], object]
+    rivals: tuple[str, ...] = ()
 
-    @property
-    def value(self) -> str:
-        """Where it was made."""
-        made = self.thing if isinstance(self.thing, type) or callable(self.thing) else type(self.thing)
-        return f"{made.__module__}:{made.__qualname__}"
+    def load(self) -> object:
+        """The thing itself; where nobody can tell which is meant, or it cannot be imported, an error that names the package."""
+        what = f"{self.group.removeprefix('polyclinic.')}: {self.name!r}"
+        if self.rivals:
+            packages = ", ".join((self.package, *self.rivals))
+            raise ConfigError(
+                f"{what} is plugged in by {1 + len(self.rivals)} packages: {packages}",
+                hint="uninstall all but one of them, or ask their authors for another name",
+            )
+        try:
+            return self.get()
+        except Exception as e:  # another's code: whatever stops its import
+            raise ConfigError(
+                f"{what} of the package {self.package} cannot be imported",
+                faults=[f"{self.value}: {type(e).__name__}: {e}"],
+                hint=f"install what it lacks or another version of {self.package}, or uninstall it",
+            ) from e
 
-    def load(self) -> Any:
-        """The thing itself."""
-        return self.thing
 
-
-_here: Final[dict[tuple[str, str], Plugged]] = {}
+_here: Final[dict[tuple[str, str], Plugin]] = {}
 
 
 @cache
-def plugged(group: str) -> dict[str, EntryPoint | Plugged]:
-    """Entry points of a group, by name; of two with one name the first distribution's."""
-    found: dict[str, EntryPoint | Plugged] = {n: p for (g, n), p in _here.items() if g == group}
+def plugged(group: str) -> dict[str, Plugin]:
+    """What is plugged in, by name; what a block plugs in (:func:`plug`) stands before what is installed."""
+    found: dict[str, Plugin] = {}
     for entry in entry_points(group=group):
-        found.setdefault(entry.name, entry)
-    return found
+        package = entry.dist.name if entry.dist is not None else entry.value.split(":")[0].split(".")[0]
+        mine = Plugin(group, entry.name, entry.value, package, entry.load)
+        other = found.get(entry.name)
+        if other is None:
+            found[entry.name] = mine
+        elif (other.value, other.package) != (mine.value, mine.package):  # a package may be found twice on the path
+            found[entry.name] = replace(other, rivals=(*other.rivals, package))
+    return found | {n: p for (g, n), p in _here.items() if g == group}
+
+
+def _made_at(thing: object) -> str:
+    made = thing if isinstance(thing, type | FunctionType) else type(thing)
+    return f"{made.__module__}:{made.__qualname__}"
 
 
 @contextmanager
@@ -68,7 +108,8 @@ def plug(group: str, name: str, thing: object) -> Iterator[None]:
     >>> "mine" in plugged("polyclinic.sums")
     False
     """
-    _here[group, name] = Plugged(name, thing)
+    where = _made_at(thing)
+    _here[group, name] = Plugin(group, name, where, where.split(":")[0].split(".")[0], lambda: thing)
     plugged.cache_clear()
     try:
         yield

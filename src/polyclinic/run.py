@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
+from polyclinic.evaluation.presence import memberships_of
 from polyclinic.federation.estimator import Configured
 from polyclinic.files import atomic
 from polyclinic.learned.compare import Difference
@@ -232,9 +234,9 @@ class Run:
                 value = replace(value, stability=stability)
                 arrays = {n: a for n, a in value.arrays().items() if not n.startswith("place_")}
                 described["axes"] = [a.to_json() for a in value.axes]
-                described |= {"stability": stability, "saturation": model.saturation_}
+                described |= {"stability": stability, "saturation": value.saturation}
                 for s in sites:
-                    kept = {"memberships": model.memberships_[s.name]}
+                    kept: dict[str, NDArray[np.generic]] = {"memberships": memberships_of(model, s)}
                     kept |= {} if s.labels is None else {"labels": s.labels}
                     named = s.tensor.axes[0].labels if s.tensor is not None else None
                     kept |= {} if named is None else {"patients": np.array(named)}  # for `report --cohort`, the owner's

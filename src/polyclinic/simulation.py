@@ -35,7 +35,7 @@ from polyclinic.privacy.door import Door
 from polyclinic.privacy.owner import payers_of, policy_of
 from polyclinic.privacy.payer import Payer
 from polyclinic.run import Run, RunFolder
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 from polyclinic.sites.small import Gathered, gather
 from polyclinic.study import Study
 from polyclinic.study.study import GENERATORS
@@ -109,7 +109,7 @@ def run_study(
                 f"{folder.path} holds a run of another study than {study.name!r} as it is now",
                 hint="resume with the same study file, or choose another --out",
             )
-    who = gathered(study) if sites is None else Gathered(Sites(sites, getattr(sites, "truth", None)), 1)
+    who = gathered(study) if sites is None else Gathered(Sites(sites, truth_of(sites)), 1)
     found = who.sites
     if isinstance(method, Method):
         _few_left(who, str(method.params.aggregation))
@@ -246,7 +246,7 @@ def _federated(
         best.result_, Phenotypes
     ):  # how alike the starts are: the mean factor match to the chosen one
         best.stability_ = float(
-            np.mean([factor_match_score(m.factors_, best.factors_) for m in found if m is not best])
+            np.mean([factor_match_score(m.result_.factors, best.result_.factors) for m in found if m is not best])
         )
     model = best.model_ if isinstance(best, Whole) else best
     value = vars(model).get("result_")
@@ -344,7 +344,7 @@ def write_counts(
         alike = neighbours(model, sites, minimum=minimum)
         if alike is not None:
             folder.write_json(folder.path / "neighbours.json", alike.to_json())
-    if not getattr(model, "memberships_", None):
+    if not isinstance(value, Phenotypes) and not vars(model).get("memberships_"):
         return None
     found = presence(model, sites, minimum=minimum)
     folder.write_json(folder.path / "presence.json", found.to_json() | _weights(model, sites))
@@ -364,10 +364,11 @@ def write_counts(
 
 def _weights(model: Any, sites: Sequence[Site]) -> dict[str, object]:
     """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
-    if not isinstance(vars(model).get("result_"), Phenotypes):
+    value = vars(model).get("result_")
+    if not isinstance(value, Phenotypes):
         return {}
     tensors = [s.counts() for s in sites]
-    fitted = [weighted(t, model.saturation_) for t in tensors]
+    fitted = [weighted(t, value.saturation) for t in tensors]
     return {"top1": round(heaviest_share(*tensors), 4), "top1_fitted": round(heaviest_share(*fitted), 4)}
 
 

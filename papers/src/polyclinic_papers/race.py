@@ -11,7 +11,7 @@ import numpy as np
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.summary import to_truth
 from polyclinic.phenotypes.als import CPALS
-from polyclinic.sites.site import pooled
+from polyclinic.sites.site import pooled, truth_of
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab
 from polyclinic_papers.interval import Interval, interval
@@ -121,7 +121,7 @@ class Pooled:
                 "full": score["rmse_full"],
                 "observed": score["rmse_observed"],
                 "zero": float(np.sqrt(union.norm_squared() / cells)),
-                "truth": to_truth(model, getattr(sites, "truth", None)),
+                "truth": to_truth(model.result_, truth_of(sites)),
             }
 
         return cls(**lab.part(f"pooled {data} {rank} {seed}", fit))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyclinic.alignment.union import to_axes
 from polyclinic.errors import DataError, ProtocolMismatch
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Dictionary", "align_to"]
@@ -80,4 +80,4 @@ def align_to(sites: Sequence[Site], dictionaries: Mapping[str, Dictionary]) -> S
                 f"site {s.name!r}: no dictionary for {', '.join(missing)}", faults=[f"given: {', '.join(dictionaries)}"]
             )
         out.append(to_axes(s, [dictionaries[m].axis() for m in modes]))
-    return Sites(out, getattr(sites, "truth", None))
+    return Sites(out, truth_of(sites))

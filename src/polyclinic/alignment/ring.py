@@ -45,7 +45,7 @@ from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, a
 from polyclinic.federation.fold import deliver
 from polyclinic.federation.order import COORDINATOR
 from polyclinic.federation.protocol import Message, Roster, Step
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -318,7 +318,7 @@ def align_by_ring(sites: Sequence[Site], *, pad: int | None = None) -> Sites:
         places, size = ring({s: a.labels or () for s, a in axes.items()}, name, pad=pad)
         for s, t in tensors.items():
             tensors[s] = place(t, n, places[s], size)
-    return Sites([replace(s, tensor=tensors[s.name]) for s in sites], getattr(sites, "truth", None))
+    return Sites([replace(s, tensor=tensors[s.name]) for s in sites], truth_of(sites))
 
 
 def place(tensor: SparseTensor, mode: int, places: Mapping[str, int], size: int) -> SparseTensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.sites.doors import given_sites
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["align", "to_axes", "union"]
@@ -33,7 +33,7 @@ def align(sites: Sequence[Site]) -> Sites:
         raise DataError("two sites have one name", faults=[repr(n) for n in twice], hint="give every site its own name")
     holders = [s for s in sites if s.tensor is not None]
     if not holders:
-        return Sites(sites, getattr(sites, "truth", None))
+        return Sites(sites, truth_of(sites))
     modes = {s.name: s.counts().ndim for s in holders}
     if len(set(modes.values())) > 1:
         raise ProtocolMismatch(
@@ -58,7 +58,7 @@ def align(sites: Sequence[Site]) -> Sites:
         raise ProtocolMismatch(
             "codes without labels cannot be aligned", faults=faults, hint="label the axes of every site"
         )
-    return Sites([to_axes(s, axes) for s in sites], getattr(sites, "truth", None))
+    return Sites([to_axes(s, axes) for s in sites], truth_of(sites))
 
 
 def union(axes: Sequence[Axis]) -> Axis:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from polyclinic.plugins import did_you_mean, next_door, plugged
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 __all__ = ["VERBS", "main", "verbs"]
 
@@ -112,18 +115,36 @@ def _run(verb: str, args: list[str]) -> int:
 
 def _told(verb: str) -> str:
     """What a plugged command says of itself: the help of its typer application."""
-    help_ = plugged("polyclinic.commands")[verb].load().info.help
+    from polyclinic.errors import ConfigError
+
+    try:
+        help_ = _plugged_command(verb).info.help
+    except ConfigError as e:  # the other verbs are shown; this one says it again when it is called
+        return e.what
     return help_ if isinstance(help_, str) else ""
 
 
-def _command(verb: str) -> Any:
+def _plugged_command(verb: str) -> Typer:
+    import typer
+
+    from polyclinic.errors import ConfigError
+
+    entry = plugged("polyclinic.commands")[verb]
+    found = entry.load()
+    if not isinstance(found, typer.Typer):
+        raise ConfigError(f"command {verb!r} of {entry.package} is no typer.Typer: {entry.value}")
+    return found
+
+
+def _command(verb: str) -> Typer:
     import typer
 
     if verb not in VERBS:
-        return plugged("polyclinic.commands")[verb].load()
+        return _plugged_command(verb)
     module = import_module(f"polyclinic.cli.{verb}")
-    if hasattr(module, "app"):
-        return module.app
+    app = vars(module).get("app")
+    if isinstance(app, typer.Typer):
+        return app
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     single.command(help=VERBS[verb])(module.command)
     return single

@@ -48,7 +48,9 @@ def command(
             {"ok": not faults, "faults": faults, "remarks": found.remarks, "findings": found.findings, **found.figures}
         )
     else:
-        for mark, lines in (("ok     ", found.findings), ("remark ", found.remarks), ("FAULT  ", faults)):
+        advice = list(dict.fromkeys(found.advice))
+        told = (("ok     ", found.findings), ("remark ", found.remarks), ("FAULT  ", faults), ("to do  ", advice))
+        for mark, lines in told:
             for line in lines:
                 console.print(f"{mark}{line}", markup=False, soft_wrap=True)
         console.print(f"{len(faults)} faults; nothing was sent" if faults else "ready; nothing was sent")

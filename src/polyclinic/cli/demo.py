@@ -63,7 +63,7 @@ def _compare(
     rows: list[dict[str, Any]] = []
 
     def row(name: str, sees: str, model: Any, seconds: float) -> None:
-        figures = {**model.quality(sites), "fms_to_truth": to_truth(model, sites.truth)}
+        figures = {**model.quality(sites), "fms_to_truth": to_truth(model.result_, sites.truth)}
         traffic = model.traffic_
         try:  # factors learned on training patients only; test patients placed by transform
             auc: float | None = outcome_auc(model, sites, 0.6, seed).auc
@@ -146,7 +146,7 @@ def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, o
             {
                 "model": "DPEM",
                 "guarantee": card.headline,
-                "fms_to_truth": to_truth(model, sites.truth),
+                "fms_to_truth": to_truth(model.result_, sites.truth),
                 "auc": outcome_auc(model, sites, 0.6, seed, fit=False).auc,
                 "seconds": time.perf_counter() - begun,
             }

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Site, Sites, pooled
+from polyclinic.sites.site import Site, Sites, pooled, truth_of
 
 __all__ = ["split"]
 
@@ -61,7 +61,7 @@ def split(
     given = [sites] if isinstance(sites, Site) else list(sites)
     if not given:
         raise ConfigError("split: the list of sites is empty")
-    truth = getattr(sites, "truth", None)
+    truth = truth_of(sites)
     everyone = pooled(given)
     counts = _counts(everyone.patients, number, skew, shares, sizes)
     called = [f"site {k + 1:02d}" for k in range(len(counts))] if names is None else list(names)

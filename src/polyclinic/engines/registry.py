@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,17 +42,34 @@ def find(name: str) -> type[Any]:
     >>> find("trip").__name__
     'TRIP'
     """
-    key = name.lower().replace("-", "").replace("_", "")
+    key = _key(name)
+    others = plugged("polyclinic.methods")
+    same = {n for n in others if _key(n) == key}
     if key in BUILT_IN:
+        if same:
+            given = ", ".join(others[n].package for n in sorted(same))
+            warnings.warn(f"method {name!r} is polyclinic's own, not the one of {given}: rename that", stacklevel=2)
         module, cls = BUILT_IN[key].split(":")
         return getattr(import_module(module), cls)  # type: ignore[no-any-return]
-    others = {n.lower(): e for n, e in plugged("polyclinic.methods").items()}
-    if key in others:
-        return others[key].load()  # type: ignore[no-any-return]
+    if len(same) > 1:
+        told = [f"{n!r} of {others[n].package}" for n in sorted(same)]
+        raise ConfigError(f"method {name!r} is plugged in more than once", faults=told, hint="uninstall all but one")
+    for n in same:
+        found = others[n].load()
+        if not isinstance(found, type):
+            raise ConfigError(
+                f"method {name!r} of {others[n].package} is no class: {others[n].value}",
+                hint="docs/tutorials/own-protocol.md",
+            )
+        return found
     known = sorted({*BUILT_IN, *others})
     near = did_you_mean(key, known)
     told = [f"name {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"]
     raise ConfigError(f"unknown method {name!r}", faults=told)
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def read_study(path: str | Path) -> Study:

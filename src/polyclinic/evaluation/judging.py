@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.errors import ConfigError
 from polyclinic.evaluation.prediction import Labelled, labelled
 from polyclinic.federation.protocol import ordered, seeds
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site
 
 __all__ = ["SHARE", "Judging"]
 
 Array = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
 SHARE: Final = 0.6
 
 
@@ -27,7 +30,7 @@ class Judging:
     Parameters
     ----------
     model
-        Fitted; its ``transform`` places patients. Its factors saw no label.
+        A fitted estimator, or its phenotypes, which place patients. Their factors saw no label.
     sites
         Hospitals, some with labels.
     seed
@@ -36,10 +39,20 @@ class Judging:
         Frozen random factors to compare with; default: a start of the model's size.
     """
 
-    model: Any
+    model: object
     sites: Sequence[Site]
     seed: int = 0
     factors: Sequence[Array] | None = None
+
+    @cached_property
+    def phenotypes(self) -> Phenotypes:
+        """What was learned."""
+        found = self.model if isinstance(self.model, Phenotypes) else vars(self.model).get("result_")
+        if not isinstance(found, Phenotypes):
+            raise ConfigError(
+                f"a {type(self.model).__name__} has no phenotypes to judge", hint="fit a phenotype method first"
+            )
+        return found
 
     @cached_property
     def known(self) -> Labelled:
@@ -47,14 +60,14 @@ class Judging:
         return labelled(self.sites)
 
     @cached_property
-    def labels(self) -> NDArray[Any]:
+    def labels(self) -> NDArray[np.generic]:
         """Their outcomes."""
         return np.concatenate([np.asarray(s.labels) for s in self.known.sites])
 
     @cached_property
     def placed(self) -> Array:
         """(patients, R) memberships."""
-        return np.concatenate([np.asarray(self.model.transform(s), np.float64) for s in self.known.sites])
+        return np.concatenate([self.phenotypes.transform(s) for s in self.known.sites])
 
     @cached_property
     def random(self) -> Array:
@@ -62,7 +75,7 @@ class Judging:
         from polyclinic.phenotypes.start import start
         from polyclinic.tensors.cp import solve_memberships
 
-        shape, rank = self.known.sites[0].counts().shape[1:], len(self.model.weights_)
+        shape, rank = self.known.sites[0].counts().shape[1:], self.phenotypes.rank
         used = self.factors if self.factors is not None else start(shape, rank, self.seed)
         return np.concatenate([solve_memberships(s.counts(), used) for s in self.known.sites])
 
@@ -80,7 +93,7 @@ class Judging:
             test.append(first[s.name] + np.sort(order[cut:]))
         return np.concatenate(train), np.concatenate(test)
 
-    def halves(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def halves(self, rows: NDArray[T]) -> tuple[NDArray[T], NDArray[T]]:
         """Of any rows those that train and those that judge."""
         train, test = self._split
         return rows[train], rows[test]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.federation.protocol import ordered, seeds
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 
 __all__ = ["Labelled", "Prediction", "labelled", "outcome_auc", "predict", "random_factors_auc", "split"]
 
@@ -68,7 +68,7 @@ def labelled(sites: Sequence[Site]) -> Labelled:
             kept.append(s.take(known))
         else:
             without.append(s.name)
-    return Labelled(Sites(kept, getattr(sites, "truth", None)), unknown, tuple(without))
+    return Labelled(Sites(kept, truth_of(sites)), unknown, tuple(without))
 
 
 def split(sites: Sequence[Site], share: float = 0.6, seed: int = 0) -> tuple[Sites, Sites]:
@@ -79,7 +79,7 @@ def split(sites: Sequence[Site], share: float = 0.6, seed: int = 0) -> tuple[Sit
         cut = round(share * s.patients)
         train.append(s.take(np.sort(order[:cut])))
         test.append(s.take(np.sort(order[cut:])))
-    truth = getattr(sites, "truth", None)
+    truth = truth_of(sites)
     return Sites(train, truth), Sites(test, truth)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from polyclinic.evaluation.display import NAMED, CodeSums, kept_shares
 from polyclinic.learned.cohort import CARRIES, shares
+from polyclinic.learned.groups import Groups
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.privacy.cells import effective_contributors, suppress
 from polyclinic.sites.site import Site
@@ -24,7 +25,7 @@ from polyclinic.tensors.weighting import weighted
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["CARRIES", "MINIMUM", "Presence", "presence"]
+__all__ = ["CARRIES", "MINIMUM", "Presence", "memberships_of", "presence"]
 
 MINIMUM: Final = 11  # counts from 1 to 10 are not shown (PRIVACY 3.8)
 ABSENT: Final = 0.01  # a site lacks a phenotype whose loadings are below this part of the strongest site's (RECIPES)
@@ -93,22 +94,33 @@ class Presence:
         return sum(min(k) >= NAMED for k in self.kept)
 
 
+def memberships_of(model: object, site: Site) -> Array:
+    """(patients, R) memberships of a fitted site: as the fit left them, else as the model places its patients."""
+    held: Mapping[str, Array] = vars(model).get("memberships_") or {}
+    if site.name in held:
+        return np.asarray(held[site.name], np.float64)
+    value = vars(model).get("result_")
+    assert isinstance(value, Phenotypes | Groups)
+    return np.asarray(value.transform(site), np.float64)
+
+
 def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
     """Count who has which phenotype of a fitted model (or who belongs to which group of a mixture).
 
     Parameters
     ----------
     model
-        Fitted; has ``memberships_``.
+        Fitted: phenotypes, groups or classes.
     sites
         The hospitals it was fitted on.
     minimum
         Smallest count that may be shown; the strictest of the owners' ``policy.min_cell``.
     """
-    loadings = [np.abs(np.asarray(model.memberships_[s.name], np.float64)) for s in sites]
+    loadings = [np.abs(memberships_of(model, s)) for s in sites]
     factors: list[NDArray[np.float64]] = []
-    match model.result_:
-        case Phenotypes() as value:
+    value = model.result_
+    match value:
+        case Phenotypes():
             factors = list(value.factors)
             has = [shares(value, a) >= CARRIES for a in loadings]
         case _:  # a mixture: everybody belongs to the most probable group
@@ -118,7 +130,7 @@ def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Pr
     everybody = np.concatenate(loadings)
     crowd = effective_contributors(everybody)
     carried = counts.sum(1) >= minimum
-    n0 = getattr(model, "saturation_", None)
+    n0 = value.saturation if isinstance(value, Phenotypes) else None
     sums = [_sums(sites, loadings, has, mode, n0) for mode in range(1, len(factors) + 1)]
     few = [s.hidden(minimum) for s in sums]
     size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T

@@ -13,7 +13,7 @@ from polyclinic.evaluation.judging import Judging
 from polyclinic.evaluation.prediction import predict
 from polyclinic.evaluation.presence import MINIMUM
 from polyclinic.learned.phenotypes import Phenotypes
-from polyclinic.sites.site import Site
+from polyclinic.sites.site import Site, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.matching import factor_match_score
 
@@ -28,12 +28,13 @@ def quality(model: Any, sites: Sequence[Site], *, seed: int = 0, held: Judging |
     The outcome's AUC is of held-out patients: memberships by ``transform``, logistic regression on 60 % of each site's
     patients, tested on 40 %; the factors saw no label. The AUC of frozen random factors stands beside it.
     """
-    if not isinstance(vars(model).get("result_"), Phenotypes):
+    value = vars(model).get("result_")
+    if not isinstance(value, Phenotypes):
         return {}
-    figures: dict[str, object] = dict(model.quality(sites))
+    figures: dict[str, object] = dict(value.quality(sites))
     if any(s.labels is not None for s in sites):
         figures |= _outcome(Judging(model, sites, seed) if held is None else held)
-    found = to_truth(model, getattr(sites, "truth", None))
+    found = to_truth(value, truth_of(sites))
     if found is not None:
         figures["fms_to_truth"] = found
     return figures
@@ -66,20 +67,20 @@ class Planted(Protocol):
     def factors(self) -> Sequence[NDArray[np.float64]]: ...
 
 
-def to_truth(model: Any, truth: object) -> float | None:
+def to_truth(model: Phenotypes, truth: object) -> float | None:
     """Factor match score to the planted phenotypes of a generated network, codes matched by their labels."""
     if not isinstance(truth, Planted):
         return None
     planted = []
-    for axis, own, factor in zip(truth.axes, model.axes_, truth.factors):
+    for axis, own, factor in zip(truth.axes, model.axes, truth.factors):
         if axis.labels is None or own.labels is None:
             planted.append(factor)
             continue
         at = {label: i for i, label in enumerate(axis.labels)}
         planted.append(np.array([factor[at[x]] if x in at else np.zeros(factor.shape[1]) for x in own.labels]))
-    if [len(f) for f in planted] != [len(f) for f in model.factors_]:
+    if [len(f) for f in planted] != [len(f) for f in model.factors]:
         return None
-    return float(factor_match_score(model.factors_, planted))
+    return float(factor_match_score(model.factors, planted))
 
 
 def privacy_figures(model: Any) -> dict[str, object]:

@@ -58,6 +58,8 @@ def advice(e: Error) -> str:
 
     if isinstance(e, duckdb.IOException):
         return "is the file there, whole, and may it be read?"
+    if isinstance(e, duckdb.ParserException | duckdb.SyntaxException):
+        return "the SQL of this source has a fault: try the query in DuckDB itself"
     if _of_names(e):
         return "a table or column is not named as this source expects"
     if isinstance(e, duckdb.ConversionException):

@@ -67,7 +67,10 @@ def read_labels(
         return _readmission(con, rule.days if rule else 30)
     found = "died" if outcome == "mortality" else outcome
     if found not in names:
-        raise DataError(f"outcome {outcome!r} is no column of the visits", hint=f"there are {', '.join(sorted(names))}")
+        told = f" (that is {found!r})" if found != outcome else ""
+        raise DataError(
+            f"outcome {outcome!r}{told} is no column of the visits", hint=f"there are {', '.join(sorted(names))}"
+        )
     text = f"lower(CAST({identifier(found)} AS VARCHAR))"
     odd = _one(
         con, f"SELECT count(*) FROM visits WHERE {text} IS NOT NULL AND {text} NOT IN {YES} AND {text} NOT IN {NO}"

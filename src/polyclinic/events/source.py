@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from polyclinic.plugins import plugged
 from polyclinic.study import Node
 from polyclinic.study.source import BUILT_IN
 
-__all__ = ["COLUMNS", "SYSTEMS", "OpenedSource", "Tabular", "forgiving", "open_source", "sql_of"]
+__all__ = ["COLUMNS", "SYSTEMS", "OpenedSource", "Tabular", "forgiving", "open_source", "source_of", "sql_of"]
 
 COLUMNS: Final = ("patient_id", "visit_id", "time", "kind", "code", "system", "value", "description", "site")
 PUSHED: Final = ("omop", "mimic3", "mimic4")  # kinds whose databases can be asked to leave rows out
@@ -233,17 +234,33 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
     return opener(con, node, outcome, push) if node.source.kind in PUSHED else opener(con, node, outcome)
 
 
+def source_of(node: Node) -> str:
+    """Which source is meant, in an error's first words: the site, the kind and, of another package, where that defines it."""
+    kind = node.source.kind
+    entry = None if kind in BUILT_IN else plugged("polyclinic.sources").get(kind)
+    return f"site {node.name!r}, source {kind!r}" + (f" ({entry.value})" if entry is not None else "")
+
+
 def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """A source of another distribution (``polyclinic.sources``): a function like every ``open_source`` here."""
     entry = plugged("polyclinic.sources")[node.source.kind]
-    what, options = f"site {node.name!r}, source {node.source.kind!r}", node.source.options
+    what, options = source_of(node), node.source.options
+    opener = entry.load()
+    if not callable(opener):
+        raise ConfigError(
+            f"source {node.source.kind!r} of {entry.package} is no function: {entry.value}",
+            hint="docs/howto/new-source.md",
+        )
     try:
         with reading(what):
-            found = entry.load()(con, node, outcome)
+            found = opener(con, node, outcome)
     except PolyclinicError:
         raise
     except OSError as e:
-        raise DataError(f"{what}: {e.filename or entry.value}: {e.strerror or type(e).__name__}") from e
+        raise DataError(
+            f"{what}: {e.filename or 'a file'}: {e.strerror or type(e).__name__}",
+            hint="is the file there, whole, and may it be read? [source.options] names it from the node file's folder",
+        ) from e
     except Exception as e:  # another's code; its words may quote a cell, so they stay in the traceback
         key = e.args[0] if isinstance(e, KeyError) and e.args else None
         if isinstance(key, str) and key not in options:
@@ -252,10 +269,12 @@ def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedS
                 faults=[f"there are: {', '.join(options) or 'none'}"],
                 hint=f"write {key} = ... under [source.options]",
             ) from e
-        at = traceback.extract_tb(e.__traceback__)[-1]
+        stack = traceback.extract_tb(e.__traceback__)
+        own = inspect.unwrap(opener).__code__.co_filename if inspect.isfunction(opener) else ""
+        at = next((f for f in reversed(stack) if f.filename == own), stack[-1])  # its own line, not a library's
         raise DataError(
-            f"{what}: {entry.value} failed ({type(e).__name__}, {Path(at.filename).name} line {at.lineno})",
-            hint="it is not a part of Polyclinic: ask whoever wrote it",
+            f"{what}: failed ({type(e).__name__}, {Path(at.filename).name} line {at.lineno}, in {at.name})",
+            hint=f"it is not a part of Polyclinic: ask whoever wrote {entry.package}",
         ) from e
     if not isinstance(found, OpenedSource):
         raise ConfigError(

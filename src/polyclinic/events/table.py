@@ -12,8 +12,9 @@ from polyclinic.events.accounting import Attrition, Stage
 from polyclinic.events.engine import Connection, literal, reading
 from polyclinic.events.protocol import early_members, opt_out, restrict, restricts
 from polyclinic.events.pushdown import Members, pushed_down
-from polyclinic.events.source import COLUMNS, SYSTEMS, OpenedSource, open_source
+from polyclinic.events.source import COLUMNS, SYSTEMS, OpenedSource, open_source, source_of
 from polyclinic.study import Node, Study
+from polyclinic.study.source import BUILT_IN
 
 __all__ = ["EventTable", "read_events"]
 
@@ -98,8 +99,8 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
             visits=opened.visits and WITHOUT.format(opened.visits),
             labels=opened.labels and WITHOUT.format(opened.labels),
         )
-    what = f"site {node.name!r}, source {node.source.kind!r}"
-    with reading(what):
+    what = source_of(node)
+    with reading(f"{what}, its events"):
         columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
         if lacking := [c for c in ("origin", *COLUMNS, "dropped") if c not in columns]:
             raise DataError(
@@ -117,7 +118,10 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         # Parquet can be scanned again at little cost; anything else is parsed once and kept in the scratch file.
         con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap and not limited else 'TABLE'} canonical AS {query}")
         counted = con.execute(COUNTED).fetchall()
-        there = {origin: _one(con, sql) for origin, sql in opened.rows.items()}
+        there = {}
+        for origin, sql in opened.rows.items():
+            with reading(f"{what}, its rows of {origin!r}"):
+                there[origin] = _one(con, sql)
         # What the database left out passed this step, unless it had no code.
         gone = dict.fromkeys(opened.rows, 0)
         if opened.pushed:
@@ -132,6 +136,14 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
             f"{what}: origin {', '.join(map(repr, strangers))} of its events is not in rows",
             hint=f"rows counts every origin under its own name; there are: {', '.join(opened.rows)}",
         )
+    for origin in opened.rows if node.source.kind not in BUILT_IN else ():
+        given = sum(r[2] for r in counted if r[0] == origin)
+        if given != there[origin]:
+            raise DataError(
+                f"{what}: its events have {given} rows of {origin!r}, its rows count {there[origin]}",
+                hint="events gives every row once, with its reason in dropped where it is not used, and rows counts the same "
+                "rows in another way: a row is missing in one of them, or joined with several others",
+            )
     steps = tuple(
         Stage(
             f"read {origin}",

@@ -162,7 +162,9 @@ class Starts(Method[Params, _Begun, _Own]):
         best = self.model_
         others = [m for m in self.models_ if m is not best]
         if others and isinstance(best.result_, Phenotypes):
-            best.stability_ = float(np.mean([factor_match_score(m.factors_, best.factors_) for m in others]))
+            best.stability_ = float(
+                np.mean([factor_match_score(m.result_.factors, best.result_.factors) for m in others])
+            )
 
     @property
     def model_(self) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.halves import halves_of
+from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site
 
 __all__ = [
@@ -52,13 +53,12 @@ class Placer:
         """Of a fitted phenotype model."""
         if isinstance(model, Placer):
             return model
-        factors = getattr(model, "factors_", None)
-        factors = getattr(model, "factors", None) if factors is None else factors
-        if factors is None:
+        found = model if isinstance(model, Phenotypes) else vars(model).get("result_")
+        if not isinstance(found, Phenotypes):
             raise ConfigError(
                 f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method (pc.TRIP ...)"
             )
-        return cls(tuple(factors), model.transform)
+        return cls(found.factors, found.transform)
 
     @property
     def rank(self) -> int:

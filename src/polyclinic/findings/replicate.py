@@ -10,7 +10,7 @@ More columns than phenotypes split some; columns that are one phenotype are join
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -60,6 +60,17 @@ def raw_placer(method: Method, public: FactorPublic, setting: Setting | None) ->
         return np.asarray(method.close(site, private, public)["memberships"])
 
     return Placer(public.factors, place)
+
+
+def comparable(method: object) -> None:
+    """Refuse a method whose fits cannot be set side by side: what it makes public has no factors of its phenotypes."""
+    public = method.Public if isinstance(method, Method) else None
+    known = {f.name for f in fields(public)} if is_dataclass(public) else set()
+    if not {"factors", "energy", "objective"} <= known:
+        raise ConfigError(
+            f"{type(method).__name__} has no phenotypes whose fits on halves could be compared",
+            hint="a method that derives from polyclinic.phenotypes.factorization.FederatedFactorization has",
+        )
 
 
 def may_join(method: Method) -> bool:
@@ -217,6 +228,7 @@ def replicate(
     >>> pc.replicate(pc.SumALS(rank=4, rounds=20), sites).count
     4
     """
+    comparable(method)
     if control and method.params.privacy is not None:
         raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
     rungs = Rungs(method.with_params(), key, folds)

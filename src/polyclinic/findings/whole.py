@@ -29,7 +29,7 @@ from polyclinic.findings.paid import Paid
 from polyclinic.findings.people import PeopleAct
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.ranks import ranks_table
-from polyclinic.findings.replicate import links, may_join, raw_placer, splits, untested, verdict
+from polyclinic.findings.replicate import comparable, links, may_join, raw_placer, splits, untested, verdict
 from polyclinic.findings.rungs import Rungs
 from polyclinic.findings.splits import Splits, accepted
 from polyclinic.findings.survival import SurvivalAct
@@ -70,6 +70,7 @@ class Whole(Then):
     def __init__(self, method: Any, plan: ActPlan, folds: int = 1) -> None:
         if not isinstance(method, Method) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"{type(method).__name__} has no phenotypes to evaluate", hint="drop [evaluate]")
+        comparable(method)
         self.asked: Privacy | None = method.params.privacy  # of the fit and the findings together
         self.given: Any = method
         if self.asked is not None:

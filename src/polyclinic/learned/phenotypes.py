@@ -115,6 +115,11 @@ class Phenotypes(Value):
         """Number of phenotypes."""
         return len(self.weights)
 
+    @property
+    def saturation(self) -> float | None:
+        """n0 of the saturating weights by which patients are placed; None: they are not weighted."""
+        return self.placing.saturation if isinstance(self.placing, LeastSquares | Courses) else None
+
     # ---- patients
 
     @overload

@@ -34,6 +34,7 @@ class Checkup:
     faults: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     exit_code: int = 0
+    advice: list[str] = field(default_factory=list)  # what to do about the faults, where their errors say it
 
     @property
     def ok(self) -> bool:
@@ -44,6 +45,7 @@ class Checkup:
         """Note every fault of an error."""
         more = f" ({e.hint})" if isinstance(e, MissingExtra) else ""  # the extra, not only the package
         self.faults += [f"{e.what}: {f}" for f in e.faults] or [e.what + more]
+        self.advice += [e.hint] if e.hint and not more else []
         self.exit_code = max(self.exit_code, e.exit_code)
 
 

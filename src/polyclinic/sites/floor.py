@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["carriers", "floor", "without_cells"]
@@ -40,7 +40,7 @@ def floor(sites: Sequence[Site], minimum: int) -> Sites:
     """
     given = [s for s in sites if s.tensor is not None]
     if minimum <= 1 or not given:
-        return Sites(sites, getattr(sites, "truth", None))
+        return Sites(sites, truth_of(sites))
     modes = range(1, given[0].counts().ndim)
     few: list[set[str]] = []
     for n in modes:
@@ -63,7 +63,7 @@ def floor(sites: Sequence[Site], minimum: int) -> Sites:
             f"no patient has codes of every mode that {minimum} patients have",
             hint="lower [tensor] minimum_patients, or roll codes up: [codes.KIND] to = ...",
         )
-    return Sites(kept, getattr(sites, "truth", None))
+    return Sites(kept, truth_of(sites))
 
 
 def _without(site: Site, few: Sequence[set[str]]) -> Site | None:

@@ -14,7 +14,7 @@ from polyclinic.events.accounting import Attrition
 from polyclinic.sites.people import People
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Site", "Sites", "one_order", "pooled"]
+__all__ = ["Site", "Sites", "one_order", "pooled", "truth_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +258,11 @@ class Sites(list[Site]):
         return [
             self.periods.get(p) or self.periods.get(p.removeprefix(f"{site.name}/")) or ("", "") for p in named or ()
         ]
+
+
+def truth_of(sites: object) -> object:
+    """What a list of sites was generated from; None where it was not, or nobody kept it."""
+    return sites.truth if isinstance(sites, Sites) else None
 
 
 def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.sites.people import People
-from polyclinic.sites.site import Site, Sites
+from polyclinic.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -87,7 +87,7 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
     ([('a', 30), ('others 1', 26)], {'others 1': ('b', 'c', 'd')})
     """
     small = sorted((s for s in sites if s.patients < minimum), key=lambda s: (-s.patients, s.name))
-    truth = getattr(sites, "truth", None)
+    truth = truth_of(sites)
     if not small:
         return Gathered(Sites(sites, truth), minimum, same_people=same_people)
     large = [s for s in sites if s.patients >= minimum]

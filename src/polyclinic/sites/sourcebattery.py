@@ -68,7 +68,8 @@ def check_source(
                 found.blame(e)
     if found.faults:
         name = f"{opener.__module__}:{opener.__qualname__}"
-        raise AssertionError("\n".join([f"source {name}", *(f"  - {f}" for f in found.faults)]))
+        told = [*(f"  - {f}" for f in found.faults), *(f"  what to do: {a}" for a in dict.fromkeys(found.advice))]
+        raise AssertionError("\n".join([f"source {name}", *told]))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from polyclinic.errors import ConfigError
 from polyclinic.evaluation.attacks.tap import Attack
 from polyclinic.plugins import plugged
 
@@ -25,7 +26,10 @@ def every_attack(seed: int = 0) -> Iterator[Attack]:
     yield from _mixture(seed)
     yield from _similarity(seed)
     for entry in plugged("polyclinic.attacks").values():
-        yield from entry.load()(seed)
+        run = entry.load()
+        if not callable(run):
+            raise ConfigError(f"attack {entry.name!r} of {entry.package} is no function: {entry.value}")
+        yield from run(seed)
 
 
 def _insider(seed: int) -> Iterator[Attack]:
