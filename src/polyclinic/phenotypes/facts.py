@@ -28,6 +28,10 @@ START: Final = {
         "that a known record was counted, where fewer than some thousand patients are in the sum",
     ),
     "lift*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
+    "rows*": StepMeaning(
+        "squared counts for each code, and how random groups of codes overlap among your patients", RARE
+    ),
+    "wide*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
     "audition": StepMeaning("how well each of at most twelve models fits your patients, one number each"),
 }
 

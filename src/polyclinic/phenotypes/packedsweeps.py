@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from polyclinic.federation.packing import Field as Packed
 from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Total
-from polyclinic.phenotypes.rounded import roots, solve_rounded, within
+from polyclinic.phenotypes.rounded import reach, roots, solve_rounded, within
 from polyclinic.phenotypes.started import WEAK, Started
+from polyclinic.phenotypes.startpublic import Far
 from polyclinic.tensors import ordered
 from polyclinic.tensors.ordered import power
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 else:
     Base = Started  # SumALS names the types: its file reads this one
 
-__all__ = ["SWEEPS", "Far", "PackedSweeps"]
+__all__ = ["SWEEPS", "PackedSweeps"]
 
 Array = NDArray[np.float64]
 SWEEPS = 3
@@ -47,17 +48,6 @@ SLACK = (
 EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window
 MENDS = 4
 ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
-
-
-@dataclass(frozen=True)
-class Far:
-    """How far the sums of a mode may lie from what is expected: (codes, 1) times (1, R); empty: as far as energies allow."""
-
-    rows: Array
-    columns: Array
-
-    def window(self) -> Array:
-        return self.rows * self.columns
 
 
 UNKNOWN = Far(np.empty((0, 1)), np.empty((1, 0)))
@@ -160,7 +150,9 @@ class PackedSweeps(Base):
         g = self._known_gram(public, own)
         noise = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
         solved = solve_rounded(g, right, noise, SWEEPS, public.factors[n])
-        if aside is not None and public.round == 1:  # what was seen over cells is little of what is there
+        if (
+            aside is not None and public.round == 1 and not public.start.sweep
+        ):  # what was seen over cells is little of what is there
             gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
                 float(aside[1] - aside[0]), 1e-300
             )
@@ -198,10 +190,7 @@ class PackedSweeps(Base):
         if nth == 1 and not n and typical > LOOSE:
             out[n] = Far(min(max(0.7 * float(np.max(share)), 0.03), 0.5) * bound, np.ones((1, away.shape[1])))
             return tuple(out)
-        square, rows, columns = np.square(away), np.ones((away.shape[1], 1)), np.ones((1, len(away)))
-        row, column = np.sqrt(ordered.product(square, rows)), np.sqrt(ordered.product(columns, square))
-        all_ = float(np.sqrt(ordered.inner(away, away)))
-        out[n] = Far(AWAY * row, column / max(all_, 1e-300))
+        out[n] = reach(away, AWAY)
         if nth == 1 and not n:  # other modes have not been summed since: they are expected to be as far away
             for q in range(1, len(out)):
                 codes = 1.5 * typical * gram.bounds(public.start, q)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.phenotypes.startpublic import Far
 from polyclinic.tensors import ordered
 
-__all__ = ["energy", "full", "positive", "reduced", "roots", "solve_rounded", "within"]
+__all__ = ["energy", "full", "positive", "reach", "reduced", "roots", "solve_rounded", "within"]
 
 Array = NDArray[np.float64]
 
@@ -85,3 +86,10 @@ def full(upper: Array, diagonal: Array, d: Array) -> Array:
     out = (out + out.T) * d[:, None] * d[None, :]
     out[np.diag_indices_from(out)] = np.maximum(diagonal, 0.0)
     return out
+
+
+def reach(away: Array, times: float) -> Far:
+    """How far the coming sum may lie from what is expected, by how far this one lay: by code, and by phenotype."""
+    square, rows, columns = np.square(away), np.ones((away.shape[1], 1)), np.ones((1, len(away)))
+    row, column = np.sqrt(ordered.product(square, rows)), np.sqrt(ordered.product(columns, square))
+    return Far(times * row, column / max(float(np.sqrt(ordered.inner(away, away))), 1e-300))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
@@ -13,13 +13,15 @@ from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.outcome import Outcome
-from polyclinic.federation.protocol import Pri, Setting
+from polyclinic.federation.protocol import Contribution, Pri, Setting, Step, Total
 from polyclinic.federation.sums import facts_of, kind_of
 from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams
 from polyclinic.phenotypes.gramstart import STARTS, GramStart
 from polyclinic.phenotypes.start import start as random_start
 from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.phenotypes.widestart import ROUNDS, WORTH, WideStart
 from polyclinic.sites.site import Site
+from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Start", "Started", "StartedParams"]
 
@@ -180,12 +182,57 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         """Whether a fit of weak structure goes on with more phenotypes for a while."""
         return False
 
+    def _packs(self) -> bool:
+        """Whether sums may travel packed."""
+        return False
+
+    # ---- the start's sums
+
+    def _sized(self, begun: StartPublic, factors: Sequence[Array], patients: float, unit: float) -> StartPublic:
+        """After the set-up sum: the Gram's sums, or what is done without one."""
+        if begun.kind != "gram":
+            return begun
+        return self._instead(begun, self._gram(factors).begin(begun, patients, unit), factors, unit)
+
+    def _instead(self, begun: StartPublic, after: StartPublic, factors: Sequence[Array], unit: float) -> StartPublic:
+        """Where the Gram turned out not to be allowed: a wide start, if that is worth its sums."""
+        p = self.params
+        if after.kind != "random" or not self._packs() or p.rank == "auto" or p.rounds < ROUNDS:
+            return after
+        if p.rank * sum(len(f) for f in factors) < WORTH:
+            return after
+        return WideStart(self._gram(factors)).begin(replace(after, sites=begun.sites), unit)
+
+    def _coming(self, begun: StartPublic, factors: Sequence[Array]) -> Step:
+        """The start's coming sum."""
+        gram = self._gram(factors)
+        return WideStart(gram).step(begun) if begun.stage in ("rows", "wide") else gram.step(begun)
+
+    def _summed(
+        self, step: Step, begun: StartPublic, factors: Sequence[Array], total: Total, unit: float
+    ) -> StartPublic:
+        """The start after one of its sums."""
+        gram = self._gram(factors)
+        if begun.stage in ("rows", "wide"):
+            return WideStart(gram).combine(begun, total)
+        after = gram.combine(step, begun, total)
+        return after if begun.kind == "random" else self._instead(begun, after, factors, unit)
+
+    def _part(
+        self, step: Step, site: Site, tensor: SparseTensor, begun: StartPublic, factors: Sequence[Array], unit: float
+    ) -> Contribution:
+        """A site's part of it; ``tensor``: its counts as fitted."""
+        gram = self._gram(factors)
+        if begun.stage in ("rows", "wide"):
+            return WideStart(gram).contribute(tensor, begun, site.name)
+        return gram.contribute(step, site, tensor, begun, unit)
+
     def _tol(self, begun: StartPublic) -> float:
         if self.params.tol is not None:
             return self.params.tol
         if self.params.variant == "paper":
             return 0.0
-        return WANDERING if begun.kind == "random" else ARRIVED
+        return WANDERING if begun.blind else ARRIVED
 
     def settled(self, public: Any) -> bool:
         """From the Gram all starts were tried within it."""

@@ -8,9 +8,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["StartPublic"]
+__all__ = ["Far", "StartPublic"]
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Far:
+    """How far the sums of a mode may lie from what is expected: (codes, 1) times (1, R); empty: as far as energies allow."""
+
+    rows: Array
+    columns: Array
+
+    def window(self) -> Array:
+        return self.rows * self.columns
 
 
 @dataclass(frozen=True)
@@ -51,10 +62,12 @@ class StartPublic:
         The sites are hosts of their own: each one's door refuses a Gram of few patients that would be seen by itself.
     spare
         A coarse model of more phenotypes (and its A'A, and what it explains), for a search where the structure turns out weak.
+    sweep, mode, far
+        Of a wide start: the coming sweep and feature mode, and per mode how far its sums may lie from what the model predicts.
     """
 
     kind: Literal["gram", "random", "model"]
-    stage: Literal["energies", "cells", "lift", "audition", "over"] = "over"
+    stage: Literal["energies", "cells", "lift", "rows", "wide", "audition", "over"] = "over"
     reason: str = ""
     diagonal: Array | None = None
     coarse: tuple[Array, ...] = ()
@@ -72,3 +85,11 @@ class StartPublic:
     spare: tuple[Array, ...] = ()
     spare_patients: Array | None = None
     spare_explained: float = 0.0
+    sweep: int = 0
+    mode: int = 1
+    far: tuple[Far, ...] = ()
+
+    @property
+    def blind(self) -> bool:
+        """At random, and no search came first: the method begins with a warm-up."""
+        return self.kind == "random" and not self.sweep

@@ -20,10 +20,10 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.deviance import LossParams, SumLikelihood
 from polyclinic.phenotypes.losses import Climb
-from polyclinic.phenotypes.packedsweeps import AUDITIONED, SWEEPS, UNKNOWN, UNSURE, Far, PackedSweeps
+from polyclinic.phenotypes.packedsweeps import AUDITIONED, SWEEPS, UNKNOWN, UNSURE, PackedSweeps
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
-from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.phenotypes.startpublic import Far, StartPublic
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -41,7 +41,7 @@ class SumALSParams(StartedParams, LossParams):
     rounds: int = Field(60, ge=1, le=100_000, description="Pooled sweeps at most.")
     warmup: int = Field(10, ge=0, description="First sweeps by projected gradient (random start, non-negative).")
     packed: bool = Field(
-        True, description="After a Gram start sums carry a few bits a number, enough for the fit; else 64 bits."
+        True, description="After a Gram or wide start sums carry a few bits a number, enough for the fit; else 64 bits."
     )
 
 
@@ -93,7 +93,8 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
     With ``loss="poisson"`` (counts) or ``"bernoulli"`` (yes/no) the likelihood is climbed instead, one sum a round
     (:mod:`polyclinic.phenotypes.losses`), and ``score`` is the share of the deviance that is explained.
 
-    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and
+    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
+    columns than are asked for, else at random with a warm-up, and
     ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy. Packed sums tell at the end of a sweep
     what it gained; they end when the next one is expected to gain less than ``tol``.
 
@@ -129,7 +130,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         if public.stage == "setup":
             return setup(self.params)
         if public.stage == "start":
-            step = self._gram(public.factors).step(public.start)
+            step = self._coming(public.start, public.factors)
             return replace(step, round=public.round) if public.base else step
         if public.climb is not None and public.stage in ("sweep", "score"):
             return self._likelihood_sum(public)
@@ -148,24 +149,24 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         if step.name == "setup":
             size = sizes_of(self.params, total)
             cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
-            start = public.start
-            if start.kind == "gram":
-                start = self._gram(public.factors).begin(start, size.patients, size.norm)
-            stage: Literal["start", "sweep"] = "start" if start.kind == "gram" else "sweep"
+            start = self._sized(public.start, public.factors, size.patients, size.norm)
+            stage: Literal["start", "sweep"] = "sweep" if start.stage == "over" else "start"
             sized = replace(public, norm=size.norm, cells=cells, saturation=size.saturation)
             return self._climbing(replace(sized, stage=stage, round=1, start=start, nonzeros=size.nonzeros))
         if public.stage == "start":
-            start = self._gram(public.factors).combine(step, public.start, total)
-            if start.kind == "random":
-                return self._climbing(replace(public, stage="sweep", start=start))
+            start = self._summed(step, public.start, public.factors, total, public.norm)
             if start.stage != "over":
                 return replace(public, start=start)
+            if not start.lifted:
+                return self._climbing(replace(public, stage="sweep", start=start))
             factors, begun = start.lifted, replace(start, lifted=(), patients=None)
             if not start.spare:
                 begun = replace(begun, diagonal=None)
             if not self.params.packed:
                 begun = replace(begun, rows=None, sites=())
             public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
+            if start.kind == "random":
+                public = replace(public, search="done")
             if not self.params.packed or self.params.loss != "squares":
                 return self._climbing(public)
             far = [UNKNOWN] * len(factors)
@@ -187,6 +188,9 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         return super().joins and self.params.loss == "squares"
 
     def _searches(self) -> bool:
+        return self._packs()
+
+    def _packs(self) -> bool:
         return self.params.packed and self.params.loss == "squares"
 
     def _sweep(self, public: SumPublic, total: Total) -> SumPublic:
@@ -196,7 +200,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         old = public.factors[n]
         g = total.arrays["gram"] * public.norm * cp.gram(public.factors, n)
         m = total.arrays["mttkrp"] * public.norm
-        warm = public.start.kind == "random" and public.round <= p.warmup
+        warm = public.start.blind and public.round <= p.warmup
         if not p.nonnegative:
             new = cp.least_squares(g, m)
         elif warm:
@@ -218,9 +222,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         if aside is not None:
             sse, everything = (max(float(x), 0.0) for x in aside)
             gained = None
-            settled = (
-                public.start.kind != "random" or public.round > p.warmup + 1
-            )  # the last sweep was no gradient step
+            settled = not public.start.blind or public.round > p.warmup + 1  # the last sweep was no gradient step
             if public.objective is not None and settled:
                 gained = (2 * public.objective - sse) / max(everything - sse, 1e-300)
             gain = gained if public.gain is None else public.gain
@@ -252,7 +254,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
 
     def _arrived(self, public: SumPublic) -> bool:
         """A random start, and one that saw little of the structure, rest on plateaus on their way."""
-        rest = 2 if public.start.kind == "random" or self._weak(public) else 1
+        rest = 2 if public.start.blind or self._weak(public) else 1
         return self._enough(public) > 0 and public.still >= rest
 
     def figures(self, public: SumPublic) -> Mapping[str, float | None]:
@@ -279,7 +281,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
             return private, own_sizes(self.params, site)
         tensor = weighted(site.counts(), public.saturation)
         if public.stage == "start":
-            return private, self._gram(public.factors).contribute(step, site, tensor, public.start, public.norm)
+            return private, self._part(step, site, tensor, public.start, public.factors, public.norm)
         if public.climb is not None:
             return self._likelihood_part(step, site, private, public)
         if step.name == "score":

@@ -26,10 +26,10 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.distinct import distinct_step
 from polyclinic.phenotypes.local_pass import local_pass
-from polyclinic.phenotypes.packedrounds import opened_round, round_packing
+from polyclinic.phenotypes.packedrounds import first_spread, opened_round, round_packing
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
-from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.phenotypes.startpublic import Far, StartPublic
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -50,7 +50,7 @@ class TRIPParams(StartedParams):
         None,
         gt=0,
         description="Consensus penalty omega at the start, in units of mean tr(Gram)/R; None: 0.03 after a "
-        "Gram start or warm-up, 1 without.",
+        "Gram start or warm-up, 3 after a wide start (few patients), 1 without.",
     )
     penalty_growth: float = Field(1.05, ge=1, le=1.5, description="Factor of omega per round (1 leaves a gap of 2 %).")
     warmup: int = Field(
@@ -60,7 +60,8 @@ class TRIPParams(StartedParams):
         0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes; in units of tr(Gram)/R."
     )
     packed: bool = Field(
-        True, description="After a Gram start (without `distinct`) rounds carry a few bits a number; else 64 bits."
+        True,
+        description="After a Gram or wide start (without `distinct`) rounds carry a few bits a number; else 64 bits.",
     )
 
 
@@ -85,7 +86,7 @@ class TRIPPublic:
     still: int = 0  # rounds in a row that gained less than `tol`
     energy: Array | None = None
     saturation: float | None = None
-    spread: tuple[float, ...] = ()  # packed rounds, per mode: how far a sum may lie from sites x A; empty: not packed
+    spread: tuple[Far, ...] = ()  # packed rounds, per mode: how far a sum may lie from sites x A; empty: not packed
     wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
 
 
@@ -105,7 +106,8 @@ class TRIPPrivate:
 class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
 
-    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), else at random with a warm-up, and
+    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
+    columns than are asked for, else at random with a warm-up, and
     ends when two rounds in a row (three after a random start) change the explained energy by less than ``tol`` (known one round late).
 
     Examples
@@ -142,7 +144,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         if public.stage == "setup":
             return setup(self.params)
         if public.stage == "start":
-            return self._gram(public.factors).step(public.start)
+            return self._coming(public.start, public.factors)
         if public.stage == "scale":
             return Step(public.round, "scale", {"gram": (modes,)}, bound=HEADROOM, counts=False)
         if public.stage == "sweep" and public.spread:
@@ -166,20 +168,19 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     def _started(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
         """After a sum of the start: on with it, on without it (random), or the factors that it found."""
         p = self.params
-        begun = self._gram(public.factors).combine(step, public.start, total)
-        if begun.kind == "random":
-            return replace(public, stage="warm" if self._warm(begun) else "scale", start=begun)
+        begun = self._summed(step, public.start, public.factors, total, public.norm)
         if begun.stage != "over":
             return replace(public, start=begun)
-        packs = p.packed and not p.distinct
+        if not begun.lifted:
+            return replace(public, stage="warm" if self._warm(begun) else "scale", start=begun)
+        packs = self._packs()
         names = begun.sites if packs else ()
         lifted, begun = (
             begun.lifted,
             replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=names),
         )
         if packs:
-            wide = tuple(0.5 * len(names) * float(np.abs(f).max(initial=0.0)) + 1e-300 for f in lifted)
-            public = replace(public, spread=wide)
+            public = replace(public, spread=first_spread(lifted, len(names)))
         twins = lifted if p.distinct else ()
         zeros = tuple(np.zeros_like(f) for f in twins)
         return replace(public, stage="scale", factors=lifted, twins=twins, multipliers=zeros, start=begun)
@@ -192,10 +193,8 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             size = sizes_of(self.params, total)
             cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
             self._warn(size.patients / max(k, 1), public.factors)
-            begun = public.start
-            if begun.kind == "gram":
-                begun = self._gram(public.factors).begin(begun, size.patients, size.norm)
-            first: Any = "start" if begun.kind == "gram" else "warm" if self._warm(begun) else "scale"
+            begun = self._sized(public.start, public.factors, size.patients, size.norm)
+            first: Any = "start" if begun.stage != "over" else "warm" if self._warm(begun) else "scale"
             sized = replace(public, norm=size.norm, cells=cells, saturation=size.saturation)
             return replace(sized, stage=first, round=1, start=begun)
         if public.stage == "start":
@@ -224,7 +223,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             gained = 2 * (public.objective - objective) / max(everything * public.norm - 2 * objective, 1e-300)
         quiet = gained is not None and public.stage == "sweep" and abs(gained) <= self._tol(public.start)
         still = public.still + 1 if quiet else 0
-        rest = 3 if public.start.kind == "random" else 2
+        rest = 3 if public.start.blind else 2
         ended = public.round >= p.rounds or (self._tol(public.start) > 0 and still >= rest)
         gain = public.gain if public.gain is not None or step.name == "warm" else gained
         after = replace(
@@ -293,7 +292,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             return private, own_sizes(self.params, site)
         tensor, p = weighted(site.counts(), public.saturation), self.params
         if public.stage == "start":
-            return private, self._gram(public.factors).contribute(step, site, tensor, public.start, public.norm)
+            return private, self._part(step, site, tensor, public.start, public.factors, public.norm)
         rank = public.factors[0].shape[1]
         if not private.omega:  # no round of ADMM yet: copies and multipliers have the rank that the start found
             zeros = tuple(np.zeros_like(f) for f in public.factors)
@@ -359,6 +358,9 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         penalty = self._penalty(public.start)
         return f"raise penalty (now {penalty:g}) to {10 * penalty:g}, or lower penalty_growth"
 
+    def _packs(self) -> bool:
+        return self.params.packed and not self.params.distinct
+
     def _tol(self, begun: StartPublic) -> float:
         if self.params.tol is None and self.params.distinct:  # the explained energy is not all that is asked for
             return 0.0
@@ -377,12 +379,14 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
 
     def _warm(self, begun: StartPublic) -> bool:
         corrected = self.params.nonnegative and self.params.variant == "corrected"
-        return begun.kind == "random" and corrected and self.params.warmup > 0
+        return begun.blind and corrected and self.params.warmup > 0
 
     def _penalty(self, begun: StartPublic) -> float:
         if self.params.penalty is not None:
             return self.params.penalty
-        return 0.03 if begun.kind != "random" or self._warm(begun) else 1.0
+        if begun.kind == "random" and not begun.blind:  # few patients: each site's own factors would follow its few
+            return 3.0
+        return 0.03 if not begun.blind or self._warm(begun) else 1.0
 
     def _patients(self, tensor: Any, patients: Array, factors: Factors, sweeps: int) -> tuple[Array, float]:
         """Solve the patients' rows against the shared factors (eq. 7 with ridge, E2.7) and score what they explain."""

@@ -1,0 +1,185 @@
+"""A start without a Gram: few patients, sums of a few bits, and more phenotypes than are asked for.
+
+Fewer than sixteen patients a cell show too much of themselves in a Gram of hashed cells. There a random start of 1.8 times as many
+phenotypes (:func:`.gramstart.searched`) is swept a few times, coarsely rounded; many models of the asked rank are fitted to that one
+offline, and one number per candidate decides which goes on ("audition", as after a Gram).
+
+    rows      sum of squares of every code, A_k'A_k for the random columns            sum of codes + W (W + 1) / 2 numbers
+    wide      M_n,k G^(-1/2) and A_k'A_k, mode after mode, with new A_k every time     W codes + W (W + 1) / 2, WIDE times
+    audition  ||O_k - X^||^2 of every candidate                                       at most 12
+
+Every part is a function of the site's records and of public values alone, so a sum can be asked for again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.federation.packing import Field, Packing
+from polyclinic.federation.protocol import Contribution, Step, Total, seeds
+from polyclinic.phenotypes.gramstart import GramStart, searched
+from polyclinic.phenotypes.rounded import reach, roots, solve_rounded
+from polyclinic.phenotypes.startpublic import Far, StartPublic
+from polyclinic.tensors import cp, ordered
+from polyclinic.tensors.device import mttkrp
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["ROUNDS", "WORTH", "WideStart"]
+
+Array = NDArray[np.float64]
+WORTH: Final = 2048  # numbers of a sweep, at least: fewer travel whole, in 64 bits each
+ROUNDS: Final = 15  # of a fit, at least: a search needs room
+WIDE: Final = 5  # sweeps
+ROUNDING: Final = (2e-2, 2e-2, 1e-2)  # share of the explained energy that rounding a sum costs: sweep 1, 2, ...
+SWEEPS: Final = 3  # of HALS
+COMING: Final = 0.1  # of the energy: what a model will explain at least; random columns explain next to nothing
+LEAST: Final = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
+AWAY: Final = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
+SLACK: Final = 0.0  # and so many steps of the grid more (rounding itself has 4.5 standard deviations)
+EVERY: Final = 100  # one of so many numbers may lie outside its window
+MENDS: Final = 4
+LOOSE: Final = 2  # sweeps whose model says little of the next one's sums: energies are their windows
+
+
+class WideStart:
+    """The start of one study with few patients: both halves of its sums.
+
+    Parameters
+    ----------
+    gram
+        The study's Gram start: sizes, rank, seed; what follows a search is its audition.
+    """
+
+    def __init__(self, gram: GramStart) -> None:
+        self.gram, self.shape, self.seed = gram, gram.shape, gram.seed
+
+    # ---- everybody
+
+    def begin(self, start: StartPublic, unit: float) -> StartPublic:
+        """Random columns, public by the seed; ``unit``: of squared counts."""
+        assert self.gram.rank != "auto"
+        rng, wide = seeds(self.seed, "wide"), searched(self.gram.rank)
+        factors = tuple(ordered.unit(rng.random((n, wide)))[0] for n in self.shape)
+        return replace(start, stage="rows", coarse=factors, unit=unit, sweep=1, mode=1)
+
+    def packing(self, start: StartPublic) -> Packing:
+        """How the coming sum travels."""
+        wide = start.coarse[0].shape[1]
+        overlap, mends = wide * (wide + 1) // 2, MENDS
+        if start.stage == "rows":
+            fields = {
+                "rows": Field((sum(self.shape),), start.unit * 2.0**-18, 0.0, start.unit),
+                "gram": Field((overlap,), start.unit * 2.0**-20, 0.0, start.unit),
+            }
+        else:
+            products, mends = self._products(start)
+            assert start.patients is not None
+            most = max(2.0 * ordered.inner(np.diagonal(start.patients), np.ones(wide)), LEAST * start.unit)
+            fields = {"products": products, "gram": Field((overlap,), most * 2.0**-14, 0.0, most)}
+        fields["aside"] = Field((2,), start.unit * 2.0**-26, 0.0, start.unit * 8.0)
+        label = f"{start.stage} {start.sweep} {start.mode} {start.wider}"
+        return Packing(fields, start.sites, label, self.seed, mends=mends).widened(start.wider)
+
+    def _products(self, start: StartPublic) -> tuple[Field, int]:
+        """Windows of whitened products: by the codes' energies at first, then around what the model predicts; and how many
+        numbers that lie outside are put right."""
+        n, wide = start.mode - 1, start.coarse[0].shape[1]
+        share = ROUNDING[min(start.sweep, len(ROUNDING)) - 1]
+        grid = self.gram.grid(start, share, wide * self.shape[n])
+        bound = self.gram.bounds(start, n)
+        bound = np.where(bound < 0.7 * grid, 0.0, bound)
+        sent = wide * int((bound > 0).sum())
+        if start.sweep <= LOOSE:
+            every = np.ones((1, wide))
+            return Field((self.shape[n], wide), grid, -0.5 * bound * every, bound * every), MENDS + sent // 400
+        likely = np.where(bound > 0, self._predicted(start), 0.0)
+        room = np.where(bound > 0, np.maximum(start.far[n].window() + SLACK * grid, 0.1 * grid), 0.0)
+        return Field(likely.shape, grid, likely - room, likely + room), max(MENDS, sent // EVERY)
+
+    def _overlap(self, start: StartPublic, patients: Array) -> Array:
+        """G of the coming mode: A'A times the other modes' Grams."""
+        g = patients
+        for q, f in enumerate(start.coarse):
+            if q != start.mode - 1:
+                g = g * ordered.transposed_product(f, f)
+        return g
+
+    def roots(self, start: StartPublic) -> tuple[Array, Array]:
+        """G^(-1/2) and G^(1/2) as far as everybody knows G before the sum."""
+        assert start.patients is not None
+        return roots(self._overlap(start, start.patients))
+
+    def _predicted(self, start: StartPublic) -> Array:
+        return ordered.product(start.coarse[start.mode - 1], self.roots(start)[1])
+
+    def step(self, start: StartPublic) -> Step:
+        """The coming sum."""
+        name = "rows" if start.stage == "rows" else f"wide{start.sweep}mode{start.mode}"
+        return self.packing(start).step(0, name + (f"+{start.wider}" if start.wider else ""))
+
+    def combine(self, start: StartPublic, total: Total) -> StartPublic:
+        """Energies of codes; then A_n = argmin_{A >= 0} tr(A G A') - 2 tr(A'M), M = sum_k M_k, mode after mode."""
+        opened = self.packing(start).opened(total)
+        if opened is None:
+            return replace(start, wider=start.wider + 1)
+        wide, start = start.coarse[0].shape[1], replace(start, wider=0)
+        patients = np.zeros((wide, wide))
+        patients[np.triu_indices(wide)] = opened["gram"]
+        patients = np.maximum(patients + np.triu(patients, 1).T, 0.0)  # memberships are not negative; rounding may be
+        left, all_ = (float(x) for x in opened["aside"])
+        explained = max(all_ - left, COMING * all_, LEAST * start.unit)
+        if start.stage == "rows":
+            noise = float(np.sqrt(max(len(start.sites), 1) / 12.0)) * start.unit * 2.0**-18
+            if not float(np.max(opened["rows"])) > 5.0 * noise:  # nobody has a count
+                return StartPublic("random", reason=start.reason, patients_summed=start.patients_summed)
+            rows, unknown = np.maximum(opened["rows"], 0.0) + 2.0 * noise, Far(np.empty((0, 1)), np.empty((1, 0)))
+            far = (unknown,) * len(self.shape)
+            return replace(start, stage="wide", rows=rows, patients=patients, explained=explained, far=far)
+        return self._swept(start, opened, patients, explained)
+
+    def _swept(self, start: StartPublic, opened: Mapping[str, Array], patients: Array, explained: float) -> StartPublic:
+        n, products = start.mode - 1, opened["products"]
+        g, grid = self._overlap(start, patients), self.packing(start).fields["products"].grid
+        right = ordered.product(products, self.roots(start)[1])
+        noise = float(np.sqrt(max(len(start.sites), 1) / 12.0)) * grid
+        new, length = ordered.unit(solve_rounded(g, right, noise, SWEEPS, start.coarse[n]))
+        new = np.where(length > 0, new, start.coarse[n])
+        factors = (*start.coarse[:n], new, *start.coarse[n + 1 :])
+        far = (*start.far[:n], reach(products - self._predicted(start), AWAY), *start.far[n + 1 :])
+        patients = patients * length[:, None] * length
+        start = replace(start, coarse=factors, patients=patients, explained=explained, far=far)
+        if start.mode < len(factors):
+            return replace(start, mode=start.mode + 1)
+        if start.sweep < WIDE:
+            return replace(start, mode=1, sweep=start.sweep + 1)
+        return replace(start, stage="audition", lifted=factors, coarse=(), far=())
+
+    # ---- a hospital
+
+    def contribute(self, tensor: SparseTensor, start: StartPublic, name: str) -> Contribution:
+        """M_kn = X_k(n) kr(A_k, A_m != A_n) G^(-1/2) and A_k'A_k, for its own patients A_k = argmin_{A >= 0} ||X_k - [A, A_1, ...]||^2."""
+        own, error = _members(tensor, start.coarse)
+        arrays = {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error}
+        if start.stage == "rows":
+            arrays["rows"] = np.concatenate([_energies(tensor, m, n) for m, n in enumerate(self.shape)])
+        else:
+            arrays["products"] = mttkrp(tensor, [own, *start.coarse], start.mode) @ self.roots(start)[0]
+        return self.packing(start).contribution(arrays, name)
+
+
+def _members(tensor: SparseTensor, factors: Sequence[Array]) -> tuple[Array, Array]:
+    """Memberships of a site's patients, and (squared error, squared norm)."""
+    everyone = [np.zeros((tensor.patients, factors[0].shape[1])), *factors]
+    g, m = cp.gram(everyone, 0), mttkrp(tensor, everyone, 0)
+    own, norm = cp.hals(everyone[0], g, m, sweeps=10), tensor.norm_squared()
+    return own, np.array([cp.squared_error(norm, own, g, m), norm])
+
+
+def _energies(tensor: SparseTensor, mode: int, codes: int) -> Array:
+    """(codes,) summed squares of a mode's codes."""
+    return np.asarray(np.bincount(tensor.codes[mode], np.square(tensor.values), codes), np.float64)
