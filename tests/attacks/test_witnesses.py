@@ -12,6 +12,7 @@ from tests.attacks.hostile_world import World
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.errors import PeerLost
 from polyclinic.federation import attendance
+from polyclinic.privacy.lines import Note
 from polyclinic.privacy.owner import ledger_of, witness_of
 
 METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
@@ -68,3 +69,48 @@ def test_a_site_put_back_as_a_whole_is_told_by_its_peers(world: World, tmp_path:
     assert "others know more of this book than it has" in log
     assert "cut or put back" in log
     assert witness_of(world.sites["north"].node).about("north"), "kept for `ledger recover`"
+
+
+def test_no_letter_of_the_ring_leaves_a_book_that_was_put_back(world: World, tmp_path: Path) -> None:
+    """Agreeing on codes comes before the first sum, and is a letter of data as well."""
+    from tests.hostile.plain_world import Halves
+    from tests.hostile.test_hostile_coordinator import RING
+
+    from polyclinic.federation import wire
+
+    site = world.sites["south"]
+    save(world, "south", tmp_path / "saved")
+    ledger_of(site.node).write(Note("something was spent"))
+    Halves(world, world.order("before", METHOD.replace("masked", "plain"))).run()
+    restore(world, "south", tmp_path / "saved")
+    halves = Halves(world, world.order("ring", METHOD.replace("masked", "plain"), head="deadline = 2\n", data=RING))
+    said: list[dict[str, Any]] = []
+
+    def tap(name: str, data: bytes) -> bytes:
+        said.extend([wire.decode(data)] if name == "south" else [])
+        return data
+
+    halves.tap = tap
+    with pytest.raises(PeerLost):
+        halves.run()
+    assert not any(a.get("letters") for a in said)
+    assert any("others know more" in r for r in halves.sites["south"].reasons)
+
+
+def test_an_owner_may_ask_for_every_witness_of_the_order(tmp_path: Path) -> None:
+    """A quorum of two of three: whoever is kept out of every sum cannot tell what it knows, unless the owner waits for it."""
+    from tests.hostile.plain_world import Halves
+
+    world = World(tmp_path, policy="all_witnesses = true", patients=20)
+    for s in world.sites.values():
+        s.node_path.write_text(s.node_path.read_text().replace("min_sites = 3", "min_sites = 2"))
+    world.sites = {n: type(s).of(s.node_path) for n, s in world.sites.items()}
+    order = world.order("quorum", METHOD.replace("masked", "plain"), head="deadline = 2\nquorum = 2\n")
+    halves = Halves(world, order)
+    honest = halves.ask
+    halves.ask = lambda site, data: None if site == "south" else honest(site, data)  # type: ignore[method-assign]
+    with pytest.raises(PeerLost):
+        halves.run()
+    assert not any(ledger_of(s.node).charges() for s in world.sites.values())
+    again = Halves(world, order)
+    again.run()

@@ -174,5 +174,4 @@ def test_the_owners_rule_and_cohorts() -> None:
     assert not Policy().repeat_faults(tally, "abc", sketch("k", "456"), "all")
     assert Policy().repeat_faults(tally, "abc", mine, "other")
     assert not Policy(cohorts_disjoint=True).repeat_faults(tally, "abc", mine, "other")
-    assert not Policy().repeat_faults(tally, "abc", mine, "all", "o")
     assert Tally.restore(tally.state()).counted == tally.counted

@@ -371,3 +371,26 @@ def test_many_processes_keep_one_witness_file(tmp_path: Path, parties: Any) -> N
         assert Known(head, proof).holds(n, parties[n].public)
         w.keep(n, Known(head, proof))
     assert all(len(w.about(n)) == 1 for w in (one, two) for n in NAMES)
+
+
+def test_who_was_away_at_the_first_sum_is_heard_before_the_next(witnessed: Any, tmp_path: Path) -> None:
+    """A book that was put back, and a coordinator that asks first over those who know nothing of it."""
+    north = witnessed["north"]
+    shutil.copytree(north.folder, tmp_path / "saved")
+    north.charge(1)
+    later = Round(witnessed, tmp_path)
+    later.gossip()
+    later.take()
+    later.gossip()
+    (witnessed["east"].folder / "witness.json").unlink()  # east has lost what it knew
+    _put_back(north, tmp_path / "saved")
+    now = Round(witnessed, tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    south = now.watches.pop("south")
+    now.gossip()
+    now.watches["north"].check(("east", "north"))  # nobody of these knows better
+    now.watches["south"] = south
+    now.gossip()
+    with pytest.raises(LedgerError, match="others know more"):
+        now.watches["north"].check(NAMES)
+    assert not json.loads(now.watches["north"].hear())["known"]  # nor is its head shown any more

@@ -174,7 +174,7 @@ class SiteStudy(Follower):
                 return encode_answer(replace(self.here(full=ask.full), books=books))
             if self.stage != "ready":
                 return encode_answer(self.here())
-            if isinstance(ask, Take) and ask.number != ALIGN and self._unheard(ask):
+            if isinstance(ask, Take) and self._unheard(ask):
                 return encode_answer(Busy())
             found = self._answers.get(id)
             return encode_answer(self.run(id, lambda: self._guarded(id, ask)) if found is None else found)
@@ -186,7 +186,8 @@ class SiteStudy(Follower):
         if self.watch is None:
             return False
         self.watch.hear(ask.books or b"{}")
-        missing = self.watch.lacking([s for s in ask.sites if s in self.order.sites])
+        whom = self.order.sites if self.seat.all_witnesses else [s for s in ask.sites if s in self.order.sites]
+        missing = self.watch.lacking(whom)
         if missing and missing != self._missing:
             self.log(event="waiting", study=self.order.id, reasons=list(missing))
         self._missing = missing
@@ -288,6 +289,8 @@ class SiteStudy(Follower):
         if self.aligner is None or self._own is None or self.record.file.exists():
             raise MessageRefused(f"site {self.me!r} has nothing to align in study {self.order.id!r}, or its codes stay")
         sites = self._among(ask.sites, max(2, self.order.quorum, self.seat.min_sites))
+        if self.watch is not None:
+            self.watch.check(sites)
         keys = {n: bytes.fromhex(self.order.keys[n]) for n in (*sites, COORDINATOR)}
         side = self.aligner.side(self._own, Roster(sites, threshold=len(sites), attempt=ask.attempt, keys=keys))
         self.log(event="aligning", study=self.order.id, how=self.order.alignment)

@@ -28,6 +28,9 @@ class Seat:
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
     min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
     max_numbers: int = 2**22  # of one release
+    all_witnesses: bool = (
+        False  # nothing leaves before everybody on the order has told what is known of this site's book
+    )
     counts: Callable[[tuple[str, ...], bool], None] = (
         _unasked  # may these sites be in an exact secure sum? written: they are
     )

@@ -144,7 +144,8 @@ class Payer:
             return
 
         def faults(tally: Tally) -> list[str]:
-            return policy.repeat_faults(tally, names, crowd, self.cohort, order if shown else None)
+            begun = any(c[0] == order for c in tally.counted)
+            return [] if shown and begun else policy.repeat_faults(tally, names, crowd, self.cohort)
 
         if write:
             self.ledger.write(Counted(order, self.cohort, names, crowd), unless=faults, what=what)

@@ -65,6 +65,11 @@ class Policy(BaseModel):
         False, description="Have the cohorts no patient in common? Then each has a budget of its own."
     )
     allow_gather: bool = Field(False, description="May a contribution be shown by itself, not only in a sum?")
+    all_witnesses: bool = Field(
+        False,
+        description="Does nothing leave before every site of the order (not of the sum only) has told what it knows of this site's book? "
+        "Then a site that is away stops the study here.",
+    )
     allow_repeat: bool = Field(
         False,
         description="May an exact secure sum leave out, or add, one or two sites of an earlier one over the same patients? Whoever "
@@ -145,19 +150,14 @@ class Policy(BaseModel):
             )
         ]
 
-    def repeat_faults(
-        self, tally: Tally, sites: Sequence[str], people: str, cohort: str, apart: str | None = None
-    ) -> list[str]:
-        """Why an exact secure sum over these sites may not be taken, after those of this book over almost the same patients.
-
-        ``apart``: an order whose own lists do not count, because its owner agreed to what they show.
-        """
+    def repeat_faults(self, tally: Tally, sites: Sequence[str], people: str, cohort: str) -> list[str]:
+        """Why an exact secure sum over these sites may not be taken, after those of this book over almost the same patients."""
         if self.allow_repeat:
             return []
         lists = [
             of
-            for order, label, of, who in tally.counted
-            if order != apart and not (self.cohorts_disjoint and label != cohort) and alike(who, people)
+            for _, label, of, who in tally.counted
+            if not (self.cohorts_disjoint and label != cohort) and alike(who, people)
         ]
         if not (shown := exposed(lists, sites)):
             return []

@@ -162,6 +162,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
         _setting(order, method, site),
         policy_of(folder.node).min_sites,
         int(folder.node.keys.get("max_numbers", NUMBERS)),
+        policy_of(folder.node).all_witnesses,
         counts,
     )
 
