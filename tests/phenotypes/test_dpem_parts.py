@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyclinic.phenotypes.dpem_learn import masses, regrouped
-from polyclinic.phenotypes.dpem_memory import MEMORY, remembered
+from polyclinic.phenotypes.dpem_learn import finished, masses, regrouped
+from polyclinic.phenotypes.dpem_memory import remembered
 from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_state import DPEMPublic
 from polyclinic.phenotypes.evidence import stands_out
-from polyclinic.phenotypes.plan import ReleasePlan, plan_for
+from polyclinic.phenotypes.plan import MEMORY, ReleasePlan, clearness, plan_for
 from polyclinic.phenotypes.regroup import alike, breadth, groups, split
 from polyclinic.phenotypes.shrinkage import posterior_mean
 from polyclinic.privacy import accountant
@@ -78,6 +78,36 @@ def test_a_plan_needs_no_data_and_without_a_planning_size_is_fixed() -> None:
     assert plan_for(Privacy(1.0), (200, 300), planning_size=1000, noisy_sites=100).rank == 0
 
 
+def test_shares_rise_faster_and_more_is_remembered_where_phenotypes_stand_out_clearly() -> None:
+    plans = {n: plan_for(Privacy(1.0, 1e-6), (200, 300), rank=30, planning_size=n) for n in (5_000, 8_000, 20_000)}
+
+    def last(plan: ReleasePlan) -> float:
+        return float(plan.multipliers[-1] ** -2 / sum(m**-2 for m in plan.multipliers[1:]))
+
+    assert last(plans[5_000]) == pytest.approx(12 / 78)  # shares like 1, 2, 3 ...
+    assert last(plans[20_000]) == pytest.approx(144 / 650)  # like their squares
+    assert last(plans[5_000]) < last(plans[8_000]) < last(plans[20_000])
+    assert plans[5_000].memory == MEMORY[0] < plans[8_000].memory < plans[20_000].memory == MEMORY[1]
+    for plan in plans.values():  # the price is the same
+        spent = accountant.epsilon([accountant.Gaussian(m) for m in plan.multipliers], 1e-6)
+        assert spent == pytest.approx(1.0, abs=1e-6)
+    assert plan_for(Privacy(1.0), (200, 300)).memory == MEMORY[0]  # nothing is known of the size yet
+    assert clearness(1e-9) == 0.0
+
+
+def test_a_release_is_remembered_as_the_plan_says() -> None:
+    rng = np.random.default_rng(4)
+    truth = np.arange(4000.0)[:, None]
+    releases = [truth + rng.standard_normal(truth.shape) for _ in range(4)]
+    noise = {}
+    for memory in (0.5, 1.0):
+        public = replace(_public(), plan=ReleasePlan(1, 3, memory=memory))
+        for released in releases:
+            public = remembered(public, released, 1.0)
+        noise[memory] = public.noise_sd
+    assert noise[1.0] < 0.52 < 0.6 < noise[0.5]
+
+
 def _public() -> DPEMPublic:
     return DPEMPublic("statistics", 1, ReleasePlan(1, 3), (), (), np.ones(1))
 
@@ -88,7 +118,7 @@ def test_the_memory_is_the_discounted_mean_of_the_releases_and_knows_its_noise()
     releases = [truth + sd * rng.standard_normal(truth.shape) for sd in sds]
     for released, sd in zip(releases, sds):
         public = remembered(public, released, sd)
-    weights = np.array([MEMORY ** (2 - t) / sd**2 for t, sd in enumerate(sds)])
+    weights = np.array([public.plan.memory ** (2 - t) / sd**2 for t, sd in enumerate(sds)])
     weights /= weights.sum()
     assert public.released is not None
     expected = sum(w * r for w, r in zip(weights, releases))
@@ -171,6 +201,37 @@ def test_later_regrouping_frees_only_pieces_and_halves_what_is_heavy_and_broad()
     assert now.precision[joined] == pytest.approx(1 / 8)
     apart = regrouped(DPEMParams(rank=rank), replace(public, factors=(np.eye(60)[:, :rank],) * 2), renew=False)
     assert apart.released is public.released  # no pieces: nothing is lost
+
+
+def test_two_columns_that_each_hold_some_of_two_phenotypes_are_drawn_apart_and_never_joined() -> None:
+    rank, flat = 6, np.full(60, 1 / 60)
+    own = [np.arange(10 * k, 10 * k + 6) for k in range(rank)]
+    pure = np.zeros((60, rank))
+    for k, codes in enumerate(own):
+        pure[codes, k] = 1 / 6
+    mixed = pure.copy()
+    mixed[:, 0], mixed[:, 1] = 0.65 * pure[:, 0] + 0.35 * pure[:, 1], 0.35 * pure[:, 0] + 0.65 * pure[:, 1]
+    assert alike([mixed] * 2, [flat] * 2)[0, 1] > 0.5  # as alike as pieces of one phenotype
+    mixture = np.array([0.25, 0.2, 0.15, 0.12, 0.1, 0.08, 0.1])
+    released = np.column_stack([1e4 * mixed, 1e4 * flat]) * mixture
+    public = DPEMPublic("statistics", 8, ReleasePlan(rank, 12, (1.0,)), (mixed, mixed), (flat, flat), mixture, sites=3)
+    public = remembered(public, np.concatenate([released, released]), 1.0)
+    now = regrouped(DPEMParams(rank=rank), public, renew=False)
+    assert now.released is public.released  # nothing was joined, so nothing begins anew
+    for before, after, codes in (
+        (mixed[:, 0], now.factors[0][:, 0], own[0]),
+        (mixed[:, 1], now.factors[0][:, 1], own[1]),
+    ):
+        assert after[codes].sum() > before[codes].sum() + 0.1
+        assert after.sum() == pytest.approx(1.0)
+    np.testing.assert_array_equal(now.factors[0][:, 2:], mixed[:, 2:])  # the others stay as they are
+    assert finished(DPEMParams(rank=rank), public).factors[0].shape[1] == rank
+    # Pieces of one phenotype are as alike, but no broader together: they are one.
+    twins = mixed.copy()
+    twins[own[0], 0], twins[own[0], 1] = [0.3, 0.2, 0.2, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.2, 0.2, 0.3]
+    twins[own[1], :2] = 0.0
+    both = finished(DPEMParams(rank=rank), replace(public, factors=(twins, twins)))
+    assert both.factors[0].shape[1] == rank - 1
 
 
 def test_phenotypes_that_share_one_mode_alone_are_not_alike() -> None:

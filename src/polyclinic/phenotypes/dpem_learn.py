@@ -12,7 +12,7 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_state import Array, DPEMPublic, Factors, by_mode
 from polyclinic.phenotypes.evidence import stands_out
-from polyclinic.phenotypes.regroup import alike, breadth, groups, split
+from polyclinic.phenotypes.regroup import breadth, drawn_apart, joined, pieces, split
 from polyclinic.phenotypes.shrinkage import between, posterior_mean
 
 __all__ = ["finished", "learned", "masses", "regrouped"]
@@ -80,11 +80,11 @@ def learned(p: DPEMParams, public: DPEMPublic, sums: Array, noise: Array) -> tup
     return tuple(factors), mass / mass.sum(), raw
 
 
-def _pieces(public: DPEMPublic) -> list[list[int]]:
-    """Columns that are one phenotype, the heaviest first."""
+def _pieces(public: DPEMPublic) -> tuple[list[list[int]], list[list[int]]]:
+    """Columns that are one phenotype, the heaviest first; and groups that only look so."""
     mass = public.mixture[: public.factors[0].shape[1]]
     least = PIECES if public.plan.multipliers else FREE_PIECES
-    return groups(alike(public.factors, public.marginals), mass, least)
+    return pieces(public.factors, public.marginals, mass, least)
 
 
 def regrouped(p: DPEMParams, public: DPEMPublic, *, renew: bool) -> DPEMPublic:
@@ -96,9 +96,10 @@ def regrouped(p: DPEMParams, public: DPEMPublic, *, renew: bool) -> DPEMPublic:
     """
     rank = public.factors[0].shape[1]
     mass = public.mixture[:rank]
-    found = _pieces(public)
+    found, apart = _pieces(public)
+    public = replace(public, factors=drawn_apart(public.factors, mass, apart))
     joint = np.array([mass[g].sum() for g in found])
-    factors = [np.stack([f[:, g] @ (mass[g] / j) for g, j in zip(found, joint)], axis=1) for f in public.factors]
+    factors = joined(public.factors, mass, found)
     kept = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1) if renew else rank]
     if len(kept) == rank:
         return public
@@ -136,7 +137,7 @@ def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
     assert public.noise is not None
     rank = public.factors[0].shape[1]
     if p.prune and not public.spoken:  # columns of a prior are no pieces, and no ghosts of the noise
-        found = _pieces(public)
+        found, _ = _pieces(public)
         found += [[rank]] if p.background else []
     else:
         found = [[r] for r in range(public.released.shape[1])]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from polyclinic.phenotypes.dpem_state import Array, DPEMPublic
 
-__all__ = ["MEMORY", "remembered"]
-
-MEMORY: Final = 0.85  # a release counts for so much less with every later one, even where nothing is seen to move
+__all__ = ["remembered"]
 
 
-def remembered(public: DPEMPublic, sums: Array, sd: float, *, memory: float = MEMORY) -> DPEMPublic:
+def remembered(public: DPEMPublic, sums: Array, sd: float, *, memory: float | None = None) -> DPEMPublic:
     """The running mean of the releases, its noise and its weight, column by column.
 
     An M-step moves the phenotypes little once they are found, so earlier releases speak of nearly the same sums: they are
@@ -36,8 +33,9 @@ def remembered(public: DPEMPublic, sums: Array, sd: float, *, memory: float = ME
     sd
         Its noise.
     memory
-        1: nothing is forgotten where nothing moves.
+        A release counts for so much less with every later one; 1: nothing is forgotten where nothing moves. None: as planned.
     """
+    memory = public.plan.memory if memory is None else memory
     columns = sums.shape[1]
     if sd <= 0 or public.released is None or public.noise is None or public.precision is None:
         weight = np.full(columns, 1.0 / sd**2 if sd > 0 else 0.0)

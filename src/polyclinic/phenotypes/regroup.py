@@ -8,13 +8,16 @@ of released values and public random numbers, so they cost no privacy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["alike", "breadth", "groups", "split"]
+__all__ = ["alike", "breadth", "drawn_apart", "groups", "joined", "pieces", "split"]
 
 Array = NDArray[np.float64]
+BROAD: Final = 1.5  # a union broader than this many times the median phenotype holds more than one
+CLOSER: Final = 0.5  # such a union is asked again at a likeness that is by this part of what is left nearer to 1
 
 
 def alike(factors: Sequence[Array], marginals: Sequence[Array]) -> Array:
@@ -69,6 +72,63 @@ def groups(likeness: Array, mass: Array, threshold: float) -> list[list[int]]:
         out.append([first, *(r for r in left[1:] if likeness[first, r] > threshold)])
         left = [r for r in left if r not in out[-1]]
     return out
+
+
+def joined(factors: Sequence[Array], mass: Array, found: Sequence[Sequence[int]]) -> list[Array]:
+    """(I_n, groups) per mode: every group's mean by mass."""
+    return [np.stack([f[:, g] @ (mass[g] / mass[g].sum()) for g in map(list, found)], axis=1) for f in factors]
+
+
+def pieces(
+    factors: Sequence[Array], marginals: Sequence[Array], mass: Array, threshold: float
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Columns that are one phenotype, the heaviest first; and those that only look so, since together they hold two.
+
+    EM leaves two phenotypes in two columns that each hold some of both. They are alike, but their union is about twice as
+    broad as a phenotype: such a group is divided at higher and higher likeness until its parts are not, at last into
+    single columns. The second list has the groups that were divided.
+
+    Examples
+    --------
+    >>> flat = np.full(40, 1 / 40)
+    >>> f = np.zeros((40, 6))
+    >>> for r, codes in enumerate([range(8), range(8), range(8, 12), range(12, 16), range(16, 20), range(20, 24)]):
+    ...     f[codes, r] = 1 / len(codes)
+    >>> f[:4, 0] *= 3; f[4:8, 1] *= 3; f /= f.sum(0)
+    >>> pieces([f], [flat], np.arange(6.0, 0.0, -1.0), 0.25)
+    ([[0], [1], [2], [3], [4], [5]], [[0, 1]])
+    """
+    likeness = alike(factors, marginals)
+    found = groups(likeness, mass, threshold)
+    usual = float(np.median(breadth(joined(factors, mass, found), marginals)))
+    out, apart = [], []
+    todo = [(g, threshold) for g in found]
+    while todo:
+        g, least = todo.pop(0)
+        if len(g) == 1 or breadth(joined(factors, mass, [g]), marginals)[0] <= BROAD * usual:
+            out.append(g)
+            continue
+        if g in found:
+            apart.append(g)
+        nearer = least + CLOSER * (1.0 - least)
+        parts = [[r] for r in g]
+        if nearer < 0.99:
+            parts = [[g[k] for k in part] for part in groups(likeness[np.ix_(g, g)], mass[g], nearer)]
+        todo = [(part, nearer) for part in parts] + todo
+    return out, apart
+
+
+def drawn_apart(factors: Sequence[Array], mass: Array, apart: Sequence[Sequence[int]]) -> tuple[Array, ...]:
+    """Columns of a group that holds two phenotypes, with what differs between them doubled: f_r <- f_r (f_r / union).
+
+    EM tells such columns apart by and by, faster the more they differ.
+    """
+    out = [f.copy() for f in factors]
+    for g in map(list, apart):
+        for f, union in zip(out, joined(factors, mass, [g])):
+            x = np.square(f[:, g]) / np.maximum(union, 1e-300)
+            f[:, g] = x / x.sum(0)
+    return tuple(out)
 
 
 def split(
