@@ -119,6 +119,11 @@ class SiteStudy(Follower):
             self.ended()
         return closed is not None
 
+    @property
+    def ended_here(self) -> bool:
+        """Whether nothing more leaves in this study: it has ended, or this site takes no part."""
+        return self._last is not None or self.stage == "refused"
+
     def sit(self, seat: Seat) -> None:
         """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
         self._own = seat

@@ -25,6 +25,8 @@ from polyclinic.federation.refusals import why_of
 __all__ = ["Branch", "branch_box", "site_state"]
 
 AT_ONCE: Final = 8  # asks of all studies that are worked on at a time
+ASKS: Final = 8 * AT_ONCE  # that wait for their turn; who asks more asks again later
+STUDIES: Final = 64  # that run here at a time
 
 
 def branch_box(folder: SiteFolder) -> Mailbox:
@@ -116,6 +118,9 @@ class Branch:
     def _order(self, p: Parcel) -> None:
         if p.study in self.workers or p.study in self._refused:
             return
+        if sum(not w.study.ended_here for w in self.workers.values()) >= STUDIES:
+            self.box.log(event="message refused", what=f"an order while {STUDIES} studies run here; it may come again")
+            return
         try:
             order = read_order(p.data.decode("ascii", "replace"), self.box.pinned[COORDINATOR])
             if order.digest != p.study:
@@ -146,6 +151,8 @@ class Branch:
 
     def _ask(self, p: Parcel) -> None:
         if (p.study, p.id) in self._flying:  # the same ask, sealed again, while it is being answered
+            return
+        if len(self._flying) >= ASKS:
             return
         worker = self._known(p.study)
         if worker is None and p.study not in self._refused:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +13,17 @@ from typing import Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from polyclinic.engines.courier.parcel import HalfParcel, Parcel, card_of, open_parcel, read_card, seal_parcel
+from polyclinic.engines.courier.exchange import ExchangeFolder, HalfFile
+from polyclinic.engines.courier.parcel import (
+    LIMIT,
+    HalfParcel,
+    Parcel,
+    card_of,
+    is_half,
+    open_parcel,
+    read_card,
+    seal_parcel,
+)
 from polyclinic.engines.flare.folders import private
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.federation import wire
@@ -28,6 +36,11 @@ NAME: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([A-Za-z0-9][A-Za-z
 CARD: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.card")
 KEPT: Final = 4096  # names that are remembered
 HALF: Final = 7 * 86_400.0  # seconds after which a half-written file is removed
+LONGEST_CARD: Final = 4096  # bytes
+REFUSED: Final = 1024  # names that are told in the log and left lying; further ones are removed
+EACH, BYTES = 64, LIMIT  # files, and bytes, that are taken from one sender at a time; the others wait
+LOOKED: Final = 4096  # files of one sender that are looked at at a time
+SENT, KEEP = 4096, 2 * 2**30  # the owner's copies of what was sent: how many, and how many bytes
 
 
 @dataclass
@@ -62,27 +75,44 @@ class Mailbox:
     cards: dict[str, bytes] = field(default_factory=dict)
     _seen: dict[str, None] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
+    _trouble: dict[str, str] = field(default_factory=dict)  # folder -> what was last wrong with it
+    _copies: int = 0  # since the copies were last counted
     _doubtful: dict[str, tuple[bytes, float]] = field(default_factory=dict)  # cards not believed: as seen, since when
 
     def __post_init__(self) -> None:
         for place in (self.inbox, self.outbox):
             place.mkdir(parents=True, exist_ok=True)
+        self._in, self._out = ExchangeFolder(self.inbox), ExchangeFolder(self.outbox)
         private(self.home / "sent")
         self.show_card()
 
     def show_card(self) -> None:
         """Lay the signed public key out, so that others can seal files for this party."""
-        path = self.outbox / f"{self.me}.card"
-        if not path.exists():
-            with atomic(path) as temporary:
-                temporary.write_bytes(card_of(self.identity, self.key))
+        card = card_of(self.identity, self.key)
+        if not self._out.holds(f"{self.me}.card", card):
+            self._lay(f"{self.me}.card", card)
+
+    def _lay(self, name: str, data: bytes) -> Path | None:
+        """Lay a file out; None, and a line in the log, where the folder does not take it: it is tried again later."""
+        try:
+            path = self._out.lay(name, data)
+        except OSError as e:
+            self._fault(self.outbox, e.strerror or type(e).__name__)
+            return None
+        self._trouble.pop(str(self.outbox), None)
+        return path
+
+    def _fault(self, folder: Path, what: str) -> None:
+        if self._trouble.get(str(folder)) != what:  # once, not at every look
+            self._trouble[str(folder)] = what
+            self.log(event="failed", error=f"{folder}: {what}")
 
     def knows(self, name: str) -> bool:
         """Whether files can be sealed for somebody: the card has come."""
         return name in self.cards
 
     def put(self, parcel: Parcel) -> Path | None:
-        """Write one file for somebody; None while the addressee's card has not come."""
+        """Write one file for somebody; None while the addressee's card has not come, or the outbox takes no file."""
         if parcel.to not in self.cards:
             return None
         data = seal_parcel(parcel, self.identity, self.cards[parcel.to])
@@ -90,80 +120,116 @@ class Mailbox:
         with atomic(self.home / "sent" / f"{name}.open") as temporary:  # what its owner can look at
             temporary.write_bytes(parcel.kind.encode() + b"\n" + parcel.study.encode() + b"\n" + parcel.data)
             temporary.chmod(0o600)
-        with atomic(self.outbox / name) as temporary:
-            temporary.write_bytes(data)
-        return self.outbox / name
+        self._copies += 1
+        if self._copies >= EACH:
+            self._copies = 0
+            self._trim()
+        return self._lay(name, data)
+
+    def _trim(self) -> None:
+        """The owner's copies do not fill the disk, however often somebody asks: the oldest go."""
+        found = sorted((p.stat().st_mtime, p.stat().st_size, p) for p in (self.home / "sent").glob("*.open"))
+        total = sum(size for _, size, _ in found)
+        for n, (_, size, path) in enumerate(found):
+            if len(found) - n <= SENT and total <= KEEP:
+                break
+            total -= size
+            path.unlink(missing_ok=True)
 
     def withdraw(self, path: Path | None) -> None:
         """A file need not be carried any more."""
         if path is not None:
-            path.unlink(missing_ok=True)
+            self._out.remove(path.name)
 
     def take(self) -> list[Parcel]:
-        """Everything new in the inbox; files that were taken are removed, changed ones are named in the log and set aside."""
+        """Everything new in the inbox; files that were taken are removed, changed ones are named in the log and set aside.
+
+        Of each sender so many files, and so many bytes, at a time: whoever floods the folder delays nobody else.
+        """
+        self.look_for_cards()
         found: list[Parcel] = []
-        for path in sorted(self.inbox.iterdir()):
-            card, named = CARD.fullmatch(path.name), NAME.fullmatch(path.name)
-            if card is not None:
-                self._card(path, card[1])
-            if named is None or named[1] != self.me or path.name in self._refused:
-                continue
-            if path.name in self._seen:  # doubled
-                path.unlink(missing_ok=True)
-                continue
-            try:
-                found.append(self._opened(path, named[2], named[3]))
-            except HalfParcel:  # it may become whole; its sender sends it again otherwise
-                self._clear(path)
-                continue
-            except FileNotFoundError:
-                continue
-            except MessageRefused as e:
-                self._refused.add(path.name)
-                self.log(event="message refused", file=path.name, what=f"{path.name}: {e.what}")
-                continue
-            self._remember(path.name)
-            path.unlink(missing_ok=True)
+        for sender, names in self._lying().items():
+            count, size = 0, 0
+            for name in names[:LOOKED]:
+                if count >= EACH or size > BYTES:
+                    break
+                if (parcel := self._taken(name, sender)) is not None:
+                    count, size = count + 1, size + len(parcel.data)
+                    found.append(parcel)
         return found
 
-    def _opened(self, path: Path, sender: str, mark: str) -> Parcel:
-        data = path.read_bytes()
+    def _lying(self) -> dict[str, list[str]]:
+        """Files for this party by the sender that their names say, in the order of their names."""
+        found: dict[str, list[str]] = {}
+        try:
+            for m in self._in.names(NAME):
+                if m[1] == self.me and m[0] not in self._refused:
+                    found.setdefault(m[2] if m[2] in self.pinned else "", []).append(m[0])
+            self._trouble.pop(str(self.inbox), None)
+        except OSError as e:  # the folder is away; it may come back
+            self._fault(self.inbox, e.strerror or type(e).__name__)
+        return {s: sorted(names) for s, names in sorted(found.items())}
+
+    def _taken(self, name: str, sender: str) -> Parcel | None:
+        """One file; None if there is nothing in it for us, or not yet."""
+        if name in self._seen:  # doubled
+            self._in.remove(name)
+            return None
+        try:
+            found = self._opened(name, sender)
+        except (HalfParcel, HalfFile):  # it may become whole; its sender sends it again otherwise
+            if self._in.age(name, time.time()) > HALF:
+                self._in.remove(name)
+            return None
+        except FileNotFoundError:
+            return None
+        except MessageRefused as e:
+            self._refuse(name, e.what)
+            return None
+        self._remember(name)
+        self._in.remove(name)
+        return found
+
+    def _refuse(self, name: str, what: str) -> None:
+        """Name a file in the log and leave it lying; where very many lie there, remove it."""
+        if len(self._refused) >= REFUSED:
+            self._in.remove(name)
+            self._fault(self.inbox, f"more than {REFUSED:,} files were refused; further ones are removed")
+            return
+        self._refused.add(name)
+        self.log(event="message refused", file=name, what=f"{name}: {what}")
+
+    def _opened(self, name: str, sender: str) -> Parcel:
         if sender not in self.pinned:
-            raise MessageRefused(f"{sender!r} is not known here")
+            raise MessageRefused("its sender is not known here")
+        data = self._in.read(name, LIMIT, is_half)
         found = open_parcel(data, sender, self.me, self.key, self.pinned[sender])
-        if hashlib.sha256(data).hexdigest()[:32] != mark:
+        if hashlib.sha256(data).hexdigest()[:32] != name.split(".")[2]:
             raise MessageRefused("its name does not fit what is inside")
         return found
 
-    def _clear(self, path: Path) -> None:
-        """A file that stayed half for so long was sent again under another name."""
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > HALF:
-                path.unlink()
-
     def look_for_cards(self) -> None:
         """Read the cards that came; takes nothing."""
-        for path in sorted(self.inbox.glob("*.card")):
-            if (card := CARD.fullmatch(path.name)) is not None:
-                self._card(path, card[1])
+        for name in self.pinned:
+            if name not in self.cards and name != self.me:
+                self._card(f"{name}.card", name)
 
-    def _card(self, path: Path, name: str) -> None:
+    def _card(self, file: str, name: str) -> None:
         """Read a card. One that cannot be believed may be half-written: it is read again whenever it has changed, and named once it stays."""
-        if name in self.cards or name == self.me or name not in self.pinned:
-            return
+        data = b""
         try:
-            data = path.read_bytes()
+            data = self._in.read(file, LONGEST_CARD)
             self.cards[name] = read_card(data, name, self.pinned[name])
-            self._refused.discard(path.name)
+            self._refused.discard(file)
         except FileNotFoundError:
             return
         except MessageRefused as e:
             known, since = self._doubtful.get(name, (None, 0.0))
-            if known != data[:4096]:
-                self._doubtful[name] = data[:4096], time.monotonic()
-            elif path.name not in self._refused and time.monotonic() - since >= self.patience:
-                self._refused.add(path.name)
-                self.log(event="message refused", file=path.name, what=e.what)
+            if known != data:
+                self._doubtful[name] = data, time.monotonic()
+            elif file not in self._refused and time.monotonic() - since >= self.patience:
+                self._refused.add(file)
+                self.log(event="message refused", file=file, what=e.what)
 
     def _remember(self, name: str) -> None:
         self._seen[name] = None
@@ -181,12 +247,17 @@ class Mailbox:
 
     def waiting(self) -> dict[str, object]:
         """What lies in the two folders."""
-        ours = [p for p in self.outbox.iterdir() if NAME.fullmatch(p.name)]
-        mine = [p for p in self.inbox.iterdir() if (m := NAME.fullmatch(p.name)) and m[1] == self.me]
+        ours, mine = [], 0
+        try:
+            ours = [m[0] for m in self._out.names(NAME)]
+            mine = sum(m[1] == self.me for m in self._in.names(NAME))
+        except OSError as e:
+            self._fault(self.outbox, e.strerror or type(e).__name__)
+        now = time.time()
         return {
             "to_be_carried": len(ours),
-            "oldest_seconds": round(max((time.time() - os.stat(p).st_mtime for p in ours), default=0.0), 1),
-            "in_the_inbox": len(mine),
+            "oldest_seconds": round(max((self._out.age(n, now) for n in ours), default=0.0), 1),
+            "in_the_inbox": mine,
             "refused": sorted(self._refused),
             "cards": sorted(self.cards),
         }

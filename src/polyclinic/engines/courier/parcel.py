@@ -26,7 +26,7 @@ from polyclinic.errors import MessageRefused
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Channel, Identity, agree, digest
 
-__all__ = ["HalfParcel", "Parcel", "card_of", "open_parcel", "own_key", "read_card", "seal_parcel"]
+__all__ = ["HalfParcel", "Parcel", "card_of", "is_half", "open_parcel", "own_key", "read_card", "seal_parcel"]
 
 MARK: Final = b"PCF1"
 HEAD: Final = 12 + 32
@@ -97,6 +97,13 @@ def seal_parcel(parcel: Parcel, identity: Identity, to_key: bytes) -> bytes:
     key = agree(fresh, to_key, digest([SIGNED, outer]), "courier", parcel.sender, parcel.to)
     body = Channel(key, parcel.sender, parcel.to).seal(wire.encode(value, limit=LIMIT), "file")
     return MARK + struct.pack("<Q", HEAD + len(body)) + outer + body
+
+
+def is_half(head: bytes, size: int) -> bool:
+    """Whether a file that begins so is not as long as it says: its content need not be read."""
+    if len(head) < HEAD:
+        return MARK.startswith(head[:4])
+    return head[:4] == MARK and size < struct.unpack("<Q", head[4:12])[0] <= LIMIT
 
 
 def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identity: bytes) -> Parcel:
