@@ -11,8 +11,7 @@ import numpy as np
 
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
-from polyclinic.engines.acts import refused, run_acts
-from polyclinic.engines.halvings import halvings
+from polyclinic.engines.acts import as_begun, folds_of, refused, replication_words, run_acts
 from polyclinic.engines.inprocess import simulate
 from polyclinic.engines.owners import door_in_process, owners_of
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
@@ -103,12 +102,13 @@ def run_study(
     anything is computed.
     """
     if resume:
-        stored = folder.read_json(folder.study)["study"]
-        if stored != json.loads(json.dumps(study.to_json())):
+        began = folder.read_json(folder.study)
+        if began["study"] != json.loads(json.dumps(study.to_json())):
             raise ConfigError(
                 f"{folder.path} holds a run of another study than {study.name!r} as it is now",
                 hint="resume with the same study file, or choose another --out",
             )
+        method = as_begun(study, method, began)
     who = gathered(study) if sites is None else Gathered(Sites(sites, truth_of(sites)), 1)
     found = who.sites
     if isinstance(method, Method):
@@ -119,7 +119,8 @@ def run_study(
             "study": study.to_json(),
             "sites": sorted(s.name for s in found),
             **({"small": who.to_json()} if who.joined or who.skipped else {}),
-            "replication": halvings(study).words,
+            "replication": replication_words(study),
+            "halvings": folds_of(method),
             **({"attrition": shared(_flow(who), _least(study))} if found.attrition and study.privacy is None else {}),
             **_versions(),
         },

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.engines.halvings import halvings
+from polyclinic.engines.acts import replication_words
 from polyclinic.engines.registry import PROTOCOLS, federated, make, read_study
 from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
 from polyclinic.evaluation.summary import privacy_figures
@@ -144,7 +144,7 @@ def publish(run: Path, order: Order, model: Any, without: Sequence[str] = (), en
         {
             "study": dict(order.study),
             "sites": took_part,
-            "replication": halvings(order.parsed(private(run / "files"))).words,
+            "replication": replication_words(order.parsed(private(run / "files"))),
             **({"without": list(without)} if without else {}),
             "versions": folder.manifest(),
         },

@@ -95,8 +95,8 @@ def test_permuted_codes_come_back_and_do_not_hold_together() -> None:
 
 def test_private_halves_are_not_called_replicable_without_a_paid_link_test() -> None:
     sites = pc.datasets.planted_counts(900, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=0)
-    m = pc.DPEM(rank=3, rounds=3, privacy=pc.Privacy(8.0, 1e-5), aggregation="masked", planning_size=900)
-    found = pc.replicate(m, sites)
-    assert found.model.privacy_.epsilon == pytest.approx(8.0, rel=0.01)
+    m = pc.DPEM(rank=3, rounds=3, privacy=pc.Privacy(2.0, 1e-5), aggregation="masked", planning_size=900)
+    found = pc.replicate(m, sites)  # 900 patients are too few for it
+    assert found.model.privacy_.epsilon == pytest.approx(2.0, rel=0.01)
     assert found.count == 0
     assert found.table["holds_together"] == [None] * len(found.table)

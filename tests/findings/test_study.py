@@ -365,3 +365,26 @@ def test_what_too_few_patients_cannot_show_is_undecided_and_keeps_its_name() -> 
     assert not many.replicable and many.failed and "too few" not in many.words
     assert "can be shown to come back: 94 patients are too few" in first_words(found, 94)
     assert "holds together: read them as descriptions" in first_words(found, ENOUGH)
+
+
+@pytest.mark.parametrize("folds", [0, 1])
+def test_an_interrupted_run_goes_on_with_the_halvings_it_began_with(tmp_path: Path, folds: int) -> None:
+    """A study that does not say how many, begun where the default was another one."""
+    study = Study.parse(PLAIN)
+    begun = make(Study.parse({**PLAIN, "study": {**PLAIN["study"], "replicate": folds}}))
+    folder = RunFolder.create(tmp_path / "run")
+
+    def stop(event: Any) -> None:
+        if event.round >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, begun, folder, threads=1, progress=stop)
+    assert folder.read_json(folder.study)["halvings"] == folds
+    run_study(study, make(study), folder, resume=True, threads=1)
+    assert (tmp_path / "run" / "findings.json").exists() is bool(folds)
+    alone = tmp_path / "alone"
+    asked = Study.parse({**PLAIN, "study": {**PLAIN["study"], "replicate": folds}})
+    run_study(asked, make(asked), RunFolder.create(alone), threads=1)
+    a, b = (np.load(p / "outcome.npz") for p in (tmp_path / "run", alone))
+    assert np.array_equal(a["factor1"], b["factor1"])

@@ -21,6 +21,7 @@ def command(
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
     from polyclinic.cli.console import console, follow, say_json
+    from polyclinic.engines.acts import replication_words
     from polyclinic.engines.halvings import halvings
     from polyclinic.engines.registry import read_study
     from polyclinic.studies import simulate_to
@@ -28,7 +29,7 @@ def command(
     what = read_study(study)
     halved = halvings(what)
     if not as_json:
-        told = halved.words if halved.number else f"not tested: {halved.words}"
+        told = replication_words(what) if halved.number else f"not tested: {halved.words}"
         console.print(f"{'what comes back':<24} {told}", markup=False)  # the words name [study]
     rounds = int(what.chosen().parameters.get("rounds", 100))
     try:

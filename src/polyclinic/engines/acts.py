@@ -10,6 +10,7 @@ from polyclinic.engines.halvings import halvings
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
+from polyclinic.federation.protocol import Method
 from polyclinic.findings.evaluate import (
     ACTS,
     LINES,
@@ -32,7 +33,7 @@ from polyclinic.study import Study
 from polyclinic.study.evaluate import EvaluateRule
 from polyclinic.table import Table
 
-__all__ = ["forecast_for", "plan_of", "refused", "run_acts", "whole"]
+__all__ = ["as_begun", "folds_of", "forecast_for", "plan_of", "refused", "replication_words", "run_acts", "whole"]
 
 
 def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> ActPlan:
@@ -82,6 +83,8 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         minimum,
         missing,
         ranks=() if rule is None else tuple(sorted(set(rule.ranks))),
+        modes=2 if study.tensor is None else len(study.tensor.modes),
+        sites=max(len(study.nodes()), 3),
         **({} if rule is None or study.privacy is None else _priced(rule)),
     )
 
@@ -117,6 +120,36 @@ def whole(study: Study, method: Any) -> Whole:
     if study.evaluate is None:  # what comes back, and nothing else: no patient is counted
         plan = replace(plan, what=(), missing={a: LINES[a] for a in ACTS if a != "replicate"})
     return Whole(method, plan, halvings(study).number)
+
+
+def replication_words(study: Study) -> str:
+    """On how many halves a study is fitted, at what cost, and with a formal guarantee whether it asks what holds together."""
+    halved = halvings(study)
+    if study.privacy is None or not halved.number:
+        return halved.words
+    from polyclinic.engines.registry import make
+
+    made = make(study)
+    asks = made.linked.words if isinstance(made, Whole) and made.linked is not None else ""
+    return f"{halved.words}; {asks}" if asks else halved.words
+
+
+def folds_of(method: object) -> int:
+    """On how many halvings a method is fitted."""
+    return method.folds if isinstance(method, Whole) else 0
+
+
+def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
+    """The method on as many halvings as an interrupted run began with, whatever this version would choose where the study is silent.
+
+    ``began``: what the run wrote down; runs from before halvings were written down had none unless the study said so.
+    """
+    number = int(began.get("halvings", folds_of(method) if "replication" in began else 0))
+    if study.study.replicate is not None or number == folds_of(method) or not isinstance(method, Method):
+        return method
+    from polyclinic.engines.registry import make
+
+    return make(study.model_copy(update={"study": study.study.model_copy(update={"replicate": number})}))
 
 
 def forecast_for(study: Study, model: Any = None) -> Table:

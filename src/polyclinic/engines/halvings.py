@@ -13,6 +13,7 @@ from polyclinic.study import Study
 __all__ = ["Halvings", "halvings", "resolved"]
 
 OFF = "[study] replicate = 0 fits once"
+PAID = "fitted on two halves instead of everybody: both for the budget of one fit, because no patient is in both"
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,7 @@ def halvings(study: Study) -> Halvings:
         return Halvings(0, reason)
     number = 1 if said is None else said
     if study.privacy is not None:
-        return Halvings(
-            number,
-            "fitted on two halves instead of everybody: both for the budget of one fit, because no patient is in both",
-        )
+        return Halvings(number, PAID)
     fits = "two halves" if number == 1 else f"{2 * number} halves"
     return Halvings(
         number,

@@ -21,6 +21,19 @@ __all__ = ["BACK", "PARTLY", "Matched", "matched"]
 Array = NDArray[np.float64]
 BACK: Final = 0.8  # cosine between halves
 PARTLY: Final = 0.5
+COLUMNS: Final = (
+    "phenotype",
+    "halves",
+    "low",
+    "high",
+    "comes_back",
+    "link",
+    "rho",
+    "holds_together",
+    "carried",
+    "sites",
+    "replicable",
+)
 SCATTER: Final = 1.1  # of log(1 - cosine) between one halving and the mean of others
 
 

@@ -75,6 +75,8 @@ class ActPlan:
     planning_size: int | None = None
     rate: float = 0.1
     ranks: tuple[int, ...] = ()  # beside the method's own
+    modes: int = 2  # kinds of codes, and ...
+    sites: int = 3  # ... hospitals: public numbers that decide what can be read under privacy
 
     def acts(self, placer: Placer, halves: Sequence[Placer] = (), others: Sequence[Sequence[Placer]] = ()) -> list[Act]:
         """The acts, in their order; ``others``: models of other ranks, of everybody or of two halves."""

@@ -149,8 +149,10 @@ class Paid(Act):
     # ---- coordinator
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> PaidPublic:
-        """n is bought first where nobody said it; else the plan follows from n."""
+        """n is bought first where nobody said it; else the plan follows from n. Where nothing is asked nothing is bought."""
         said = self.params.planning_size
+        if not self.params.what:
+            return PaidPublic("end", 1, float(said or 0), len(setting.sites))
         public = PaidPublic("size" if said is None else "tables", 1, float(said or 0), len(setting.sites))
         return public if said is None else self._sized(public, float(said))
 

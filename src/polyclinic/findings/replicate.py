@@ -9,7 +9,7 @@ More columns than phenotypes split some; columns that are one phenotype are join
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +21,15 @@ from polyclinic.federation.compose import Ladder
 from polyclinic.federation.fold import run
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Method, Setting
-from polyclinic.findings.consensus import BACK, PARTLY, Matched, matched
+from polyclinic.findings.consensus import BACK, COLUMNS, PARTLY, Matched, matched
 from polyclinic.findings.control import permuted
 from polyclinic.findings.elsewhere import elsewhere
 from polyclinic.findings.link import Link
+from polyclinic.findings.paidlink import Linked, judged
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.rungs import KEY, Rungs
 from polyclinic.findings.splits import Splits, accepted
+from polyclinic.privacy.card import make_card
 from polyclinic.sites.site import Site
 from polyclinic.table import Table
 
@@ -127,21 +129,6 @@ def verdict(
     return Table(COLUMNS, rows)
 
 
-COLUMNS: Final = (
-    "phenotype",
-    "halves",
-    "low",
-    "high",
-    "comes_back",
-    "link",
-    "rho",
-    "holds_together",
-    "carried",
-    "sites",
-    "replicable",
-)
-
-
 @dataclass(frozen=True, eq=False)
 class Replication:
     """What came back.
@@ -150,7 +137,7 @@ class Replication:
     ----------
     table
         One row a phenotype: ``halves`` (cosine between the halves' columns) with its 95 % interval ``low``, ``high``, ``comes_back`` (yes, partly, no), ``link`` (z on
-        unseen patients), ``rho``, ``holds_together``, ``carried`` (hospitals where at least 11 patients have it),
+        unseen patients), ``rho``, ``holds_together`` (None: not tested), ``carried`` (hospitals where at least 11 patients have it),
         ``replicable``.
     model
         The consensus, fitted: the model to publish.
@@ -231,28 +218,26 @@ def replicate(
     comparable(method)
     if control and method.params.privacy is not None:
         raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
+    if folds and method.params.privacy is not None:
+        return _private(method, sites, folds, key, leave_out, options)
     rungs = Rungs(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
-    fits, private = rungs.chosen(outcome.public), method.params.privacy is not None
+    fits = rungs.chosen(outcome.public)
     same = {k: v for k, v in options.items() if k == "doors"}
     if merge and folds and may_join(method):
         cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
         tried = Ladder(cut, name="splits")
         states = tried.publics(run(tried, sites, **same).public)
         fits = accepted(fits, [act.groups(p) for act, p in zip(cut, states)])
-    found = matched(fits, private)
+    found = matched(fits, False)
     model = published(rungs.method, found.public, outcome)
     model.memberships_ = {s.name: model.transform(s) for s in sites}
-    if method.params.privacy is not None:  # a link test would have to be paid for
-        acts, publics = [], []
-    else:
-        acts = links(found.halves, rungs.method, outcome.setting, key, method.params.aggregation)
+    acts = links(found.halves, rungs.method, outcome.setting, key, method.params.aggregation)
+    table = judged(found, {}, model.order_, len(sites))
+    if acts:
         ladder = Ladder(acts, name="link")
-        linked = run(ladder, sites, **same)
-        publics = list(ladder.publics(linked.public))
-    table = (
-        verdict(found, acts, publics, model.order_, len(sites)) if acts else untested(found, model.order_, len(sites))
-    )
+        publics = list(ladder.publics(run(ladder, sites, **same).public))
+        table = verdict(found, acts, publics, model.order_, len(sites))
     halves = tuple(raw_placer(rungs.method, found.half(i), outcome.setting) for i in range(min(len(found.halves), 2)))
     torn = None
     if control:
@@ -264,11 +249,21 @@ def replicate(
     return Replication(table, model, halves, outcome, torn, apart)
 
 
-def untested(found: Matched, order: NDArray[np.int64], sites: int) -> Table:
-    """Agreement alone, where the link was not paid for: nothing is called replicable."""
-    rows = []
-    for place, r in enumerate(order):
-        back = float(np.median(found.alike[:, r]))
-        words = "yes" if back >= BACK else "partly" if back >= PARTLY else "no"
-        rows.append([place, back, *found.interval(r), words, None, None, None, None, sites, False])
-    return Table(COLUMNS, rows)
+def _private(
+    method: Any, sites: Sequence[Site], folds: int, key: str, leave_out: bool, options: Mapping[str, Any]
+) -> Replication:
+    """Under a formal guarantee: two halves and, where it can be read, the link of what came back, for one epsilon."""
+    modes = 0 if sites[0].tensor is None else len(sites[0].tensor.shape) - 1
+    both = Linked(method.with_params(), key, modes, len(sites), folds)
+    outcome = run(both, sites, **options)
+    found = both.found(outcome.public)
+    model = published(both.rungs.method, found.public, outcome)
+    model.happened_ = replace(model.happened_, asked=method.params.privacy)
+    model.privacy_ = make_card(both.facts, model.happened_)
+    model._conclude()
+    model.memberships_ = {s.name: model.transform(s) for s in sites}
+    halves = tuple(raw_placer(both.rungs.method, found.half(i), outcome.setting) for i in (0, 1))
+    apart = None
+    if leave_out:
+        apart = elsewhere(model, both.rungs.method, sites, [])
+    return Replication(both.table(outcome.public, model.order_, len(sites)), model, halves, outcome, None, apart)

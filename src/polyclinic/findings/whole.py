@@ -26,10 +26,11 @@ from polyclinic.findings.evaluate import ActPlan, findings_card, findings_of
 from polyclinic.findings.link import Link
 from polyclinic.findings.outcome import OutcomeAct
 from polyclinic.findings.paid import Paid
+from polyclinic.findings.paidlink import Linked, too_little
 from polyclinic.findings.people import PeopleAct
 from polyclinic.findings.placed import Placer
 from polyclinic.findings.ranks import ranks_table
-from polyclinic.findings.replicate import comparable, links, may_join, raw_placer, splits, untested, verdict
+from polyclinic.findings.replicate import comparable, links, may_join, raw_placer, splits, verdict
 from polyclinic.findings.rungs import Rungs
 from polyclinic.findings.splits import Splits, accepted
 from polyclinic.findings.survival import SurvivalAct
@@ -77,13 +78,14 @@ class Whole(Then):
             method, plan = shared_out(method, plan)
         self.method: Any = method
         self.plan, self.folds = plan, folds
-        self.rungs = Rungs(method, plan.key, folds)
+        self.linked = Linked(method, plan.key, plan.modes, plan.sites, folds) if self.asked and folds else None
+        self.rungs = Rungs(method, plan.key, folds) if self.linked is None else self.linked.rungs
         own = method.params.rank
         # every other rank is fitted and judged in the same run; none of them is published
         self.others = [Rungs(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
         tests = 2 * folds * (1 + len(self.others))
         kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
-        if self.asked is not None:  # one paid act; whether phenotypes hold together is not bought
+        if self.asked is not None:  # one paid act
             kinds = [Paid]
         public = make_dataclass("ActsPublic", [(f"q{i}", k.Public) for i, k in enumerate(kinds)], frozen=True)
         private = make_dataclass("ActsPrivate", [(f"q{i}", NoMemory) for i, _ in enumerate(kinds)], frozen=True)
@@ -94,9 +96,11 @@ class Whole(Then):
         asks = make_dataclass("CutPublic", [(f"q{i}", Splits.Public) for i in range(cut)], frozen=True)
         keeps = make_dataclass("CutPrivate", [(f"q{i}", NoMemory) for i in range(cut)], frozen=True)
         self.cuts = cut > 0 and bool(may_join(method))
-        first = Then(fits, self._splits, (asks, keeps)) if self.cuts else fits
+        first: Method = Then(fits, self._splits, (asks, keeps)) if self.cuts else self.linked or fits
         super().__init__(first, self._acts, (public, private))
-        self.facts = MethodFacts.joined([method.facts, *(k.facts for k in dict.fromkeys(kinds))])  # type: ignore[misc]
+        fitting = method.facts if self.linked is None else self.linked.facts
+        follows = () if self.asked is not None and not plan.what else dict.fromkeys(kinds)
+        self.facts = MethodFacts.joined([fitting, *(k.facts for k in follows)])  # type: ignore[misc]
         # starts run side by side inside; the whole asks for the whole epsilon
         self.params = method.params.model_copy(update={"n_starts": 1, "privacy": self.asked})
         self._model: Any = None
@@ -116,6 +120,10 @@ class Whole(Then):
         """The states of every rank's fits: on everybody, and on the halves."""
         return [m.chosen(getattr(public, f"q{i}") if self.others else public) for i, m in enumerate(self.several)]
 
+    def _of_fits(self, public: Any) -> Any:
+        """The fits' own state, whatever follows them before the acts."""
+        return public.first if self.cuts or self.linked is not None else public
+
     def _splits(self, public: Any, setting: Setting) -> Ladder:
         return Ladder(self._cut(public, setting), name="splits")
 
@@ -128,7 +136,7 @@ class Whole(Then):
         """Every rank's fits, columns that are one phenotype joined, matched; the method's own rank first."""
         private = self.asked is not None and self.folds > 0
         if not self.cuts:
-            return [matched(fits, private) for fits in self._fits(public)]
+            return [matched(fits, private) for fits in self._fits(self._of_fits(public))]
         acts = self._cut(public.first, None)
         states = Ladder(acts, name="splits").publics(public.second)
         each = iter(zip(acts, states))
@@ -144,8 +152,7 @@ class Whole(Then):
 
     def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Setting) -> tuple[list[Act], list[Link]]:
         if self.asked is not None:
-            empty = getattr(getattr(found.public, "plan", None), "rank", 1) == 0  # the fit says: too little data
-            plan = replace(self.plan, what=()) if empty else self.plan
+            plan = replace(self.plan, what=()) if too_little(found.public) else self.plan
             return plan.acts(self._placer(found.public, setting)), []
         halves = [raw_placer(self.method, p, setting) for p in _halves(found)]
         key, how = self.plan.key, self.method.params.aggregation
@@ -188,8 +195,8 @@ class Whole(Then):
         sites, judged, each = len(outcome.setting.sites), states[len(acts) :], 2 * self.folds
         if tests:
             table = verdict(found, tests[:each], judged[:each], self._model.order_, sites)
-        elif self.folds and self.asked is not None:
-            table = untested(found, self._model.order_, sites)
+        elif self.linked is not None:
+            table = self.linked.table(public.first, self._model.order_, sites)
         findings = findings_of(self.plan, acts, states[: len(acts)], table)
         if rest and findings.completion is not None:
             counts: list[int | None] = [findings.replicable]
@@ -201,7 +208,8 @@ class Whole(Then):
             ranks = [r if isinstance(r, int) else len(order_of(x.public)) for r, x in zip(asked, (found, *rest))]
             findings = replace(findings, ranks=ranks_table(findings.completion, ranks, counts))
         if self.asked is not None:
-            findings = replace(findings, privacy_=self._cards(outcome, public.rounds))
+            card = self._cards(outcome, public.rounds)
+            findings = replace(findings, privacy_=card if self.plan.what else None)
         self.findings_ = replace(findings, traffic=_cost(outcome, public.rounds))
         self._model.findings_ = self.findings_
 
@@ -221,7 +229,7 @@ class Whole(Then):
 
     def started(self, public: Any) -> Any:
         """How the fit on everybody started, from the final public state."""
-        return self._fits(public.first.first if self.cuts else public.first)[0][0].start
+        return self._fits(self._of_fits(public.first))[0][0].start
 
     @property
     def model_(self) -> Any:
@@ -245,13 +253,18 @@ def _halves(found: Matched) -> list[Any]:
 
 
 def shared_out(method: Any, plan: ActPlan) -> tuple[object, ActPlan]:
-    """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon."""
+    """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon.
+
+    Where nothing is evaluated the fit has all of it.
+    """
     asked: Privacy = method.params.privacy
     if asked.level != "patient":
         raise ConfigError(
             f"findings protect patients, and this study asks for level {asked.level!r}",
             hint='drop [evaluate], or use [method] name = "dpem" with [privacy] level = "patient"',
         )
+    if not plan.what:
+        return method, replace(plan, privacy=asked)
     mu = 1.0 / calibrate(asked.epsilon, asked.delta)[0]
     own = gaussian_epsilon(mu * math.sqrt(1.0 - plan.part), asked.delta)
     size = plan.planning_size if plan.planning_size is not None else getattr(method.params, "planning_size", None)

@@ -39,14 +39,12 @@ def verdicts(found: Mapping[str, Any], patients: int | None = None) -> tuple[Ver
         if r["holds_together"] is None:
             told = f"{r['comes_back']}, not tested"
             gone = r["comes_back"] != "yes" and not few
-            out.append(Verdict(False, gone, f"{back}; whether it holds together was not tested", "not tested", told))
+            why = _elsewhere(r) if gone else "not tested"
+            flags = (int(r["comes_back"] == "yes"), 0)
+            out.append(Verdict(False, gone, f"{back}; whether it holds together was not tested", why, told, flags))
             continue
         holds = f"holds together in unseen patients: {'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})"
-        faults = (
-            []
-            if r["comes_back"] == "yes"
-            else [f"another half of the patients gives another phenotype ({r['halves']:.2f})"]
-        )
+        faults = [] if r["comes_back"] == "yes" else [_elsewhere(r)]
         faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
         whole = bool(r["holds_together"])
         brief = "undecided" if few else f"{r['comes_back']}, {'yes' if whole else 'no'}"
@@ -68,12 +66,31 @@ def first_words(found: Mapping[str, Any], patients: int | None = None) -> str:
             f"None of the {of} phenotypes can be shown to come back: {patients} patients are too few for that (about {ENOUGH} "
             "are needed). Read them as descriptions of these records, not as findings."
         )
+    if not n and (back := _only_back(table)) is not None:
+        came = "None of" if not back else f"{back} of"
+        verb = "comes" if back <= 1 else "come"
+        return (
+            f"{came} the {of} phenotypes {verb} back in another half of the patients; whether what comes back holds together was not "
+            "tested, because it could not be read under the budget: read them as descriptions of these records, not as findings."
+        )
     if not n:
         return (
             f"None of the {of} phenotypes comes back in another half of the patients and holds together: "
             "read them as descriptions of these records, not as findings."
         )
     return f"{n} of {of} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
+
+
+def _only_back(table: Mapping[str, Any]) -> int | None:
+    """How many come back where none was asked whether it holds together; None: some were."""
+    rows = rows_of(table)
+    if any(r["holds_together"] is not None for r in rows):
+        return None
+    return sum(r["comes_back"] == "yes" for r in rows)
+
+
+def _elsewhere(row: Mapping[str, Any]) -> str:
+    return f"another half of the patients gives another phenotype ({row['halves']:.2f})"
 
 
 def _too_few(found: Mapping[str, Any], patients: int | None) -> bool:
