@@ -288,6 +288,7 @@ class Driver(Attendance):
         if key is None or key[0] != self.number:
             return set()
         self.attempt = key[1]
+        self.ballots |= {s: h.vote for s in self.counted if (h := self.lines[s].here) is not None and h.vote}
         return {h.chain for h in here}
 
     def _roster(self, step: Step | None) -> Script[tuple[str, ...]]:

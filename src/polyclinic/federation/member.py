@@ -163,6 +163,8 @@ class SiteStudy(Follower):
         if self._last is not None:
             return replace(self._last[1], life=self._life)
         out = Here(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
+        if self.order.peers and self._after and self.fold is not None:
+            out = replace(out, vote=self._vote(self.fold))  # said before, and again: a killed coordinator has lost it
         if full and self.stage == "ready":
             noise = next(iter(self.seat.doors.values())).noise.label
             out = replace(out, setting=self.seat.setting, noise=noise)
@@ -226,8 +228,8 @@ class SiteStudy(Follower):
     def _act(self, ask: Ask) -> Answer:
         match ask:
             case Take():
-                if self._last is not None:  # nothing is released any more
-                    return Refused("closed")
+                if self._last is not None:
+                    return self._over(ask)
                 return self._align(ask) if ask.number == ALIGN else self._take(ask)
             case Mail():
                 return self._mail(ask)
@@ -281,6 +283,13 @@ class SiteStudy(Follower):
         self._prepare(key, step.round)
         out = self._opened(Open(key, frozenset({(step.round, step.name)}), sides, step), self._vote(fold))
         return out if self.watch is None else replace(out, books=self.watch.hear())
+
+    def _over(self, ask: Take) -> Answer:
+        """Nothing is released any more; among peers only the sites know that the sum asked for is none, and say it again."""
+        assert self._last is not None
+        done, here = self._last
+        ended = self.order.peers and ask.number == here.number
+        return Letters(vote=done.vote, standing="ended") if ended else Refused("closed")
 
     def _among(self, names: tuple[str, ...], least: int) -> tuple[str, ...]:
         """The sites of an attempt, which the order must know, and enough of them."""

@@ -125,6 +125,7 @@ class Here:
     setting: Mapping[str, Any] | None = None
     noise: str = ""
     books: bytes = b""
+    vote: bytes = b""  # peers: that under the chain before the prepared sum, which a coordinator may have lost
 
 
 @dataclass(frozen=True)

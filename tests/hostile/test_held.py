@@ -1,0 +1,64 @@
+"""A coordinator killed while the sites hold more than it knows: their votes and the end are said again, not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hospitals
+import pytest
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
+
+from polyclinic.engines.flare import coordination
+from polyclinic.engines.registry import federated
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Fold
+from polyclinic.sites.ingest import ingest
+from polyclinic.study import Study
+
+METHOD = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "subspace"'
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("held"))
+
+
+def held(halves: Halves) -> bool:
+    """Every site knows the total of sum 1, and the coordinator has not written it down."""
+    return halves.driver.number == 1 and all(s.mark.after is not None for s in halves.sites.values())
+
+
+def one_closed(halves: Halves) -> bool:
+    return any(s._last is not None for s in halves.sites.values())
+
+
+def all_closed(halves: Halves) -> bool:
+    return all(s._last is not None for s in halves.sites.values())
+
+
+def run(halves: Halves, kill: Callable[[Halves], bool]) -> Any:
+    """To the end; the coordinator is killed the first time that ``kill`` holds after an answer."""
+    now, killed = 0.0, False
+    while halves.driver.outcome is None:
+        for sent in halves.driver.due(now):
+            halves.driver.heard(sent, halves.ask(sent.site, sent.data), now)
+            if not killed and kill(halves):
+                halves.driver, killed = halves.coordinator(), True
+                break
+        now += 0.05
+    assert killed
+    return halves.driver.outcome
+
+
+@pytest.mark.parametrize("kill", [held, one_closed, all_closed], ids=lambda f: f.__name__)
+def test_a_coordinator_killed_while_the_sites_hold_a_sum_goes_on(world: World, kill: Callable[[Halves], bool]) -> None:
+    path = hospitals.study(world.root / "studies", kill.__name__.replace("_", "-"), METHOD, head="deadline = 60\n")
+    order = coordination.sign_study(world.coordinator, Study.read(path))
+    outcome = run(Halves(world, order), kill)
+    study = Study.read(path)
+    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    reference = Fold(federated(study), sites).run().public
+    assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
+    assert outcome.certified.sites == tuple(sorted(world.sites))
