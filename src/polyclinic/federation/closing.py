@@ -7,14 +7,14 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from polyclinic.errors import ProtocolMismatch
+from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation.attendance import Script
 from polyclinic.federation.certificate import count_votes
+from polyclinic.federation.handed import Handed, most_alike
 from polyclinic.federation.messages import Behind, Close, Differs, Done
 from polyclinic.federation.order import host
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.refusals import told
-from polyclinic.federation.traffic import Traffic
 from polyclinic.privacy.happened import Certified
 from polyclinic.privacy.head import Head, heads_of
 from polyclinic.privacy.studybook import StudyBook
@@ -85,20 +85,34 @@ class Closing:
             temporary.chmod(0o600)
 
     def _merge(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Peers: the model from the sites, who must all have the same, bit for bit."""
-        if not states:
-            raise self.driver.lost("no site handed over the result")
-        first = min(states)
-        other = [s for s, v in states.items() if v["chain"] != states[first]["chain"]]
-        if other:
-            raise ProtocolMismatch(
-                f"study {self.order.id!r}: nodes disagree", faults=[f"{s!r} != {first!r}" for s in other]
-            )
-        c = self.driver.conductor
-        c.restore(states[first])
-        for s, v in states.items():
-            if s != first:
-                c.traffic.add(Traffic.restore(dict(v["traffic"])))
+        """Peers: the model from the sites: the one under the chain that they signed, whoever handed over another."""
+        d, c = self.driver, self.driver.conductor
+        found: dict[str, Handed] = {}
+        for site, state in states.items():
+            try:
+                found[site] = Handed.read(site, state, c, d.number)
+            except MessageRefused as e:
+                d.trouble(site, "bad", [e.what])
+        if not found:
+            raise d.lost("no site handed over the result")
+        chains = {h.chain for h in found.values()}
+        votes = {s: x.vote for s, x in self.done.items()}
+        chosen = max(sorted(chains), key=lambda chain: self._signed(votes, chain))
+        if len(chains) > 1 and self._signed(votes, chosen) < self.order.least:
+            ends = [f"{s!r}: {h.chain.hex()[:16]}" for s, h in sorted(found.items())]
+            raise ProtocolMismatch(f"study {self.order.id!r}: nodes disagree", faults=ends)
+        right = [h for h in found.values() if h.chain == chosen]
+        best = most_alike(right, c.method.slack)
+        c.restore(best.state)
+        c.traffic = best.traffic
+        for h in right:
+            if h is not best:
+                c.traffic.add(h.traffic)
+
+    def _signed(self, votes: Mapping[str, bytes], chain: bytes) -> int:
+        """How many sites signed that the study ends there."""
+        keys = {s: self.driver.keys[s] for s in self.order.sites}
+        return count_votes(votes, keys, self.order.digest, self.driver.number, chain)
 
     def outcome(self) -> Outcome:
         """What the run leaves behind."""

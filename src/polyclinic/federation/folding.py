@@ -43,6 +43,7 @@ class Folding:
         self.base: Any = None  # the same, as the last sum left it: see :meth:`stand`
         self.number = 0
         self.chain, self.before = chain, b""  # now, and before the last sum: what others have voted for
+        self.link: ChainLink | None = None  # between the two
 
     def begin(self) -> None:
         """The public start."""
@@ -81,7 +82,7 @@ class Folding:
         self.public = self.base = public
         self.number += 1
         if link is not None:
-            self.chain, self.before = grow(self.chain, link), self.chain
+            self.chain, self.before, self.link = grow(self.chain, link), self.chain, link
 
     def follow(self, opened: Opened, step: Step, agreed: object = None) -> bool:
         """Fold a total that another party relayed, already checked against ``step``; False if the bits are not the sender's.
@@ -240,6 +241,7 @@ class Conductor(Folding):
         self._packed += [wire.pack(r) for r in self.releases[len(self._packed) :]]
         return {
             **super().state(),
+            "link": None if self.link is None else wire.pack(self.link),
             "protocol": self.protocol,
             "history": self.history,
             "traffic": self.traffic.state(),
@@ -253,6 +255,8 @@ class Conductor(Folding):
             raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
         counted = {"number": len(state["releases"]), "chain": self.chain, "before": b""}
         super().restore({**counted, **state})  # a checkpoint of an earlier version has no chain
+        link = state.get("link")
+        self.link = None if link is None else wire.unpack(ChainLink, link)
         self.history = [dict(h) for h in state["history"]]
         self.traffic = Traffic.restore(dict(state["traffic"]))
         self._packed = list(state["releases"])

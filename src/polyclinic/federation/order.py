@@ -207,8 +207,8 @@ class Order:
 
     @property
     def least(self) -> int:
-        """Sites that every sum needs: the quorum, and in a secure sum never below what hides a site, whatever was ordered."""
-        return max(self.quorum, least_threshold(len(self.sites))) if self.secure else self.quorum
+        """Sites that every sum needs, and every certificate: the quorum, whatever was ordered never below :func:`_floor`."""
+        return max(self.quorum, _floor(self.aggregation, len(self.sites)))
 
     def parsed(self, folder: Path) -> Study:
         """The study, with its files laid out in ``folder`` under their digests; there is no other file that it could name."""
@@ -306,9 +306,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
 
         hosted = [f"{n}.{i:02d}" for n in names for i in range(per_site)] if per_site > 1 else list(names)
         edges = tuple(sorted(roster_for(by_name(adder), hosted).edges))
-    quorum = study.study.quorum or len(names)
-    if facts_of(adder).reveals == "total":
-        quorum = max(quorum, least_threshold(len(names)))
+    quorum = max(study.study.quorum or len(names), _floor(adder, len(names)))
     if quorum > len(names):
         raise ConfigError(
             f"every sum needs {quorum} sites, and the roster has {len(names)}",
@@ -341,6 +339,14 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
     if faults := order.faults():
         raise ConfigError(f"study {study.name!r} cannot be ordered", faults=faults)
     return Order(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
+
+
+def _floor(adder: str, sites: int) -> int:
+    """A secure sum needs what hides a site; every other one n // 2 + 1, so that no two models are certified.
+
+    Two certificates of v votes each need 2 v voters, n are there, and nobody votes twice: 2 v > n excludes it.
+    """
+    return least_threshold(sites) if facts_of(adder).reveals == "total" else sites // 2 + 1
 
 
 def _file_name(text: str) -> str:

@@ -101,6 +101,11 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
     node = study.divided(node) if study is not None else node
     out = Checkup()
     _folder(node, out)
+    if study is not None and study.study.quorum is not None:
+        out.remarks.append(
+            f"quorum = {study.study.quorum}: between hospitals a sum needs more than half of those that take part, and a lower "
+            "quorum is raised to that; secure sums need more"
+        )
     if (
         node.source.url
         and "@" in node.source.url

@@ -49,7 +49,7 @@ class StudyRule(TomlSection):
     quorum: int | None = Field(
         None,
         ge=1,
-        description="Sites that must answer a round; default: all. Secure sums: at least (n + 1)//2 + 1, and 3.",
+        description="Sites that must answer a round; default: all. Between hosts more than half; secure sums: at least (n + 1)//2 + 1, and 3.",
     )
     deadline: float = Field(600.0, gt=0, description="Seconds a round waits for a site.")
     staleness: int | None = Field(

@@ -194,9 +194,9 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method, dict
             f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
         )
     policy = policy_between(folder.node)
-    if order.staleness is not None and order.quorum < policy.min_sites:
+    if order.staleness is not None and order.least < policy.min_sites:
         raise PolicyRefusal(
-            f"study {order.id!r} adds as soon as {order.quorum} sites have answered",
+            f"study {order.id!r} adds as soon as {order.least} sites have answered",
             faults=[f"this site asks for sums over at least {policy.min_sites}"],
         )
     rule = LedgerRule.model_validate(folder.node.ledger)

@@ -1,0 +1,114 @@
+"""One model of one order: no peer replaces what all have certified, and no coordinator has two certified."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hospitals
+import numpy as np
+import pytest
+from tests.attacks.hostile_world import World
+from tests.hostile.plain_world import Halves
+
+from polyclinic.engines.flare import coordination
+from polyclinic.engines.registry import federated
+from polyclinic.errors import PeerLost
+from polyclinic.federation import wire
+from polyclinic.federation.fold import Fold
+from polyclinic.federation.messages import seal_ask
+from polyclinic.sites.checkup import check
+from polyclinic.sites.ingest import ingest
+from polyclinic.study import Study
+
+TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "{}"'
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("stories"))
+
+
+def _study(world: World, name: str, adder: str, head: str = "") -> tuple[Study, Any]:
+    path = hospitals.study(world.root / "studies", name, TRIP.format(adder), head=f"deadline = 60\n{head}")
+    return Study.read(path), coordination.sign_study(world.coordinator, Study.read(path))
+
+
+def _reference(world: World, study: Study) -> bytes:
+    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    return wire.encode(wire.pack(Fold(federated(study), sites).run().public))
+
+
+def _another(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same result with other factors, of the same shapes."""
+    public = dict(tree["public"])
+    public["factors"] = [np.asarray(f)[::-1].copy() for f in public["factors"]]
+    return {**tree, "public": public}
+
+
+def _told(tree: dict[str, Any]) -> dict[str, Any]:
+    """The right model, with a history that nobody else had."""
+    return {**tree, "history": [{**h, "objective": 0.0, "seconds": 1e9} for h in tree["history"]]}
+
+
+LIES = {
+    "another model": _another,
+    "another model, another digest": lambda t: {**_another(t), "link": {**t["link"], "state": bytes(32)}},
+    "another history": _told,
+    "bytes of others": lambda t: {**t, "traffic": {**t["traffic"], "up": [["north", 1, 10**15]]}},
+    "nothing in it": lambda t: {},
+    "no numbers": lambda t: {**t, "number": "x"},
+    "a sum more": lambda t: {**t, "number": t["number"] + 1},
+    "a clock that is none": lambda t: {**t, "history": [{**h, "seconds": "late"} for h in t["history"]]},
+    "releases that are none": lambda t: {**t, "releases": [{"a": 1}]},
+}
+
+
+def test_no_peer_replaces_the_model_that_all_have_certified(world: World) -> None:
+    """East is the first by name: its result was taken for everybody's, because its chain was right."""
+    study, order = _study(world, "one-model", "subspace")
+    halves = Halves(world, order)
+    kept: dict[str, bytes] = {}
+
+    def tap(site: str, data: bytes) -> bytes:
+        if wire.decode(data)["what"] == "done":
+            kept.setdefault(site, data)
+        return data
+
+    halves.tap = tap
+    right, bits = halves.run(), _reference(world, study)
+    assert wire.encode(wire.pack(right.public)) == bits
+    for name, lie in LIES.items():  # the end again and again, with one answer of one site replaced
+        done = wire.decode(kept["east"])
+        false = wire.encode({**done, "result": lie(dict(done["result"]))})
+        halves.tap = lambda site, data, false=false: (  # type: ignore[misc]
+            false if site == "east" and wire.decode(data)["what"] == "done" else data
+        )
+        halves.driver = halves.coordinator()
+        outcome = halves.run()
+        assert wire.encode(wire.pack(outcome.public)) == bits, name
+        assert outcome.certified.sites == tuple(sorted(world.sites)), name
+        assert outcome.traffic.bytes_up < 10**12, name
+        assert outcome.seconds < 1e8, name
+        assert [h["round"] for h in outcome.history] == [h["round"] for h in right.history], name
+        assert [h.get("objective") for h in outcome.history] == [h.get("objective") for h in right.history], name
+
+
+def test_a_quorum_of_half_or_less_is_raised_so_that_no_two_models_are_certified(world: World) -> None:
+    """With one hospital at a time a coordinator had as many certified models as there are hospitals."""
+    study, order = _study(world, "low", "plain", "quorum = 1\n")
+    assert (order.quorum, order.least) == (2, 2)
+    forged = world.forged(order, quorum=1, deadline=3.0)  # a coordinator that signs a lower one
+    for alone in ("east", "north"):
+        halves = Halves(world, forged)
+        ask = halves.ask
+        halves.ask = lambda site, data, ask=ask, alone=alone: ask(site, data) if site == alone else None  # type: ignore
+        with pytest.raises(PeerLost, match="2 sites are needed"):
+            halves.run()
+        halves.sites[alone].watch = None  # nor if the hospital is asked without that coordinator's own program
+        begin = {"begin": [alone], "books": b""}
+        take = {"what": "take", "number": 0, "attempt": 0, "sites": [alone], **begin}
+        answer = wire.decode(halves.sites[alone].answer(seal_ask(world.key, forged.digest, alone, "evil", take)))
+        assert (answer["what"], answer.get("why")) == ("refused", "malformed")
+        assert halves.sites[alone].fold is None
+    told = check(world.sites["east"].node, study).remarks
+    assert any("more than half" in line for line in told)
