@@ -20,11 +20,6 @@ from polyclinic.study import Study
 METHOD = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "subspace"'
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("held"))
-
-
 def held(halves: Halves) -> bool:
     """Every site knows the total of sum 1, and the coordinator has not written it down."""
     return halves.driver.number == 1 and all(s.mark.after is not None for s in halves.sites.values())
@@ -53,12 +48,12 @@ def run(halves: Halves, kill: Callable[[Halves], bool]) -> Any:
 
 
 @pytest.mark.parametrize("kill", [held, one_closed, all_closed], ids=lambda f: f.__name__)
-def test_a_coordinator_killed_while_the_sites_hold_a_sum_goes_on(world: World, kill: Callable[[Halves], bool]) -> None:
-    path = hospitals.study(world.root / "studies", kill.__name__.replace("_", "-"), METHOD, head="deadline = 60\n")
-    order = coordination.sign_study(world.coordinator, Study.read(path))
-    outcome = run(Halves(world, order), kill)
+def test_a_coordinator_killed_while_the_sites_hold_a_sum_goes_on(shared: World, kill: Callable[[Halves], bool]) -> None:
+    path = hospitals.study(shared.root / "studies", kill.__name__.replace("_", "-"), METHOD, head="deadline = 60\n")
+    order = coordination.sign_study(shared.coordinator, Study.read(path))
+    outcome = run(Halves(shared, order), kill)
     study = Study.read(path)
-    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    sites = [ingest(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
     reference = Fold(federated(study), sites).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
-    assert outcome.certified.sites == tuple(sorted(world.sites))
+    assert outcome.certified.sites == tuple(sorted(shared.sites))

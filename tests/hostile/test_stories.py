@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import hospitals
@@ -23,18 +24,13 @@ from polyclinic.study import Study
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "{}"'
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("stories"))
+def _study(shared: World, name: str, adder: str, head: str = "") -> tuple[Study, Any]:
+    path = hospitals.study(shared.root / "studies", name, TRIP.format(adder), head=f"deadline = 60\n{head}")
+    return Study.read(path), coordination.sign_study(shared.coordinator, Study.read(path))
 
 
-def _study(world: World, name: str, adder: str, head: str = "") -> tuple[Study, Any]:
-    path = hospitals.study(world.root / "studies", name, TRIP.format(adder), head=f"deadline = 60\n{head}")
-    return Study.read(path), coordination.sign_study(world.coordinator, Study.read(path))
-
-
-def _reference(world: World, study: Study) -> bytes:
-    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+def _reference(shared: World, study: Study) -> bytes:
+    sites = [ingest(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
     return wire.encode(wire.pack(Fold(federated(study), sites).run().public))
 
 
@@ -50,7 +46,7 @@ def _told(tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "history": [{**h, "objective": 0.0, "seconds": 1e9} for h in tree["history"]]}
 
 
-LIES = {
+LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "another model": _another,
     "another model, another digest": lambda t: {**_another(t), "link": {**t["link"], "state": bytes(32)}},
     "another history": _told,
@@ -63,10 +59,10 @@ LIES = {
 }
 
 
-def test_no_peer_replaces_the_model_that_all_have_certified(world: World) -> None:
+def test_no_peer_replaces_the_model_that_all_have_certified(shared: World) -> None:
     """East is the first by name: its result was taken for everybody's, because its chain was right."""
-    study, order = _study(world, "one-model", "subspace")
-    halves = Halves(world, order)
+    study, order = _study(shared, "one-model", "subspace")
+    halves = Halves(shared, order)
     kept: dict[str, bytes] = {}
 
     def tap(site: str, data: bytes) -> bytes:
@@ -75,7 +71,7 @@ def test_no_peer_replaces_the_model_that_all_have_certified(world: World) -> Non
         return data
 
     halves.tap = tap
-    right, bits = halves.run(), _reference(world, study)
+    right, bits = halves.run(), _reference(shared, study)
     assert wire.encode(wire.pack(right.public)) == bits
     for name, lie in LIES.items():  # the end again and again, with one answer of one site replaced
         done = wire.decode(kept["east"])
@@ -86,20 +82,20 @@ def test_no_peer_replaces_the_model_that_all_have_certified(world: World) -> Non
         halves.driver = halves.coordinator()
         outcome = halves.run()
         assert wire.encode(wire.pack(outcome.public)) == bits, name
-        assert outcome.certified.sites == tuple(sorted(world.sites)), name
+        assert outcome.certified.sites == tuple(sorted(shared.sites)), name
         assert outcome.traffic.bytes_up < 10**12, name
         assert outcome.seconds < 1e8, name
         assert [h["round"] for h in outcome.history] == [h["round"] for h in right.history], name
         assert [h.get("objective") for h in outcome.history] == [h.get("objective") for h in right.history], name
 
 
-def test_a_quorum_of_half_or_less_is_raised_so_that_no_two_models_are_certified(world: World) -> None:
+def test_a_quorum_of_half_or_less_is_raised_so_that_no_two_models_are_certified(shared: World) -> None:
     """With one hospital at a time a coordinator had as many certified models as there are hospitals."""
-    study, order = _study(world, "low", "plain", "quorum = 1\n")
+    study, order = _study(shared, "low", "plain", "quorum = 1\n")
     assert (order.quorum, order.least) == (2, 2)
-    forged = world.forged(order, quorum=1, deadline=3.0)  # a coordinator that signs a lower one
+    forged = shared.forged(order, quorum=1, deadline=3.0)  # a coordinator that signs a lower one
     for alone in ("east", "north"):
-        halves = Halves(world, forged)
+        halves = Halves(shared, forged)
         ask = halves.ask
         halves.ask = lambda site, data, ask=ask, alone=alone: ask(site, data) if site == alone else None  # type: ignore
         with pytest.raises(PeerLost, match="2 sites are needed"):
@@ -107,8 +103,8 @@ def test_a_quorum_of_half_or_less_is_raised_so_that_no_two_models_are_certified(
         halves.sites[alone].watch = None  # nor if the hospital is asked without that coordinator's own program
         begin = {"begin": [alone], "books": b""}
         take = {"what": "take", "number": 0, "attempt": 0, "sites": [alone], **begin}
-        answer = wire.decode(halves.sites[alone].answer(seal_ask(world.key, forged.digest, alone, "evil", take)))
+        answer = wire.decode(halves.sites[alone].answer(seal_ask(shared.key, forged.digest, alone, "evil", take)))
         assert (answer["what"], answer.get("why")) == ("refused", "malformed")
         assert halves.sites[alone].fold is None
-    told = check(world.sites["east"].node, study).remarks
+    told = check(shared.sites["east"].node, study).remarks
     assert any("more than half" in line for line in told)

@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.alignment.marks import BYTES, IDENTITY, Marker, Points, proven, raised
 from polyclinic.errors import ConfigError, MessageRefused
-from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
+from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce, octets
 from polyclinic.federation.fold import deliver
 from polyclinic.federation.order import COORDINATOR
 from polyclinic.federation.protocol import Message, Roster, Step
@@ -164,7 +164,7 @@ class RingSite(Party):
     def _hello(self, sender: str, body: dict[str, Any]) -> list[Message]:
         if sender not in self._neighbours:
             raise MessageRefused(f"hello from {sender!r}, who is no neighbour of {self.me!r} on the ring")
-        key = agree(self._key, bytes(body["key"]), self.envelope.context, "line", self.me, sender)
+        key = agree(self._key, octets(body["key"]), self.envelope.context, "line", self.me, sender)
         self._lines[sender] = Channel(key, self.me, sender)
         if len(self._lines) < len(self._neighbours):
             return []
@@ -184,7 +184,7 @@ class RingSite(Party):
         def take(sender: str, body: dict[str, Any]) -> list[Message]:
             if sender != self._before:
                 raise MessageRefused(f"list of {owner!r} from {sender!r}, who is not before {self.me!r} on the ring")
-            raw = self._lines[sender].open(bytes(body["sealed"]), f"list:{owner}")
+            raw = self._lines[sender].open(octets(body["sealed"]), f"list:{owner}")
             points = _points({"points": np.frombuffer(raw, np.uint8).reshape(-1, BYTES)}, owner, self._most)
             if self._secret is None:
                 raise MessageRefused(f"list of {owner!r} came after every list had passed")
@@ -218,7 +218,10 @@ class RingSite(Party):
         return [self.envelope.seal(self.roster.coordinator or COORDINATOR, "tags", {"points": self._tags})]
 
     def _places(self, sender: str, body: dict[str, Any]) -> list[Message]:
-        marks, public = _points({"points": body["marks"]}, sender, MOST * len(self.roster.sites)), bytes(body["public"])
+        marks, public = (
+            _points({"points": body["marks"]}, sender, MOST * len(self.roster.sites)),
+            octets(body["public"]),
+        )
         raw, places = [m.tobytes() for m in marks], body["places"]
         if raw != sorted(raw) or not _valid(public):
             raise MessageRefused(f"marks from {sender!r} are not in their order, or without a key")
@@ -226,7 +229,7 @@ class RingSite(Party):
             raise MessageRefused(f"places from {sender!r} do not match the {len(self._sent)} tags that were sent")
         if len(places) and (places.min() < 0 or places.max() >= len(raw)):
             raise MessageRefused(f"places from {sender!r} are not below {len(raw)}")
-        if not proven(public, self._tags, marks[places], bytes(body["proof"]), self.envelope.context):
+        if not proven(public, self._tags, marks[places], octets(body["proof"]), self.envelope.context):
             raise MessageRefused(f"places from {sender!r} are not those of the tags that were sent")
         self.places = dict(zip(self._sent, (int(x) for x in places)))
         self.size, self.agreement = len(raw), digest([public, marks])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from polyclinic.errors import MessageRefused, ProtocolMismatch
+from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation import wire
 from polyclinic.federation.attendance import Script
 from polyclinic.federation.late import Late
 from polyclinic.federation.messages import Answer, Behind, Differs, Key, Letters, Mail, Refused, Take
-from polyclinic.federation.order import host
 from polyclinic.federation.protocol import Exchange, Message, Step
 from polyclinic.federation.refusals import told
 
@@ -100,7 +99,12 @@ class Attempt:
 
     def _letters(self, site: str, ask: Take | Mail, answer: Letters) -> None:
         d, line = self.driver, self.driver.lines[site]
-        line.trouble, line.at = [], max(0, ask.number)
+        if isinstance(ask, Take) and not d.voted(site, ask.number, answer.vote):
+            self.gone.add(site)
+            self.broken.add(site)
+            d.trouble(site, "bad", ["its vote is not one for the sums of this run"], number=self.key[0])
+            return
+        line.trouble, line.at, line.again = [], max(0, ask.number), 0
         if answer.vote:
             d.ballots[site] = answer.vote
         if answer.standing in ("known", "ended"):
@@ -109,8 +113,15 @@ class Attempt:
         try:
             if self._deliver(site, ask, answer):
                 self._phase = d.now
-        except (MessageRefused, ProtocolMismatch, IndexError) as e:
-            d.trouble(site, "message refused", [str(e)[:200]], what=str(e)[:200])
+        except (
+            Exception
+        ) as e:  # whatever a stranger wrote into a letter is the letter's fault, never the end of the run
+            what = (
+                str(e)[:200]
+                if isinstance(e, PolyclinicError)
+                else f"a letter that no reader foresaw: {type(e).__name__}"
+            )
+            d.trouble(site, "message refused", [what], what=what)
             if not d.order.secure:  # its one letter of this sum: without it, it is not waited for
                 self.gone.add(site)
         if answer.standing == "burnt":
@@ -119,9 +130,10 @@ class Attempt:
     def _deliver(self, site: str, ask: Take | Mail, answer: Letters) -> bool:
         """Hand a site's letters to the coordinator's side; a letter under another's name is refused."""
         out: list[Message] = []
+        names = self.driver.order.nodes([site])
         for raw in answer.letters:
             letter = wire.decode_message(raw, self._protocol)
-            if host(letter.sender) != site:
+            if letter.sender not in names:
                 raise MessageRefused(f"{site!r} sent a letter under the name of {letter.sender!r}")
             if self.late is not None:
                 if not self.late.put(letter, ask.number):

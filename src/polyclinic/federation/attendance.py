@@ -41,6 +41,7 @@ EVERY: Final = 1.0  # seconds between signs of life
 SILENT: Final = 6.0  # seconds without one: the site counts as lost until it answers again
 SLOWEST: Final = 5e5  # bytes a second (4 Mbit/s): a sign of life waits behind a message that is on its way
 ANSWER: Final = 20.0  # seconds for one answer on the wire; a site that computes longer says "busy" in between
+ODD: Final = 100  # messages of one site that cannot be read and are written down
 GRACE: Final = 12.0  # seconds to wait at the start for sites that are absent although the quorum is there
 T = TypeVar("T")
 Script = Generator[None, None, T]  # waits at every ``yield`` for something to happen
@@ -82,6 +83,8 @@ class Line:
     differs: bool = False  # its last bits are not ours: another processor
     trouble: list[str] = field(default_factory=list)  # what it last said when it could not do its part
     rest: float = -math.inf  # not asked again before
+    odd: int = 0  # messages of it that could not be read
+    again: int = 0  # times in a row that it asked for more and came no further
 
 
 class Attendance:
@@ -147,7 +150,7 @@ class Attendance:
             if isinstance(answer, Here) and answer.setting is not None and not shown(answer.setting):
                 raise MessageRefused("what it says of its codes and shapes cannot be read")
         except (MessageRefused, ProtocolMismatch) as e:
-            self.log(event="message refused", site=sent.site, what=e.what)
+            self.refuse_message(sent.site, e.what)
             answer = None
         if answer is None or data is None:
             if not sent.look:
@@ -156,7 +159,9 @@ class Attendance:
         if sent.look or line.here is not None:
             line.heard = now
         if isinstance(answer, Here | Letters) and answer.books:
-            self._wrong({sent.site: self.books.heard(sent.site, answer.books, later=isinstance(answer, Letters))})
+            self._of_books(sent.site, answer.books, later=isinstance(answer, Letters))
+        if sent.look:
+            self.books.waited(sent.site)
         if isinstance(answer, Here):
             if sent.look and answer.setting is not None:
                 line.setting, line.noise = answer.setting, answer.noise
@@ -170,6 +175,19 @@ class Attendance:
         else:
             self._news.append((sent.site, sent.ask, answer))
         return True
+
+    def _of_books(self, site: str, books: bytes, *, later: bool) -> None:
+        try:
+            self._wrong({site: self.books.heard(site, books, later=later)})
+        except MessageRefused as e:  # as if it had said nothing about books
+            self.refuse_message(site, e.what)
+
+    def refuse_message(self, site: str, what: str) -> None:
+        """Something of a site's that cannot be read; a hostile one must not fill the disk."""
+        line = self.lines[site]
+        line.odd += 1
+        if line.odd <= ODD:
+            self.log(event="message refused", site=site, what=what)
 
     def news(self) -> list[tuple[str, Ask, Answer]]:
         """Answers since this was last asked."""

@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.errors import PeerLost, ProtocolMismatch, SumBurnt
+from polyclinic.errors import PeerLost, SumBurnt
 from polyclinic.federation import certificate, wire
-from polyclinic.federation.attempt import ENDED, Attempt
+from polyclinic.federation.attempt import Attempt
 from polyclinic.federation.attendance import Attendance, Script, Sending
 from polyclinic.federation.certificate import Opened
 from polyclinic.federation.closing import Closing
@@ -34,6 +34,7 @@ from polyclinic.federation.late import Late
 from polyclinic.federation.messages import ALIGN, Behind, Differs
 from polyclinic.federation.order import COORDINATOR, Order, host
 from polyclinic.federation.outcome import Outcome, Progress
+from polyclinic.federation.peers import Peers
 from polyclinic.federation.protocol import Exchange, Method, Roster, Step, Total
 from polyclinic.federation.setting import common, fits, setting_from
 from polyclinic.federation.sums import by_name
@@ -83,6 +84,9 @@ class Driver(Attendance):
         self.counted: tuple[str, ...] = ()  # sites of the last exact sum
         self.votes: dict[str, bytes] = {}  # sites' signatures under the chain before the last sum
         self.ballots: dict[str, bytes] = {}  # votes that came with the contributions to this sum
+        self.ahead: dict[
+            str, int
+        ] = {}  # sites that say they have folded more sums than this run: one may lie, most do not
         self.noise: set[str] = set()  # kinds of noise at the sites; one that is not private is enough for the card
         self.totals = Totals(folder / "totals")
         self.outcome: Outcome | None = None
@@ -91,6 +95,8 @@ class Driver(Attendance):
         self._burnt = 0  # attempts of the sum now taken
         self._broken: dict[str, int] = {}  # of these in a row, by the site that could not read what it was sent
         self._shown = 0  # peers: the round that was told last
+        self._quiet: frozenset[str] = frozenset()  # sites that say nothing of others' books
+        self.reached = b""  # peers: the chain that all sites have
         self._saved: Any = None  # what the checkpoint on disk is of
         self._packed = b""  # the setting as the checkpoint holds it
         self._conductor: Conductor | None = None
@@ -124,7 +130,7 @@ class Driver(Attendance):
         self._restore()
         if self.order.peers:
             yield from self.fresh(self.counted)
-            while (yield from self._sum_of_peers()):
+            while (yield from Peers(self).sum()):
                 pass
         else:
             while (step := self.conductor.step()) is not None:
@@ -163,7 +169,7 @@ class Driver(Attendance):
             self._setting = kept if isinstance(kept, dict) else wire.decode(kept, limit=wire.KEPT)  # older ones: a map
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.counted, self.noise = tuple(state["counted"]), set(state["noise"])
-            self._shown = int(state["shown"])
+            self._shown, self.reached = int(state["shown"]), bytes(state.get("reached", b""))
         setting = setting_from({**self._setting, "columns": None if self._setting["axes"] else self.order.columns})
         self.counted = self.counted or tuple(sorted({host(n) for n in setting.sites}))
         self._packed = wire.encode(self._setting, limit=wire.KEPT)  # once: it may list all codes, and never changes
@@ -173,6 +179,7 @@ class Driver(Attendance):
         roster = self.order.roster(setting.sites, 0)
         self._conductor = Conductor(self.method, setting, self.adder, roster, self.progress, chain)
         if state is None:
+            self.reached = chain
             self.conductor.begin()
             return
         self.conductor.restore(state["conductor"])
@@ -180,7 +187,7 @@ class Driver(Attendance):
             self.attempt += 1  # keys of the interrupted attempt are gone: a new one
         self.log(event="resumed", number=self.number, attempt=self.attempt)
 
-    def _save(self) -> None:
+    def save(self) -> None:
         now = (self.number, self.attempt, self.counted, sorted(self.noise), self._shown)
         if now == self._saved:  # as the sum before left it
             return
@@ -192,6 +199,7 @@ class Driver(Attendance):
             "noise": sorted(self.noise),
             "votes": self.votes,
             "shown": self._shown,
+            "reached": self.reached,
             "conductor": self.conductor.state(),
         }
         wire.save(self.folder / "state.ckpt", value)
@@ -204,10 +212,10 @@ class Driver(Attendance):
         c = self.conductor
         late = self.order.staleness is not None and step.counts
         while True:
-            sites = self.order.sites if late else (yield from self._roster(step))
+            sites = self._telling(self.order.sites) if late else (yield from self.roster(step))
             c.stand(self.order.left(sites, self.counted))
             step = c.step() or step
-            self._save()  # the attempt is on disk before the first message: a crash never reuses it
+            self.save()  # the attempt is on disk before the first message: a crash never reuses it
             roster = self.order.roster(sites, self.attempt, paid=bool(step.noise_sd))
             roster = c.roster = replace(roster, chain=c.chain)
             side = self._late(step) if late else self.adder.side(COORDINATOR, roster, step, None)
@@ -219,7 +227,7 @@ class Driver(Attendance):
             self.log(event="burnt", number=self.number, attempt=self.attempt, step=step.name)
             if not self.order.secure:
                 raise self.lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
-            self._again(attempt, f"round {step.round}, step {step.name!r}")
+            self.again(attempt, f"round {step.round}, step {step.name!r}")
         members = getattr(side, "members", sites)
         entered = side.entered if isinstance(side, Late) else dict.fromkeys(members, (self.number, self.attempt))
         if isinstance(side, Late):
@@ -232,9 +240,9 @@ class Driver(Attendance):
                 c.traffic.payload(site, c.payload(step))
         if self.order.secure and not step.noise_sd:
             self.counted = tuple(sorted(entered))
-        self._taken(opened, c.public)
+        self.taken(opened, c.public)
 
-    def _again(self, attempt: Attempt, what: str) -> None:
+    def again(self, attempt: Attempt, what: str) -> None:
         """Another attempt, unless there were too many, or a site's program fails at every one."""
         self.attempt, self._burnt = self.attempt + 1, self._burnt + 1
         self._broken = {site: self._broken.get(site, 0) + 1 for site in attempt.broken}
@@ -251,47 +259,17 @@ class Driver(Attendance):
         self._steps = {n: s for n, s in self._steps.items() if n >= self.number - bound} | {self.number: step}
         return Late(self.adder, self._steps, self.number, max(1, self.order.least), bound)
 
-    def _taken(self, opened: Opened, public: Any = None) -> None:
+    def taken(self, opened: Opened, public: Any = None) -> None:
         """A sum counts: what others need for it is on disk before the next one begins."""
         self.settle()
         self.totals.put(opened, public)
         self.number, self.attempt, self._burnt, self._broken = self.number + 1, 0, 0, {}
         self.votes, self.ballots = self.ballots, {}
-        self._save()
+        self.save()
         known = [line.at or 0 for s, line in self.lines.items() if s not in self.refused]
         self.totals.prune(min(known, default=0))
 
-    def _sum_of_peers(self) -> Script[bool]:
-        """One sum that only the sites see; False when there is none left to take."""
-        found = self._held()  # after a crash: every site holds the finished sum, so it counts, and nobody pays twice
-        while not found:
-            sites = yield from self._roster(None)
-            self._save()
-            attempt = Attempt(self, sites, None, None)
-            found = yield from attempt.run()
-            if not found:
-                self.log(event="burnt", number=self.number, attempt=self.attempt)
-                self._again(attempt, f"sum {self.number}")
-        if found == {ENDED}:
-            return False
-        if len(found) > 1:
-            raise ProtocolMismatch(f"study {self.order.id!r}: the sites disagree about sum {self.number}")
-        entered = dict.fromkeys(self.counted, (self.number, self.attempt))
-        self._taken(Opened(self.number, self.attempt, entered, Total({}, 0.0, 0, 0.0), found.pop()))
-        return True
-
-    def _held(self) -> set[bytes]:
-        """The chain of a sum that was finished when this coordinator was not there; empty if there is none."""
-        here = [h for s in self.counted if (h := self.lines[s].here) is not None and h.prepared and h.chain]
-        keys = {h.prepared for h in here}
-        key = keys.pop() if len(keys) == 1 and len(here) == len(self.counted) else None
-        if key is None or key[0] != self.number:
-            return set()
-        self.attempt = key[1]
-        self.ballots |= {s: h.vote for s in self.counted if (h := self.lines[s].here) is not None and h.vote}
-        return {h.chain for h in here}
-
-    def _roster(self, step: Step | None) -> Script[tuple[str, ...]]:
+    def roster(self, step: Step | None) -> Script[tuple[str, ...]]:
         """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum.
 
         An exact secure sum is taken over the sites of the one before, see :meth:`Order.may_count`; so is one of peers.
@@ -299,7 +277,7 @@ class Driver(Attendance):
         order, begin, need = self.order, self.now, set(self.counted)
         frozen = step is None or (order.secure and not step.noise_sd and order.lost != "show")
         while True:
-            ready = tuple(s for s in self.ready() if self.fits(s))
+            ready = self._telling(tuple(s for s in self.ready() if self.fits(s)))
             over, gone = self.now - begin > order.deadline, need - set(ready)
             if frozen and not gone:
                 return tuple(sorted(need))
@@ -324,6 +302,15 @@ class Driver(Attendance):
                     raise self.lost(f"{len(ready)} sites are there after {order.deadline:g} s")
             yield
 
+    def _telling(self, ready: tuple[str, ...]) -> tuple[str, ...]:
+        """Without those who do not say what they know of the others' books, where enough are left: nobody sums with them."""
+        mute = self.books.mute(ready)
+        for site in mute - self._quiet:
+            self.trouble(site, "bad", ["it does not say what it knows of the other sites' books"])
+        self._quiet = mute
+        rest = tuple(s for s in ready if s not in mute)
+        return rest if len(rest) >= max(1, self.order.least) else ready
+
     def tell(self, round_: int) -> None:
         """Peers: which round it is the sites say; its figures are theirs until the end."""
         if round_ > self._shown and self.order.peers:
@@ -344,15 +331,33 @@ class Driver(Attendance):
     def _state_after(self, number: int) -> object | None:
         return wire.pack(self.conductor.base) if number == self.number - 1 else self.totals.state(number)
 
+    def voted(self, site: str, number: int, vote: bytes) -> bool:
+        """Whether a site's vote is one for the sums that led here; asynchronous ones, and an agreement on codes, have none."""
+        chain = self.reached if self.order.peers else self.conductor.chain if number != ALIGN else b""
+        if number == ALIGN or self.order.staleness is not None or not chain:
+            return True
+        keys = {site: self.keys[site]}
+        return certificate.count_votes({site: vote}, keys, self.order.digest, number, chain) == 1
+
     def needs_more(self, site: str, answer: Behind | Differs) -> bool:
-        """A site that is behind gets the totals from there on; one whose bits differ, ours, to compare with its own."""
+        """A site that is behind gets the totals from there on; one whose bits differ, ours, to compare with its own.
+
+        False where there is nothing to give: what it says is not possible, or it comes no further with what it got.
+        """
         line = self.lines[site]
         if answer.number > self.number:
-            raise PeerLost(
-                f"study {self.order.id!r}: {site!r} has folded {answer.number} sums and this run {self.number}",
-                hint="the run folder is older than the sites': put the newer one back",
-            )
+            self.ahead[site] = answer.number
+            if len(self.order.sites) - len(self.ahead) < self.order.least:
+                raise PeerLost(
+                    f"study {self.order.id!r}: {site!r} has folded {answer.number} sums and this run {self.number}",
+                    hint="the run folder is older than the sites': put the newer one back",
+                )
+            return False
+        if answer.number < self.number and not self.totals.has(answer.number):
+            return False  # nobody needed them any more: its records are older than it said
         again = isinstance(answer, Differs) and line.differs and line.at == answer.number
+        line.again = line.again + 1 if line.at is not None and answer.number <= line.at else 0
+        again = again or line.again > BROKEN
         line.at = answer.number
         if isinstance(answer, Differs):
             line.differs = self.totals.states = True

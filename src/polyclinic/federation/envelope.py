@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.federation.protocol import Message, Roster, Step, Total
 
-__all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce", "parties_digest"]
+__all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce", "octets", "parties_digest"]
 
 _LOG = logging.getLogger("polyclinic.federation")
 _Put = Callable[[bytes | memoryview], None]
@@ -85,6 +85,20 @@ def introduce(names: Iterable[str]) -> tuple[dict[str, Identity], dict[str, byte
     """
     identities = {n: Identity.generate(n) for n in names}
     return identities, {n: i.public for n, i in identities.items()}
+
+
+def octets(value: object) -> bytes:
+    """Bytes that were sent as bytes: of a number ``bytes`` would make that many, and a letter of 60 bytes could ask for all.
+
+    >>> octets(b"ab")
+    b'ab'
+    >>> octets(10**12)
+    Traceback (most recent call last):
+    TypeError: int where bytes are expected
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{type(value).__name__} where bytes are expected")
+    return bytes(value)
 
 
 def digest(value: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,28 +76,44 @@ def shown(tree: Mapping[str, Any]) -> bool:
     """Whether what a site says of itself can be read at all."""
     try:
         setting_from({**tree, "sites": ()})
-        return all(isinstance(d, str) for d in tree["digests"]) and isinstance(tree["shape"], list)
-    except (KeyError, TypeError, ValueError, AttributeError, PolyclinicError):
+        shape, digests, which = tree["shape"], tree["digests"], tree.get("alignment")
+        plain = isinstance(shape, list) and all(type(x) is int and x >= 0 for x in shape)
+        named = isinstance(digests, list) and all(isinstance(d, str) for d in digests)
+        return plain and named and isinstance(which, str | int | None)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PolyclinicError):
         return False
 
 
 def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
-    """One setting for all, from what each site said of itself."""
-    first = next(iter(known.values()))
-    axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in first["axes"]]
-    other = [s for s, v in known.items() if any(v.get(k) != first.get(k) for k in ("shape", "digests", "alignment"))]
-    if [a.digest() for a in axes] != first["digests"]:
-        other = [next(iter(known)), *other]
-    if other:
+    """One setting, from what each site said of itself: that of most sites, if they are enough; the others take no part."""
+    groups: dict[str, list[str]] = {}
+    for site, tree in known.items():
+        if _axes(order, tree) is not None:
+            what = json.dumps([tree["shape"], tree["digests"], tree.get("alignment")])
+            groups.setdefault(what, []).append(site)
+    most = max(groups.values(), key=len, default=[])
+    one = most[0] if most else next(iter(known))
+    first, other = known[one], [s for s in known if s not in most]
+    if other and len(most) < max(1, order.least):
         raise ProtocolMismatch(
             f"study {order.id!r}: sites do not fit together",
-            faults=[f"{s!r} has another vocabulary, shape or other columns than {next(iter(known))!r}" for s in other],
+            faults=[f"{s!r} has another vocabulary, shape or other columns than {one!r}" for s in other],
             hint=""
             if first["axes"]
             else "list what all sites have in [features] columns: a site that lacks one says so",
         )
     shared = {k: first[k] for k in ("shape", "alignment") if k in first}
-    return {**shared, "axes": [a.to_json() for a in axes], "sites": list(order.nodes(known))}
+    axes = _axes(order, first) or []
+    return {**shared, "axes": [a.to_json() for a in axes], "sites": list(order.nodes(most))}
+
+
+def _axes(order: Order, tree: Mapping[str, Any]) -> list[Axis] | None:
+    """The axes that a site speaks of, public ones from the order; None where they are not those of its digests."""
+    try:
+        axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in tree["axes"]]
+    except (KeyError, TypeError, ValueError, PolyclinicError):
+        return None
+    return axes if [a.digest() for a in axes] == tree["digests"] else None
 
 
 def fits(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

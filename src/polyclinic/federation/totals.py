@@ -31,18 +31,25 @@ class Totals:
     def put(self, opened: Opened, public: Any = None) -> None:
         """Keep one; on disk before the next sum begins."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        wire.save(self.folder / f"{opened.number}.ckpt", opened.pack())
+        wire.save(self._file(opened.number), opened.pack())
         if self.states:
             wire.save(self.folder / f"{opened.number}.state.ckpt", wire.pack(public))
         self._last = opened
 
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number}.ckpt"
+
+    def has(self, number: int) -> bool:
+        """Whether this sum is still kept."""
+        return number >= 0 and self._file(number).exists()
+
     def since(self, number: int, end: int) -> tuple[Opened, ...]:
-        """Sums ``number`` to ``end - 1``, as many as one message carries."""
+        """Sums ``number`` to ``end - 1``, as many as one message carries; none where the first is not kept any more."""
         found: list[Opened] = []
         size = 0
-        for k in range(max(0, number), end):
+        for k in range(number, end) if self.has(number) else ():
             last = self._last
-            one = last if last is not None and last.number == k else Opened.read(wire.load(self.folder / f"{k}.ckpt"))
+            one = last if last is not None and last.number == k else Opened.read(wire.load(self._file(k)))
             size += sum(a.nbytes for a in (*one.total.arrays.values(), one.words) if a is not None)
             if found and size > AT_ONCE:
                 break

@@ -75,7 +75,7 @@ def heads_of(told: object) -> dict[str, Head]:
     for site, value in told.items() if isinstance(told, Mapping) else ():
         try:
             head = Head.from_json(value)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
         if head.valid and head.site == site:
             found[str(site)] = head

@@ -84,7 +84,7 @@ class StudyBook:
                 raise ValueError(f"more than {LIMIT} bytes")
             site, order, groups = json.loads(text)
             lines = [_line(value, at) for value, many in groups for at in many]
-        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
             raise MessageRefused(f"a site's book of a study cannot be read ({type(e).__name__})") from None
         return cls(str(site), str(order), tuple(lines), data[:64])
 
@@ -103,9 +103,10 @@ class StudyBook:
         for site, data in sorted(packed.items()):
             try:
                 book = cls.read(data)
-            except MessageRefused:
-                continue
-            if (book.site, book.order) == (site, order) and site in keys and book.holds(keys[site]):
+                right = (book.site, book.order) == (site, order) and site in keys and book.holds(keys[site])
+            except (MessageRefused, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+                continue  # a site may write anything into its own book
+            if right:
                 found.append(book)
         return tuple(found)
 

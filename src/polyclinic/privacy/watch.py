@@ -30,6 +30,7 @@ from polyclinic.privacy.witness import Known, Witness, vouch_words
 __all__ = ["Relay", "Seen", "Watch"]
 
 LIMIT: Final = 8 * 2**20  # bytes of one bundle
+MUTE: Final = 10  # signs of life without an answer about a book, after which a site is not waited for
 PASS_ON: Final = 60.0  # seconds between two times that a site is given the others' heads
 
 
@@ -217,6 +218,8 @@ class Relay:
         self._given: dict[str, float] = {}  # when a site was given the others' heads
         self._has: dict[str, set[str]] = {}  # whose statements a site has got
         self._heads: list[tuple[str, Known]] = []  # heard, and not kept yet
+        self._put: dict[tuple[str, str], str] = {}  # about, by: the nonce that was brought last
+        self._mute: dict[tuple[str, str], tuple[str, int]] = {}  # about, by: how often it was, and nothing came back
         self._lock = threading.Lock()
 
     def pass_on(self) -> None:
@@ -233,6 +236,7 @@ class Relay:
                 for s, n in self._fresh.items()
                 if s != site and ((s, site) not in self._seen or self._seen[s, site].fresh != n)
             }
+            self._put |= {(s, site): n for s, n in fresh.items()}
             has = self._has.get(site, set())
             seen = [x for (about, by), x in self._seen.items() if about == site and by not in has]
             known: dict[str, object] = {}
@@ -260,6 +264,26 @@ class Relay:
                     self._heads.append((site, k))
                     faults += [x for x in [self.witness.shorter(site, k.head)] if x]
         return faults if later else [*faults, *self.settle().get(site, [])]
+
+    def waited(self, site: str) -> None:
+        """A sign of life of a site has come: whatever it was asked about others' books, and did not say, is counted."""
+        with self._lock:
+            for about, nonce in self._fresh.items():
+                key = (about, site)
+                if key in self._seen and self._seen[key].fresh == nonce:
+                    self._mute.pop(key, None)
+                elif self._put.get(key) == nonce:
+                    before, count = self._mute.get(key, (nonce, 0))
+                    self._mute[key] = (nonce, count + 1 if before == nonce else 1)
+
+    def mute(self, sites: Sequence[str]) -> frozenset[str]:
+        """Sites that were asked again and again, and say nothing of another's book: that one takes part in no sum with them."""
+        with self._lock:
+            return frozenset(
+                by
+                for (about, by), (nonce, count) in self._mute.items()
+                if count > MUTE and about in sites and nonce == self._fresh[about]
+            )
 
     def settle(self) -> dict[str, list[str]]:
         """Keep the heads that were heard since, all of them at once; what is wrong, by site."""
@@ -303,6 +327,6 @@ def _several(read: Callable[[Any], Any], values: Any) -> list[Any]:
     for v in values if isinstance(values, list) else ():
         try:
             out.append(read(v))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
     return out

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.envelope import Channel, Envelope, Party, agree, digest
+from polyclinic.federation.envelope import Channel, Envelope, Party, agree, digest, octets
 from polyclinic.federation.protocol import Message, Total
 from polyclinic.federation.sums import graph, pdmm
 from polyclinic.federation.sums.fixedpoint import LIMB, FixedPoint, join
@@ -126,7 +126,7 @@ class SubspaceNode(Party):
                 faults=[f"theirs {body['plan'][:4]}", f"mine {self._plan.public[:4]}"],
                 hint="use the same options and the same version everywhere",
             )
-        key = agree(self._key, bytes(body["key"]), self.envelope.context, "line", self.me, sender)
+        key = agree(self._key, octets(body["key"]), self.envelope.context, "line", self.me, sender)
         self._lines[sender] = Channel(key, self.me, sender)
         out = []
         if len(self._lines) == len(self._near):
@@ -137,7 +137,7 @@ class SubspaceNode(Party):
         return out + self._begin()
 
     def _on_dual(self, sender: str, body: dict[str, Any]) -> list[Message]:
-        sealed = bytes(body["sealed"])
+        sealed = octets(body["sealed"])
         if sender not in self._near:
             raise MessageRefused(f"dual from {sender!r}, who is no neighbour of {self.me!r}")
         if sender not in self._lines:

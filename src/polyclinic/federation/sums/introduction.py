@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgpack
 
-from polyclinic.federation.envelope import Envelope, digest
+from polyclinic.federation.envelope import Envelope, digest, octets
 from polyclinic.federation.sums.bits import from_bits, to_bits
 
 __all__ = ["Introduced", "introduction", "read_introduction"]
@@ -45,7 +45,7 @@ def read_introduction(body: Mapping[str, Any], envelope: Envelope, known: dict[b
 
     ``known`` is what others in this process have checked already, of the same letter under the same context; it is kept short.
     """
-    bits, keys, owns, raw = (bytes(body[k]) for k in ("sites", "keys", "owns", "bound"))
+    bits, keys, owns, raw = (octets(body[k]) for k in ("sites", "keys", "owns", "bound"))
     same = digest([envelope.context, bits, keys, owns, raw])
     if same in known:
         return known[same]

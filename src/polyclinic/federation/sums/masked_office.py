@@ -9,7 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.envelope import Party, agree, digest, parties_digest
+from polyclinic.federation.envelope import Party, agree, digest, octets, parties_digest
 from polyclinic.federation.protocol import Message
 from polyclinic.federation.sums.agreement import BASE, COMMIT, Board, keyed, slots_of
 from polyclinic.federation.sums.ballot import VOTE
@@ -97,20 +97,20 @@ class MaskedCoordinator(Party):
     # ---- reading: whole body checked before anything is kept
 
     def _read_advertise(self, sender: str, body: dict[str, Any]) -> dict[str, object]:
-        entry = {"line": bytes(body["line"]), "bound": [str(s) for s in body["bound"]]}
-        if len(bytes(body["line"])) != 32:
+        entry = {"line": octets(body["line"]), "bound": [str(s) for s in body["bound"]]}
+        if len(octets(body["line"])) != 32:
             raise ValueError("keys have 32 bytes")
         self.envelope.verify(sender, "keys", entry, body["own"])
-        return {**entry, "own": bytes(body["own"])}
+        return {**entry, "own": octets(body["own"])}
 
     def _read_shares(self, sender: str, body: dict[str, Any]) -> dict[str, object]:
         board, table = self._board, body["table"]
         assert board is not None
-        sealed = {str(k): bytes(v) for k, v in body["sealed"].items()}
+        sealed = {str(k): octets(v) for k, v in body["sealed"].items()}
         near, slots = board.circle.near(sender), slots_of(board.batch + 1, board.most)
         if not set(board.circle.told(sender)) <= set(sealed) <= set(board.circle.order) - {sender}:
             raise ValueError("shares for other keepers than announced")
-        commits = bytes(body["commits"])
+        commits = octets(body["commits"])
         words = BASE * len(near) * slots
         if not isinstance(table, np.ndarray) or table.dtype != np.uint64 or table.shape != (words,):
             raise ValueError(f"a table of {words} words is expected")
@@ -127,20 +127,20 @@ class MaskedCoordinator(Party):
             raise ValueError(f"a vector of {count} words is expected, {size} bytes each but for the last two")
         if size < 8:
             vector = np.concatenate([widen(vector[:-16], size), widen(vector[-16:], 8)])
-        if bytes(body["session"]) != board.id[:8] or list(body["slot"]) != [board.batch, board.slot]:
+        if octets(body["session"]) != board.id[:8] or list(body["slot"]) != [board.batch, board.slot]:
             raise ValueError("a vector under other keys")
         self._sum[:-1] += vector[:-1]  # added at once, never kept
         self._sum[-1] = (int(self._sum[-1]) + int(vector[-1])) % P
         return True
 
     def _read_signed(self, sender: str, body: dict[str, Any]) -> bytes:
-        votes = bytes(body["votes"])
+        votes = octets(body["votes"])
         if len(votes) != VOTE * len(self._alive):
             raise ValueError("a vote for each survivor is expected")
         return votes
 
     def _read_unmask(self, sender: str, body: dict[str, Any]) -> dict[str, bytes]:
-        board, seeds, masks = self._board, bytes(body["seeds"]), bytes(body["masks"])
+        board, seeds, masks = self._board, octets(body["seeds"]), octets(body["masks"])
         assert board is not None
         keepers = board.circle.keepers(sender)  # who is near me is whom I am near
         there = sorted(s for s in keepers if s in self._living)

@@ -12,7 +12,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.envelope import Party, agree, parties_digest
+from polyclinic.federation.envelope import Party, agree, octets, parties_digest
 from polyclinic.federation.protocol import Message, Step, Total
 from polyclinic.federation.sums.agreement import Session
 from polyclinic.federation.sums.ballot import VOTE
@@ -150,7 +150,7 @@ class MaskedSite(Party):
         if publics[self.me] != mine:
             raise MessageRefused(f"{self.me!r} was sent another key as its own")
         pairs = {s: self._pair(mine, publics[s], id, s) for s in members if s != self.me}
-        line = agree(self._key, bytes(body["line"]), id, "line", self.me, sender)
+        line = agree(self._key, octets(body["line"]), id, "line", self.me, sender)
         around = circle(tuple(members), self.roster.threshold, self.roster.colluders, id)
         session = Session(self.me, around, id, pairs, line, self._adder.slots)
         letter = session.deal()
@@ -174,7 +174,7 @@ class MaskedSite(Party):
         if session is None or session.left or self._slot >= 0:
             raise MessageRefused(f"{self.me!r} expects no shares now")
         members = self._members([str(s) for s in body["sites"]], session.circle.order)
-        session.collect({str(k): bytes(v) for k, v in body["sealed"].items()}, members)
+        session.collect({str(k): octets(v) for k, v in body["sealed"].items()}, members)
         return self._masked()
 
     # ---- the sum
@@ -195,7 +195,7 @@ class MaskedSite(Party):
         session, context = self._session, self.envelope.context
         if session is None or self._tag is None or self._made:
             raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
-        listed = self._members(from_bits(bytes(body["sites"]), session.members), session.members)
+        listed = self._members(from_bits(octets(body["sites"]), session.members), session.members)
         if not session.circle.safe(listed, self.roster.colluders):
             raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
         made = Promise(self.roster.attempt, tuple(listed), self._tag.over(listed).raw, len(self.roster.sites))
@@ -208,7 +208,7 @@ class MaskedSite(Party):
         if session is None or self._made is None:
             raise MessageRefused(f"{self.me!r} has signed no list of survivors yet")
         listed = self._made.members
-        voters, votes = from_bits(bytes(body["voters"]), listed), bytes(body["votes"])
+        voters, votes = from_bits(octets(body["voters"]), listed), octets(body["votes"])
         if len(votes) != VOTE * len(voters):
             raise MessageRefused(f"{self.me!r} was sent more or fewer signatures than voters")
         right = session.count(context, _text(listed), voters, votes, self.roster.threshold)
