@@ -42,6 +42,7 @@ class Halves:
         self.world, self.order, self.chance, self.most = world, order, chance, most
         self.rng, self.kills, self.mortal = np.random.default_rng(seed), 0, False
         self.post: deque[tuple[str, bytes]] = deque()
+        self.events: list[dict[str, Any]] = []  # of all sites, as their owners' logs have them
         self.tap: Callable[[str, bytes], bytes] = lambda site, data: data
         self.sites = {n: self.born(n) for n in world.sites}
         self.driver = self.coordinator()
@@ -60,6 +61,7 @@ class Halves:
             me,
             Record(home),
             post=lambda to, data: self.post.append((to, data)),
+            log=lambda **event: self.events.append(event),
             aligner=None if order.alignment is None else SiteAligner(order, me),
             watch=Watch(name, order.digest, keys, witness_of(folder.node), ledger_of(folder.node), me.sign),
             ended=lambda: drop_data(home),
