@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from polyclinic.oneline import without_controls
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -56,7 +58,7 @@ class PolyclinicError(Exception):
         lines = [f"[{self.code}] {what}", *(f"  - {f}" for f in self.faults)]
         if hint:
             lines.append(f"  what to do: {hint}")
-        super().__init__("\n".join(lines))
+        super().__init__(without_controls("\n".join(lines)))  # a fault may quote what somebody else wrote
 
 
 class ConfigError(PolyclinicError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line"]
+__all__ = ["one_line", "without_controls"]
 
 
 def one_line(text: object) -> str:
@@ -15,3 +15,12 @@ def one_line(text: object) -> str:
     if plain.isprintable():
         return plain
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in plain)
+
+
+def without_controls(text: str) -> str:
+    """The same, where the text may have several lines.
+
+    >>> without_controls("a" + chr(10) + "b" + chr(27))
+    'a\\nb\\\\x1b'
+    """
+    return text if text.isprintable() else "\n".join(map(one_line, text.split("\n")))

@@ -6,12 +6,14 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from polyclinic.oneline import one_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Table"]
+__all__ = ["Table", "spreadsheet_cell"]
 
 
 class Table(Sequence[Mapping[str, Any]]):
@@ -82,8 +84,8 @@ class Table(Sequence[Mapping[str, Any]]):
         """The table as CSV text; a text that a spreadsheet would take for a formula gets an apostrophe before it."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([_cell(c) for c in self.columns])
-        writer.writerows([_cell(v) for v in row] for row in self.rows)
+        writer.writerow([spreadsheet_cell(c) for c in self.columns])
+        writer.writerows([spreadsheet_cell(v) for v in row] for row in self.rows)
         return out.getvalue()
 
     def __repr__(self) -> str:
@@ -98,9 +100,19 @@ class Table(Sequence[Mapping[str, Any]]):
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _cell(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+FORMULA: Final = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"  # spreadsheets read the wide ones, too
+
+
+def spreadsheet_cell(value: object) -> object:
+    """The value; a text that a spreadsheet would take for a formula with an apostrophe before it.
+
+    A carriage return is a blank: a writer of CSV does not quote it, and a spreadsheet begins a row there.
+    """
+    if not isinstance(value, str) or not value:
+        return value
+    text = value.replace("\r", " ")
+    return f"'{text}" if value[0] in FORMULA else text
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else one_line(value)

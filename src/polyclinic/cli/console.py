@@ -9,14 +9,38 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 from polyclinic.federation.outcome import Progress as Event
+from polyclinic.oneline import without_controls
 
 __all__ = ["busy", "console", "figure_of", "follow", "say_json"]
 
-console = Console(stderr=False, highlight=False)
+
+class Spelled:
+    """Something printed whose text cannot steer the terminal: names of codes and models are somebody else's words."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self.inner = inner
+
+    def __rich_console__(self, on: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for s in on.render(self.inner, options):
+            yield s if s.control is not None else Segment(without_controls(s.text), s.style)
+
+    def __rich_measure__(self, on: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(on, options, self.inner)
+
+
+class _Hook(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [Spelled(r) for r in renderables]
+
+
+console = Console(stderr=False, highlight=False, markup=False)
+console.push_render_hook(_Hook())
 
 
 def say_json(value: Mapping[str, Any]) -> None:

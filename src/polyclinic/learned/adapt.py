@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -106,7 +107,7 @@ class Adapted:
         return f"<Adapted {self.shared.rank} shared, {self.rank} own phenotypes; fit: {told}>"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self!r}</p>{self.coverage._repr_html_()}{self.table()._repr_html_()}"
+        return f"<p>{escape(repr(self))}</p>{self.coverage._repr_html_()}{self.table()._repr_html_()}"
 
 
 def adapt(

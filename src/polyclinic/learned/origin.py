@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from polyclinic.json_type import Json
+from polyclinic.oneline import one_line
 from polyclinic.privacy.card import Card
 
 __all__ = ["Origin", "plain", "versions"]
@@ -97,7 +98,7 @@ class Origin:
         """Inverse of :meth:`to_json`; ``known`` are the keys that others read."""
         mine = ("method", "parameters", "privacy", "history", "rule", "receipts", "versions", "censored", "figures")
         return cls(
-            str(value["method"]["name"]),
+            one_line(value["method"]["name"]),
             int(value["method"]["version"]),
             dict(value["parameters"]),
             Card.from_dict(value["privacy"]),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from polyclinic.learned.origin import plain
+from polyclinic.oneline import without_controls
 from polyclinic.privacy.card import Card
 from polyclinic.tensors.axis import Axis
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["readme", "sensitivity"]
 
 SHOWN = 5
+TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")  # a name that a reader of Markdown would take for HTML
 
 
 def sensitivity(model: Value) -> str:
@@ -44,7 +47,7 @@ def readme(model: Value) -> str:
     lines += [f"| {' | '.join(_cell(v) for v in row)} |" for row in _some(table.rows)]
     last = {k: v for k, v in (o.history[-1] if o.history else {}).items() if isinstance(v, int | float)}
     figures = [f"- {k}: {v:.6g}" for k, v in sorted(last.items())] or ["- none was kept"]
-    return "\n".join(
+    text = "\n".join(
         [
             "---",
             head,
@@ -81,6 +84,7 @@ def readme(model: Value) -> str:
             "",
         ]
     )
+    return TAG.sub("&lt;", without_controls(text))
 
 
 def _some(rows: list[tuple[Any, ...]]) -> list[tuple[object, ...]]:

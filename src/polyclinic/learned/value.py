@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -122,9 +123,7 @@ class Value:
         return self.table().to_pandas()
 
     def _repr_html_(self) -> str:
-        return (
-            f"<div class='polyclinic-model'><p>{self!r}</p>{self.card._repr_html_()}{self.table()._repr_html_()}</div>"
-        )
+        return f"<div class='polyclinic-model'><p>{escape(repr(self))}</p>{self.card._repr_html_()}{self.table()._repr_html_()}</div>"
 
     def __eq__(self, other: object) -> bool:
         return self.to_bytes() == other.to_bytes() if isinstance(other, Value) else NotImplemented

@@ -14,8 +14,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
+from polyclinic.errors import DataError
+from polyclinic.oneline import one_line
 from polyclinic.privacy import accountant
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge, events_for
@@ -146,7 +148,7 @@ class Card:
             f"<td style='text-align:left'>{html.escape(v)}</td></tr>"
             for k, v in self.rows()
         )
-        return f"<table class='polyclinic-privacy' data-guarantee='{self.guarantee}'>{cells}</table>"
+        return f"<table class='polyclinic-privacy' data-guarantee='{html.escape(self.guarantee)}'>{cells}</table>"
 
     def to_dict(self) -> dict[str, object]:
         """Plain values."""
@@ -160,9 +162,22 @@ class Card:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Card:
         """Inverse of :meth:`to_dict`."""
-        known = {k: v for k, v in value.items() if k in cls.__dataclass_fields__}
+        known = {k: _spelled(v) for k, v in value.items() if k in cls.__dataclass_fields__}
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-        return cls(**fields)
+        made = cls(**fields)
+        for key, allowed in (("guarantee", get_args(Guarantee)), ("adjacency", (None, *get_args(Adjacency)))):
+            if fields.get(key) not in allowed:
+                raise DataError(f"{fields.get(key)!r} is no {key} of a privacy card")
+        return made
+
+
+def _spelled(value: Any) -> Any:
+    """Texts of a card that somebody else wrote, in characters that are printed."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, list):
+        return [_spelled(v) for v in value]
+    return {one_line(k): _spelled(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def make_card(facts: MethodFacts, happened: Happened) -> Card:

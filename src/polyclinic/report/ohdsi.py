@@ -18,6 +18,7 @@ from polyclinic.files import atomic
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
 from polyclinic.run import RunFolder
+from polyclinic.table import spreadsheet_cell
 
 __all__ = ["SPECIFICATION", "TableField", "write_ohdsi"]
 
@@ -209,7 +210,7 @@ def _csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([spreadsheet_cell(v) for v in row] for row in rows)
     with atomic(path) as temporary:
         temporary.write_text(text.getvalue(), encoding="utf-8")
     return path

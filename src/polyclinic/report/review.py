@@ -19,6 +19,7 @@ from polyclinic.errors import DataError
 from polyclinic.federation.protocol import seeds
 from polyclinic.files import atomic
 from polyclinic.report.cards import PhenotypeCard
+from polyclinic.table import spreadsheet_cell
 
 __all__ = ["Agreement", "agreement", "write_sheet"]
 
@@ -65,7 +66,7 @@ def write_sheet(cards: Sequence[PhenotypeCard], path: Path, *, reviewer: str, se
             for mode, listed in card.codes
             if listed
         )
-        writer.writerow([card.number, _cell(codes), "", ""])
+        writer.writerow([card.number, spreadsheet_cell(codes), "", ""])
     with atomic(path) as temporary:
         temporary.write_text(out.getvalue(), encoding="utf-8")
     return path
@@ -118,8 +119,3 @@ def _read(path: Path, faults: list[str]) -> dict[int, tuple[int | None, str]]:
             faults.append(f"{path}, line {line}: answer {answer!r}")
         found[number] = (ANSWERS.get(answer), (row.get("name") or "").strip())
     return found
-
-
-def _cell(text: str) -> str:
-    """A text that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
