@@ -78,7 +78,7 @@ def test_a_plan_needs_no_data_and_without_a_planning_size_is_fixed() -> None:
     assert plan_for(Privacy(1.0), (200, 300), planning_size=1000, noisy_sites=100).rank == 0
 
 
-def test_shares_rise_faster_and_more_is_remembered_where_phenotypes_stand_out_clearly() -> None:
+def test_shares_rise_faster_more_is_remembered_and_fewer_steps_place_where_phenotypes_stand_out_clearly() -> None:
     plans = {n: plan_for(Privacy(1.0, 1e-6), (200, 300), rank=30, planning_size=n) for n in (5_000, 8_000, 20_000)}
 
     def last(plan: ReleasePlan) -> float:
@@ -88,6 +88,8 @@ def test_shares_rise_faster_and_more_is_remembered_where_phenotypes_stand_out_cl
     assert last(plans[20_000]) == pytest.approx(144 / 650)  # like their squares
     assert last(plans[5_000]) < last(plans[8_000]) < last(plans[20_000])
     assert plans[5_000].memory == MEMORY[0] < plans[8_000].memory < plans[20_000].memory == MEMORY[1]
+    assert (plans[5_000].steps, plans[20_000].steps) == (32, 12)
+    assert 12 < plans[8_000].steps < 32
     for plan in plans.values():  # the price is the same
         spent = accountant.epsilon([accountant.Gaussian(m) for m in plan.multipliers], 1e-6)
         assert spent == pytest.approx(1.0, abs=1e-6)

@@ -38,7 +38,7 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["DPEM"]
 
 BOUND: Final = 2.0**31  # patients at one site, at most; public
-STEPS, FREE_STEPS, LAST_STEPS = 32, 16, 50  # EM steps that place a patient: within a round, without noise, at the end
+VOTE_STEPS, FREE_STEPS, LAST_STEPS = 32, 16, 50  # EM steps that place a patient: for a vote, without noise, at the end
 REGROUP: Final = (4, 6, 8)  # after these rounds, if asked, pieces are joined and heavy phenotypes split
 ANNEALED, COLD = 20, 0.2  # rounds from which a fit without noise is annealed, and the power it begins with
 
@@ -278,14 +278,14 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             torn = [np.roll(f[:, : public.spoken], n, axis=1) for n, f in enumerate(public.factors)]
             torn = [np.column_stack([t, f[:, public.spoken :]]) for t, f in zip(torn, public.factors)]
             apart = stacked(tuple(torn), public.marginals, len(public.mixture)) if len(torn) > 1 else None
-            said = votes(site.counts(), w, rivals, prior, steps=STEPS, torn=apart)
+            said = votes(site.counts(), w, rivals, prior, steps=VOTE_STEPS, torn=apart)
             return private, Contribution({"n": np.array([said.sum()])})
         if step.name == "marginals":
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)
         else:
             w = stacked(public.factors, public.marginals, len(public.mixture)) ** self._heat(public)
             prior = patient_prior(public.mixture, self.params.smoothing)
-        steps = STEPS if public.plan.multipliers else FREE_STEPS
+        steps = public.plan.steps if public.plan.multipliers else FREE_STEPS
         whole, likelihood = device.unit_statistics(site.counts(), w, prior, steps=steps)
         # Whole numbers below 2^53 times a power of two: exact in float64.
         arrays: dict[str, Array] = {"sums": np.multiply(whole, em_kernels.GRID, dtype=np.float64)}

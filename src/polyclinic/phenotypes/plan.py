@@ -29,7 +29,8 @@ CLEAR: Final = (
     4.0,
 )  # signal of a column against its noise: up to the first it is searched for, from the second it is found early
 RISING: Final = (1.0, 2.0)  # there the shares of the rounds rise like this power of their number
-MEMORY: Final = (0.85, 0.95)  # and a release counts for so much less with every later one
+MEMORY: Final = (0.85, 0.95)  # a release counts for so much less with every later one
+STEPS: Final = (32, 12)  # and a patient is placed by so many EM steps within a round
 FREE_RANK: Final = 30
 
 
@@ -41,6 +42,7 @@ class ReleasePlan:
     rounds: int
     multipliers: tuple[float, ...] = ()
     memory: float = MEMORY[0]  # what a release still counts after one more, where nothing is seen to move
+    steps: int = STEPS[0]  # EM steps that place a patient within a round
 
 
 def clearness(signal: float) -> float:
@@ -94,10 +96,11 @@ def plan_for(
     The rank is N / (40 s), from 20 to 40: two to three times what one would show, since more columns cost little under
     empirical Bayes; pieces are joined for display. At most twice the codes of the smallest mode.
 
-    Shares and memory: the budget of round t is t^p of all, p = 1 to 2 by :func:`clearness` of the same signal, and the
-    memory goes from 0.85 to 0.95 with it. Phenotypes that stand out clearly are found in the first rounds, loud as these
+    Shares, memory, steps: the budget of round t is t^p of all, p = 1 to 2 by :func:`clearness` of the same signal; the
+    memory goes from 0.85 to 0.95 with it, and a patient's EM steps from 32 to 12. Phenotypes that stand out clearly are found in the first rounds, loud as these
     are, and gain most by many quiet sums of the last ones; where little stands out the early rounds decide which
-    phenotypes are found, and sums taken before they were found mislead (docs/decisions/0013).
+    phenotypes are found, and sums taken before they were found mislead. Patients who are placed in few steps are placed
+    less sharply, which keeps EM from dividing phenotypes wrongly while it still may (docs/decisions/0013).
 
     Examples
     --------
@@ -125,8 +128,9 @@ def plan_for(
             return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
     rank, rounds = rank or most, rounds or ROUNDS  # rounds are part of the price: fixed before any count is known
     clear = 0.0 if planning_size is None else clearness(planning_size / (rank * seen * sqrt(sum(shape))))
-    power, memory = (low + clear * (high - low) for low, high in (RISING, MEMORY))
+    power, memory, steps = (low + clear * (high - low) for low, high in (RISING, MEMORY, STEPS))
     early = (*first, MARGINALS, *asked)
     rising = [t**power for t in range(1, rounds + 1)]
     shares = [*early, *((1.0 - sum(early)) * w / sum(rising) for w in rising)]
-    return ReleasePlan(rank, rounds, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares), memory)
+    multipliers = accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares)
+    return ReleasePlan(rank, rounds, multipliers, memory, round(steps))
