@@ -79,3 +79,21 @@ def test_worker_keeps_to_the_memory_that_the_owner_allows(tmp_path: Path) -> Non
         worker, waiter = _worker(site, code)
         waiter.join(30)
         assert worker._process.returncode == want
+
+
+@pytest.mark.parametrize("job", ["../../pins", "..", "a/b", "", "x" * 200, "a b", "a\x00b", "/tmp/evil"])
+def test_the_servers_name_of_a_job_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+    """The server chooses it, and FLARE checks another field than the one that is read here."""
+    from nvflare.apis.fl_context import FLContext
+
+    from polyclinic.engines.flare import launcher
+    from polyclinic.errors import MessageRefused
+
+    site = _site(tmp_path)
+    site.pins.write_text("{}")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    monkeypatch.setenv("POLYCLINIC_NODE", str(site.node_path))
+    monkeypatch.setattr(launcher.SiteLauncher, "get_command", lambda *_: "true")
+    with pytest.raises(MessageRefused, match="job whose id"):
+        launcher.SiteLauncher().launch_job({"job_id": job}, FLContext())
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before

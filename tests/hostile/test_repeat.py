@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hospitals
 import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
@@ -17,12 +19,14 @@ from polyclinic.federation.refusals import SENTENCES
 from polyclinic.privacy.lines import Counted
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.release import Step
 from polyclinic.privacy.repeat import alike, exposed, sketch
 from polyclinic.privacy.tally import Tally
 
 FOUR = ("east", "north", "south", "west")
 EXACT = 'name = "sumals"\nrank = 2\nrounds = 1\nstart = "random"\npacked = false\naggregation = "{}"'
 PAID = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 1\naggregation = "masked"'
+MIXTURE = 'name = "gaussianmixture"\nn_components = 2\nrounds = 2\naggregation = "masked"'
 PRIVACY = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
 
 
@@ -41,13 +45,13 @@ class Tapped(Halves):
         super().__init__(world, order)
         self.totals: dict[int, Any] = {}
         self.own: dict[str, Any] = {}
-        taken = self.driver._taken
+        taken = self.driver.taken
 
         def note(opened: Any, public: Any = None) -> None:
             self.totals[opened.number] = opened.total.arrays
             taken(opened, public)
 
-        self.driver._taken = note  # type: ignore[method-assign]
+        self.driver.taken = note  # type: ignore[method-assign]
         for name, site in self.sites.items():
             site._contributions = self._kept(name, site._contributions)  # type: ignore[method-assign]
 
@@ -110,6 +114,29 @@ def test_the_same_sites_and_paid_orders_go_on(world: World) -> None:
     counted = [e.body for e in ledger_of(world.sites["east"].node).entries if isinstance(e.body, Counted)]
     assert {c.sites for c in counted} == {FOUR}
     assert len({c.order for c in counted}) == len(counted) == 2  # one line an order, not one a sum
+
+
+def test_noise_that_hides_nobody_is_none(world: World) -> None:
+    """Booked as formal, with an epsilon of a thousand: the difference of two such sums is a hospital's part all the same."""
+    order = world.order("loud", PAID, tail="[privacy]\nepsilon = 1000\ndelta = 1e-6\n")
+    with pytest.raises(PolyclinicError):
+        Halves(world, without(world, order, "west")).run()
+    east = ledger_of(world.sites["east"].node)
+    assert not any(c.run == order.digest for c in east.charges())
+    step = Step(1, "x", {"x": (1,)}, bound=1.0, sensitivity=1.0, multiplier=0.09)
+    assert not step.hides
+    assert replace(step, multiplier=0.1).hides
+    assert not replace(step, multiplier=None).hides
+
+
+def test_other_columns_of_the_same_patients_are_the_same_patients(tmp_path: Path) -> None:
+    world = World(tmp_path, FOUR)
+    first = world.order("columns", MIXTURE, data=hospitals.FEATURES)
+    Halves(world, first).run()
+    fewer = hospitals.FEATURES.replace(', "x5"', "")
+    second = world.order("fewer", MIXTURE, data=fewer)
+    assert second.columns != first.columns
+    refused(Halves(world, without(world, second, "west")))
 
 
 def test_what_it_is_about_one_sites_part_without_error(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ class Driver(Attendance):
             c.stand(self.order.left(sites, self.counted))
             step = c.step() or step
             self.save()  # the attempt is on disk before the first message: a crash never reuses it
-            roster = self.order.roster(sites, self.attempt, paid=bool(step.noise_sd))
+            roster = self.order.roster(sites, self.attempt, paid=step.hides)
             roster = c.roster = replace(roster, chain=c.chain)
             side = self._late(step) if late else self.adder.side(COORDINATOR, roster, step, None)
             attempt = Attempt(self, sites, side, step)
@@ -238,7 +238,7 @@ class Driver(Attendance):
         if step.counts:
             for site in entered:
                 c.traffic.payload(site, c.payload(step))
-        if self.order.secure and not step.noise_sd:
+        if self.order.secure and not step.hides:
             self.counted = tuple(sorted(entered))
         self.taken(opened, c.public)
 
@@ -275,7 +275,7 @@ class Driver(Attendance):
         An exact secure sum is taken over the sites of the one before, see :meth:`Order.may_count`; so is one of peers.
         """
         order, begin, need = self.order, self.now, set(self.counted)
-        frozen = step is None or (order.secure and not step.noise_sd and order.lost != "show")
+        frozen = step is None or (order.secure and not step.hides and order.lost != "show")
         while True:
             ready = self._telling(tuple(s for s in self.ready() if self.fits(s)))
             over, gone = self.now - begin > order.deadline, need - set(ready)

@@ -133,7 +133,7 @@ class Follower:
                     opened = self._checked(opened, step)
                     if not fold.follow(opened, step, ask.agreed.get(str(opened.number))):
                         return Differs(fold.number)
-                if self.order.secure and not step.noise_sd:
+                if self.order.secure and not step.hides:
                     self.mark.counted = tuple(sorted(opened.entered))
                 if mine is not None:  # otherwise a later sum may count it, in an asynchronous study
                     self.mark.committed, self.mark.prepared = mine, None
@@ -170,7 +170,7 @@ class Follower:
             made = signed[0] if signed else Promise(opened.attempt, members, sites=len(sites))
             if made.sites != len(sites):  # the unit of the words, which the tag does not cover
                 raise ProtocolMismatch(f"sum {opened.number}: another roster than that of the attempt signed here")
-            share = self.seat.adder.share(self.order.roster(sites, opened.attempt, paid=bool(step.noise_sd)))
+            share = self.seat.adder.share(self.order.roster(sites, opened.attempt, paid=step.hides))
             opened = replace(opened, total=read(step, share, opened.words, made, checked=bool(signed)))
         order, adds = self.order, self.seat.adder.adds
         opened.check(step, order.sites, order.least, order.per_site, adds=adds)

@@ -264,15 +264,15 @@ class SiteStudy(Follower):
             raise PolicyRefusal(
                 f"step {step.name!r} asks for {step.size:,} numbers; this site allows {seat.max_numbers:,}"
             )
-        if order.secure and not step.noise_sd and not order.may_count(sites, self.mark.counted):
+        exact = order.secure and not step.hides
+        if exact and not order.may_count(sites, self.mark.counted):
             raise MessageRefused(
                 f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: whoever is "
                 "left out of one sum could be computed from it and the one before"
             )
-        exact = order.secure and not step.noise_sd
         if exact:  # without a coordinator there is no later moment at which the list is fixed
             seat.counts(sites, order.peers)
-        roster = replace(order.roster(sites, ask.attempt, paid=bool(step.noise_sd)), chain=fold.chain)
+        roster = replace(order.roster(sites, ask.attempt, paid=step.hides), chain=fold.chain)
         if isinstance(fold, Conductor):
             fold.roster = roster
         if order.secure:

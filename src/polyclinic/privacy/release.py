@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ __all__ = ["Adjacency", "Arrays", "Contribution", "Release", "Step", "Total"]
 Array = NDArray[np.float64]
 Arrays = Mapping[str, Array]
 Adjacency = Literal["patient", "entry"]
+HIDES: Final = 0.1  # noise multiplier below which a sum counts as exact
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,14 @@ class Step:
         if self.multiplier is None or self.sensitivity is None:
             return 0.0
         return self.multiplier * self.sensitivity * self.sites_per_patient
+
+    @property
+    def hides(self) -> bool:
+        """Whether the noise is worth its name: a sum with less is treated as exact, whatever it is booked as.
+
+        At a multiplier of 0.1 one release alone has a patient-level epsilon of about 100 (delta 1e-6).
+        """
+        return self.noise_sd > 0 and (self.multiplier or 0.0) >= HIDES
 
     @property
     def reach(self) -> float:

@@ -43,6 +43,7 @@ class Ingested:
     site: Site
     manifest: dict[str, Any]
     attrition: tuple[Attrition, ...] = ()
+    patients: tuple[str, ...] = ()  # names of a matrix's rows, which the site itself does not have
 
 
 def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) -> Ingested:
@@ -71,7 +72,7 @@ def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) ->
                 os.fsync(f.fileno())
             os.chmod(scratch / name, 0o600)  # patient identifiers: for the owner's eyes only
             os.replace(scratch / name, folder / name)
-    return Ingested(made.site, manifest, made.attrition)
+    return Ingested(made.site, manifest, made.attrition, made.patients)
 
 
 def read_site(folder: str | Path, name: str | None = None) -> Site:
@@ -204,7 +205,7 @@ def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> In
         "steps": [matrix.step.to_json()],
         "features": {"shape": list(matrix.values.shape), "columns": list(matrix.columns)},
     }
-    return Ingested(_matrix_sites(node, matrix, False)[0], manifest)
+    return Ingested(_matrix_sites(node, matrix, False)[0], manifest, patients=matrix.patients)
 
 
 def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:

@@ -135,7 +135,8 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
 
     agree(2**31)  # before the data are read: everything but the number of patients
     device.use_device(folder.node.site.device)
-    site = ingest(folder.node, study, private(home / "data"), events=False).site
+    made = ingest(folder.node, study, private(home / "data"), events=False)
+    site = made.site
     agree(site.patients)
     if site.tensor is not None:
         for door in doors.values():
@@ -147,7 +148,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     whole = method.method if isinstance(method, Floor) else method
     if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
-    counts = _counts(order, folder, names_of(site))
+    counts = _counts(order, folder, made.patients or names_of(site))
     if order.secure and privacy is None:  # before anything leaves; again for each list that comes
         counts(order.sites, False)
     raw = (folder.path / "identity.key").read_bytes()
@@ -167,7 +168,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     )
 
 
-def _counts(order: Order, folder: SiteFolder, people: list[str]) -> Callable[[tuple[str, ...], bool], None]:
+def _counts(order: Order, folder: SiteFolder, people: Sequence[str]) -> Callable[[tuple[str, ...], bool], None]:
     """Whether these sites may be in an exact secure sum, after those that this site's book has of the same patients."""
     book, rule = ledger_of(folder.node), LedgerRule.model_validate(folder.node.ledger)
     payer, crowd = Payer(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)

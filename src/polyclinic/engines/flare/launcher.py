@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -27,10 +28,12 @@ from nvflare.utils.job_launcher_utils import get_credential_env
 from polyclinic.engines.flare.executor import NODE
 from polyclinic.engines.flare.folders import SiteFolder, append_event, private, write_json
 from polyclinic.engines.flare.processes import Recorded, end, forget, record
+from polyclinic.errors import MessageRefused
 
 __all__ = ["Rejoin", "SiteLauncher"]
 
 RESTARTS: Final = 5
+JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 def _folder() -> SiteFolder:
@@ -95,6 +98,8 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         """Start the worker."""
         folder = _folder()
         job = str(job_meta.get(JobConstants.JOB_ID))
+        if not JOB.fullmatch(job):  # the server's word, and part of a name here
+            raise MessageRefused("a job whose id is not of letters, digits and hyphens")
         env = {**os.environ, **get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS) or {})}
         write_json(
             private(folder.pids) / f"job-{job}.json",
