@@ -139,6 +139,28 @@ def test_other_columns_of_the_same_patients_are_the_same_patients(tmp_path: Path
     refused(Halves(world, without(world, second, "west")))
 
 
+def test_a_study_that_began_without_a_site_goes_on_after_a_restart(tmp_path: Path) -> None:
+    world = World(tmp_path, FOUR)
+    order = world.order("short", EXACT.format("masked").replace("rounds = 1", "rounds = 3"))
+    halves = Halves(world, world.forged(order, quorum=3))
+    halves.sites["west"].refuse(PolicyRefusal("it is away"))
+    honest = halves.ask
+
+    def ask(site: str, data: bytes) -> bytes | None:
+        if halves.driver.number == 2 and halves.sites["east"].number == 2:
+            halves.sites["east"] = halves.born("east")
+            assert halves.sites["east"].why is None, halves.sites["east"].reasons
+            halves.ask = honest  # type: ignore[method-assign]
+            restarted.append(site)
+        return honest(site, data)
+
+    restarted: list[str] = []
+    halves.ask = ask  # type: ignore[method-assign]
+    outcome = halves.run()
+    assert restarted
+    assert {r.members for r in outcome.releases} == {FOUR[:3]}
+
+
 def test_what_it_is_about_one_sites_part_without_error(tmp_path: Path) -> None:
     """Where owners allow it: a site that comes later, and what two totals tell of it."""
     world = World(tmp_path, FOUR)

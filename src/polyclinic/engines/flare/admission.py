@@ -149,7 +149,10 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
     counts = _counts(order, folder, made.patients or names_of(site))
-    if order.secure and privacy is None:  # before anything leaves; again for each list that comes
+    begun = any(
+        c[0] == order.digest for c in ledger_of(folder.node).tally.counted
+    )  # perhaps without a site that was away
+    if order.secure and privacy is None and not begun:  # before anything leaves; again for each list that comes
         counts(order.sites, False)
     raw = (folder.path / "identity.key").read_bytes()
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
