@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -25,6 +26,26 @@ def data_path() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays to the end: the collector of garbage walks through all of it seldom."""
+    gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """Nobody pulls the plug while tests run: a file of this process need not reach the disk, only every other reader.
+
+    Where a test kills a party at the instant at which something becomes durable, it puts its own ``fsync`` here.
+    """
+
+    def fsync(handle: int) -> None:
+        os.fstat(handle)  # a handle that is closed is an error here as well
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(os, "fsync", fsync)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
