@@ -17,6 +17,8 @@ from types import ModuleType
 import pytest
 from tests.warm_cli import command
 
+from polyclinic.engines.flare.processes import free_port
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
@@ -35,6 +37,15 @@ NOTEBOOKS = [
 """Pages whose blocks ``test_notebooks.py`` runs, one by one, and compares what they print."""
 
 WITH_CODE = [p for p in PAGES if "_build" not in p.parts and p not in NOTEBOOKS and blocks(p)]
+
+
+STOP = 'code=$?; [ $code = 0 ] || for h in */coordinator.json; do polyclinic coordinator stop "${h%/*}" || true; done; exit $code'
+"""A page that fails leaves nobody who listens."""
+
+
+def on_free_ports(code: str) -> str:
+    """A page names its ports; here others may listen on them."""
+    return re.sub(r"(?<=port )\d{5}\b", lambda _: str(free_port()), code)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +69,7 @@ def test_every_block_runs(page: Path, commands: Path, tmp_path: Path, monkeypatc
         else:
             path = os.pathsep.join((str(commands), str(Path(sys.executable).parent), os.environ["PATH"]))
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", code],
+                ["bash", "-euo", "pipefail", "-c", f"trap '{STOP}' EXIT\n{on_free_ports(code)}"],
                 cwd=tmp_path,
                 env={**os.environ, "PATH": path},
                 capture_output=True,

@@ -25,6 +25,10 @@ NEEDED = (
     "cli.ledger",
     "engines.registry",
     "engines.flare.worker",
+    "engines.inprocess",
+    "evaluation",
+    "report",
+    "dossier",
 )
 """With what these import, a call begins at once."""
 
@@ -64,10 +68,18 @@ def _answer(call: socket.socket) -> None:
         call.sendall(str(int(code) if isinstance(code, int) else 0 if code is None else 1).encode())
 
 
+def _kernels() -> None:
+    """Load what a study of two modes runs: numba's own set-up takes half a second a process."""
+    import polyclinic as pc
+
+    pc.TRIP(rank=3, rounds=1).fit(pc.datasets.planted_counts(90, 8, 8, phenotypes=2, codes=(2, 2), sites=3, seed=0))
+
+
 def serve(address: str) -> None:
     """Import what commands need, then fork for every call."""
     for name in NEEDED:
         import_module(f"polyclinic.{name}")
+    _kernels()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from tests.ingested import reading_once
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +14,10 @@ def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(attendance, "EVERY", 0.1)
     monkeypatch.setattr(attendance, "GRACE", 3.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """The same records are read once for all studies of them."""
+    with reading_once():
+        yield

@@ -19,6 +19,7 @@ pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
 
 import hospitals
 from tests.enrolled import enrolled
+from tests.ingested import ingest_once
 
 from polyclinic.engines.courier.branch import Branch, branch_box
 from polyclinic.engines.courier.letters import LetterBox
@@ -36,7 +37,6 @@ from polyclinic.federation.fold import Fold
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -283,7 +283,7 @@ class World:
 
     def reference(self, path: Path, noise: bool) -> Any:
         study = Study.read(path)
-        sites = [ingest(s.node, study, self.root / "one" / n).site for n, s in self.sites.items()]
+        sites = [ingest_once(s.node, study, self.root / "one" / n).site for n, s in self.sites.items()]
         doors = None
         if noise:
             doors = {

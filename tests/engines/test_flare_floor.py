@@ -9,6 +9,7 @@ import hospitals
 import numpy as np
 import pytest
 from tests.engines.test_flare_halves import TRIP, World, _same
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare.folders import read_json
 from polyclinic.engines.flare.result import read_model, write_outcome
@@ -18,7 +19,6 @@ from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
 from polyclinic.sites.floor import carriers
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 FLOORED = hospitals.TENSOR.replace("minimum_patients = 1 ", "minimum_patients = 30 ")
@@ -37,7 +37,7 @@ def test_between_hosts_the_same_codes_are_dropped_as_in_one_process(world: World
     outcome = world.lead(order).run()
     assert _same(outcome.public, world.reference(path).public)
     study = Study.read(path)
-    sites = [ingest(s.node, study, world.root / "alone" / adder / n).site for n, s in world.sites.items()]
+    sites = [ingest_once(s.node, study, world.root / "alone" / adder / n).site for n, s in world.sites.items()]
     for mode, kept in enumerate(outcome.public.kept, start=1):
         total = np.sum([carriers(s.counts(), mode) for s in sites], axis=0)
         assert np.array_equal(kept, total >= 30) and 0 < kept.sum() < len(kept)
@@ -79,7 +79,7 @@ def test_several_starts_stand_on_one_floor(world: World) -> None:
     found = read_model(world.coordinator.run(order.id), order)
     assert len(found.models_) == 2 and "how many patients have each code" in str(found.model_.privacy_)
     study = Study.read(path)
-    sites = [ingest(s.node, study, world.root / "alone" / "starts" / n).site for n, s in world.sites.items()]
+    sites = [ingest_once(s.node, study, world.root / "alone" / "starts" / n).site for n, s in world.sites.items()]
     for k, m in enumerate(found.models_):
         one = federated(study).with_params(seed=study.seed + k, n_starts=1)
         one.publish(Fold(one, sites).run())

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from tests.engines.test_flare_halves import World
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare.coordination import sign_study
 from polyclinic.engines.flare.result import read_model, write_outcome
@@ -17,7 +18,6 @@ from polyclinic.engines.registry import federated
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 METHOD = 'name = "{}"\nrank = 3\nrounds = 2\nn_starts = 3\naggregation = "{}"\n{}'
@@ -29,7 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def _sites(world: World, study: Any) -> Any:
-    return [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    return [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
 
 
 @pytest.mark.parametrize(

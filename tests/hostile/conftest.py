@@ -1,7 +1,12 @@
 """Between the halves signs of life come faster than over a network."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
 import pytest
 from tests.attacks.hostile_world import World
+from tests.ingested import reading_once
 
 from polyclinic.engines.flare.folders import SiteFolder
 
@@ -22,3 +27,10 @@ def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(attendance, "EVERY", 0.1)
     monkeypatch.setattr(attendance, "GRACE", 3.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """The same records are read once for all studies of them."""
+    with reading_once():
+        yield

@@ -26,6 +26,7 @@ from tests.attacks.hostile_world import World
 from tests.hostile.mutations import CLASSES, mutated
 from tests.hostile.plain_world import Halves
 from tests.hostile.spans import Lists
+from tests.ingested import ingest_once
 
 from polyclinic.alignment.ring import place
 from polyclinic.engines.flare.carry import carry, driver_of
@@ -39,7 +40,6 @@ from polyclinic.federation.member import SiteStudy
 from polyclinic.federation.messages import ANSWERS, read_answer, seal_ask
 from polyclinic.federation.order import Order
 from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.ingest import ingest
 from polyclinic.sites.site import Site
 from polyclinic.study import Study
 
@@ -234,7 +234,7 @@ def attack(world: World, name: str, count: int, seed: int, *, plain: bool = Fals
     # and the model is that of the honest run
     if outcome is not None and order.staleness is None and not tail:
         study = Study.read(path)
-        sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+        sites = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
         sites = [agreed_places(world, order, s) for s in sites] if order.alignment else sites
         reference = Fold(federated(study), sites).run()
         assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference.public))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
@@ -22,7 +23,6 @@ from polyclinic.federation.fold import Fold
 from polyclinic.federation.letterbox import EARLY
 from polyclinic.federation.protocol import Message
 from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
@@ -34,12 +34,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def _order(world: World, name: str, method: str, tail: str = "") -> Any:
-    path = hospitals.study(world.root / "studies", name, method, head="deadline = 60\n", tail=tail)
+    path = hospitals.study(world.root / "studies", name, method, head="deadline = 6\n", tail=tail)
     return Study.read(path), coordination.sign_study(world.coordinator, Study.read(path))
 
 
 def _right(world: World, study: Study, halves: Halves, outcome: Any) -> None:
-    sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    sites = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
     reference = Fold(federated(study), sites).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     for name, site in world.sites.items():

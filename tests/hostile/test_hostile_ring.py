@@ -11,6 +11,7 @@ import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.hostile.test_hostile_coordinator import RING, agreed_places
+from tests.ingested import ingest_once
 
 from polyclinic.alignment.ring import RingCoordinator
 from polyclinic.engines.flare import aligning, coordination
@@ -21,7 +22,6 @@ from polyclinic.federation import certificate, driver, wire
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.order import Order
 from polyclinic.federation.setting import common
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
@@ -89,7 +89,7 @@ def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world: Wo
         except PeerLost:  # not agreed in five attempts: the coordinator resumes
             halves.driver = halves.coordinator()
     assert halves.post.lies >= 1
-    raw = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+    raw = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
     placed = [agreed_places(world, order, s) for s in raw]
     whole = {}  # type: ignore[var-annotated]
     for name, site in world.sites.items():  # a code has one place, and a place one code, everywhere

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
 from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = 4\naggregation = "{}"'
@@ -45,7 +45,7 @@ def attempt(world: World, method: str, seed: int, tail: str = "") -> int:
             assert len(charges) == len(outcome.releases), name
         assert not list(site.study(order.digest).glob("releases/*.npz"))
     if not tail:
-        sites = [ingest(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
+        sites = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
         reference = Fold(federated(study), sites).run().public
         assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     else:

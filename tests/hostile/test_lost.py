@@ -9,6 +9,7 @@ import hospitals
 import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare.folders import SiteFolder, read_events
 from polyclinic.engines.registry import federated
@@ -16,7 +17,6 @@ from polyclinic.errors import PeerLost, SumBurnt
 from polyclinic.federation import driver
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 3\naggregation = "masked"'
@@ -100,9 +100,11 @@ def test_three_of_eight_leave_together_and_two_do_not(tmp_path: Path) -> None:
     assert members[at:] == [5] * len(members[at:])
     study = Study.read(tmp_path / "studies" / "three.toml")
     here = [
-        ingest(s.node, study, tmp_path / "own" / n).site for n, s in world.sites.items() if n in halves.driver.counted
+        ingest_once(s.node, study, tmp_path / "own" / n).site
+        for n, s in world.sites.items()
+        if n in halves.driver.counted
     ]
-    whole = [ingest(s.node, study, tmp_path / "own" / n).site for n, s in world.sites.items()]
+    whole = [ingest_once(s.node, study, tmp_path / "own" / n).site for n, s in world.sites.items()]
     now, then = ([c >= 20 for c in Floor(federated(study).method, 20).counted(x)] for x in (here, whole))
     assert [k.tolist() for k in outcome.public.kept] == [k.tolist() for k in now]
     assert sum(k.sum() for k in now) < sum(k.sum() for k in then)  # some codes are of too few patients now
