@@ -112,7 +112,8 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world: World) -> None:
         east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(heavy, east.box.protocol)]}))
     for m in strangers:
         east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(m, east.box.protocol)]}))
-    for junk in (b"", b"x" * 1000, wire.encode({"order": order.digest}), wire.encode([1]), wire.encode({"order": "x"})):
+    odd = [{"order": order.digest, "letters": x} for x in ([-1], [2**62], [[300]], 5, [None], {"a": 1})]
+    for junk in (b"", b"x" * 1000, wire.encode({"order": order.digest}), wire.encode([1]), *map(wire.encode, odd)):
         east.put(junk)
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()

@@ -12,6 +12,7 @@ from typing import Final
 
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation import wire
+from polyclinic.federation.envelope import octets
 from polyclinic.federation.messages import Key
 from polyclinic.federation.order import COORDINATOR, Order, host
 from polyclinic.federation.protocol import Exchange, Message, Step
@@ -90,15 +91,19 @@ class Letterbox:
                 return
             out: list[Message] = []
             for raw in value["letters"]:
-                m = wire.decode_message(bytes(raw), self.protocol)
+                m = wire.decode_message(octets(raw), self.protocol)
                 if self._fits(m):
                     out += self._receive(m)
                 else:
                     self._keep(m, len(raw))
             self.count("received", len(data))
             self._dispatch(out)
-        except (PolyclinicError, KeyError, TypeError) as e:
-            self._drop(str(e)[:200])
+        except Exception as e:  # whatever a neighbour wrote is no fault of this site's
+            self._drop(
+                str(e)[:200]
+                if isinstance(e, PolyclinicError)
+                else f"letters that no reader foresaw: {type(e).__name__}"
+            )
 
     def empty(self) -> tuple[bytes, ...]:
         """Letters to the coordinator; they leave with the answer."""
