@@ -146,6 +146,11 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'l[12]' or 'l[12]'") as e:
         pc.UnPSL(l3=1.0, penaltyy=2.0)  # type: ignore[call-arg]
     assert len(e.value.faults) == 2
+    sites = [pc.Site("a", features=[[1.0]])]
+    with pytest.raises(ConfigError, match="quorm: did you mean 'quorum'"):
+        pc.Standardizer().fit(sites, quorm=1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"Standardizer\(seed=\.\.\.\)\.fit"):
+        pc.Standardizer().fit(sites, seed=1)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="did you mean 'DPEM'"):
         pc.DPME  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="did you mean 'icu_network'"):

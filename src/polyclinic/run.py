@@ -140,7 +140,7 @@ class RunFolder:
             old.unlink()
         return path
 
-    def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
+    def write_json(self, path: Path, value: Mapping[str, object]) -> None:
         """Write JSON atomically; NaN is refused, numpy numbers are plain."""
         with atomic(path) as temporary:
             temporary.write_text(json.dumps(value, indent=1, default=_plain, allow_nan=False) + "\n", encoding="utf-8")
@@ -151,7 +151,7 @@ class RunFolder:
             raise ConfigError(f"{path}: not there", hint="is this a run folder, and did the run finish?")
         return json.loads(path.read_text(encoding="utf-8"))
 
-    def append_progress(self, event: Mapping[str, Any]) -> None:
+    def append_progress(self, event: Mapping[str, object]) -> None:
         """Add one progress event."""
         with open(self.progress, "a", encoding="utf-8") as f:
             f.write(json.dumps(event, default=_plain) + "\n")
@@ -195,10 +195,10 @@ class Run:
     @staticmethod
     def write(
         place: RunFolder | str | Path,
-        model: Any,
+        model: Configured,
         sites: Sequence[Site] = (),
         *,
-        metrics: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, object] | None = None,
     ) -> RunFolder:
         """Write a fitted model into a run folder, whichever engine fitted it.
 
@@ -218,8 +218,8 @@ class Run:
             Written as ``metrics.json`` where given.
         """
         folder = place if isinstance(place, RunFolder) else RunFolder.create(place, resume=True)
-        arrays: dict[str, Any] = {}
-        described: dict[str, Any] = {
+        arrays: dict[str, NDArray[np.generic]] = {}
+        described: dict[str, object] = {
             "method": model.name,
             "class": type(model).__name__,
             "parameters": {k: v for k, v in model.params.model_dump(mode="json").items() if v is not None},
@@ -300,7 +300,7 @@ def _of(folder: RunFolder) -> Learned:
     return model
 
 
-def _released(name: str, value: Any) -> bool:
+def _released(name: str, value: object) -> bool:
     public = name.endswith("_") and not name.startswith("_")
     return public and isinstance(value, np.ndarray) and value.dtype.kind != "O"  # names would have to be pickled
 

@@ -22,6 +22,7 @@ from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
 from polyclinic.events.accounting import Attrition, shared
+from polyclinic.federation.estimator import Configured, Estimator
 from polyclinic.federation.outcome import Progress
 from polyclinic.federation.protocol import Method
 from polyclinic.federation.sums import kind_of
@@ -206,9 +207,9 @@ def _federated(
     joined: Mapping[str, Sequence[str]],
 ) -> Any:
     owners = owners_of(study, sites, joined)
-    starts = getattr(method.params, "n_starts", 1)
+    starts = method.params.starts
     best: Any = None
-    found: list[Any] = []
+    found: list[Estimator] = []
     doors: dict[str, Door] = {}
     for k in range(starts):
         run = method if starts == 1 else method.with_params(seed=method.params.seed + k, n_starts=1)
@@ -238,7 +239,7 @@ def _federated(
         )
         for d in doors.values():
             d.close()
-        if best is None or (getattr(run, "objective_", None) or np.inf) < (getattr(best, "objective_", None) or np.inf):
+        if best is None or (vars(run).get("objective_") or np.inf) < (vars(best).get("objective_") or np.inf):
             best = run
         found.append(run)
     if starts > 1:
@@ -257,7 +258,7 @@ def _federated(
     return model
 
 
-def _admitted(study: Study, method: Any, doors: Mapping[str, Door], sites: Sequence[Site], resume: bool) -> None:
+def _admitted(study: Study, method: Method, doors: Mapping[str, Door], sites: Sequence[Site], resume: bool) -> None:
     """Ask every owner's policy; all refusals at once, before anything is computed."""
     refusals: list[PolicyRefusal] = []
     for s in sites:
@@ -288,13 +289,13 @@ def _admitted(study: Study, method: Any, doors: Mapping[str, Door], sites: Seque
         )
 
 
-def write_findings(model: object, folder: RunFolder) -> dict[str, Any]:
+def write_findings(model: object, folder: RunFolder) -> dict[str, object]:
     """``findings.json``, where the study was evaluated; returns the figures that ``metrics.json`` gains."""
     found: Findings | None = model.__dict__.get("findings_")
     if found is None:
         return {}
     folder.write_json(folder.path / "findings.json", found.to_json())
-    out: dict[str, Any] = {"predicts_unseen_codes": found.predicts_unseen_codes}
+    out: dict[str, object] = {"predicts_unseen_codes": found.predicts_unseen_codes}
     if found.replicability is not None:
         out["phenotypes_replicable"] = found.replicable
     if found.outcome is not None:
@@ -314,7 +315,7 @@ def _run_id(folder: RunFolder) -> str:
     return file.read_text().strip()
 
 
-def write_outcome(model: object, sites: Sequence[Site], folder: RunFolder) -> None:
+def write_outcome(model: Configured, sites: Sequence[Site], folder: RunFolder) -> None:
     """The model, and apart and for their owners only, each site's memberships: :meth:`polyclinic.run.Run.write`."""
     Run.write(folder, model, sites)
 
@@ -333,7 +334,7 @@ def _least(study: Study) -> int:
 
 
 def write_counts(
-    model: Any, sites: Sequence[Site], folder: RunFolder, study: Study, held: Judging | None = None
+    model: Configured, sites: Sequence[Site], folder: RunFolder, study: Study, held: Judging | None = None
 ) -> Presence | None:
     """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
 
@@ -363,7 +364,7 @@ def write_counts(
     return found
 
 
-def _weights(model: Any, sites: Sequence[Site]) -> dict[str, object]:
+def _weights(model: object, sites: Sequence[Site]) -> dict[str, object]:
     """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
     value = vars(model).get("result_")
     if not isinstance(value, Phenotypes):

@@ -13,6 +13,7 @@ from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, P
 from polyclinic.evaluation.summary import privacy_figures
 from polyclinic.federation.order import LOSSES, Order
 from polyclinic.federation.outcome import Progress
+from polyclinic.federation.protocol import Method
 from polyclinic.run import Run, RunFolder
 from polyclinic.simulation import run_study as simulated
 from polyclinic.simulation import write_findings
@@ -149,7 +150,7 @@ def publish(run: Path, order: Order, model: Any, without: Sequence[str] = (), en
             "versions": folder.manifest(),
         },
     )
-    model = getattr(model, "model_", model)
+    model = model.model_ if isinstance(model, Method) else model
     Run.write(folder, model)
     found = write_findings(model, folder)
     last = model.history_[-1] if model.history_ else {}

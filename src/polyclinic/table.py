@@ -26,7 +26,7 @@ class Table(Sequence[Mapping[str, Any]]):
     (['428.0', '401.9'], 0.9, 2)
     """
 
-    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.columns = tuple(columns)
         self.rows = [tuple(r) for r in rows]
 
@@ -39,7 +39,7 @@ class Table(Sequence[Mapping[str, Any]]):
     def __getitem__(self, key: int) -> Mapping[str, Any]: ...
     @overload
     def __getitem__(self, key: slice) -> Table: ...
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: str | int | slice) -> object:
         if isinstance(key, str):
             at = self._at(key)
             return [r[at] for r in self.rows]
@@ -50,7 +50,7 @@ class Table(Sequence[Mapping[str, Any]]):
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (dict(zip(self.columns, r)) for r in self.rows)
 
-    def where(self, **equal: Any) -> Table:
+    def where(self, **equal: object) -> Table:
         """Rows whose columns equal the given values."""
         at = [(self._at(k), v) for k, v in equal.items()]
         return Table(self.columns, [r for r in self.rows if all(r[i] == v for i, v in at)])
@@ -114,5 +114,5 @@ def spreadsheet_cell(value: object) -> object:
     return f"'{text}" if value[0] in FORMULA else text
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else one_line(value)

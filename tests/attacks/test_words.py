@@ -27,6 +27,7 @@ def test_one_label_moves_the_private_sum_by_two_pairs_at_most(label: float | boo
 
     def gradient(records: Any, labels: Any) -> Any:
         site = pc.Site("s", features=records, labels=np.array(labels, dtype=object))
+        assert site.labels is not None
         texts = np.array(class_texts(site.labels), dtype=object)
         left, right = _paired(buckets(records, texts, key="k", round=1, count=n // 2))
         sign = np.where(texts[left] == texts[right], 1.0, -1.0)

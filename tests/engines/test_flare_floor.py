@@ -64,7 +64,7 @@ def test_the_coordinator_publishes_the_model_itself(world: World) -> None:
     world.open(order)
     write_outcome(world.coordinator.run(order.id), world.lead(order).run())
     found = read_model(world.coordinator.run(order.id), order)
-    assert isinstance(found, Floor) and found.model_.factors_[0].shape[1] == 3
+    assert isinstance(found, Floor) and found.model_.result_.factors[0].shape[1] == 3
     assert "how many patients have each code" in str(found.privacy_)
 
 

@@ -316,7 +316,7 @@ def test_a_total_that_the_coordinator_changed_is_folded_by_nobody(
     true = Opened.pack
 
     def pack(self: Any) -> Any:
-        tree = true(self)
+        tree: dict[str, Any] = true(self)
         if self.number == 1:
             words = tree["words"].copy()
             words[0] += np.uint64(1)

@@ -10,6 +10,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.evaluation.display import CodeSums, kept_shares
 from polyclinic.evaluation.presence import presence
+from polyclinic.learned.placing import LeastSquares
 from polyclinic.tensors.sparse import SparseTensor
 
 
@@ -57,7 +58,7 @@ def test_two_patients_are_judged_by_the_cells_that_made_the_model() -> None:
     cells = [(i, 0, 0, 1.0) for i in range(30)] + [(0, 0, 0, 60.0), (1, 0, 0, 60.0)]
     s = site("a", cells, 30)
     model = Placed([s], [np.ones((4, 1)) / 2, np.ones((3, 1)) / np.sqrt(3)], [np.ones((30, 1))])
-    model.saturation_ = 2.0  # type: ignore[attr-defined]
+    model.result_ = replace(model.result_, placing=LeastSquares(saturation=2.0))
     found = presence(model, [s])
     assert not found.few[0][0, 0] and found.few[0][1, 0]
 

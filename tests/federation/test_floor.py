@@ -14,7 +14,7 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.batteryresult import example_sites
 from polyclinic.federation.floor import SUPPORT, Floor
 from polyclinic.federation.fold import Fold, run
-from polyclinic.phenotypes.factorization import FederatedFactorization
+from polyclinic.phenotypes.factorization import Factorization, FederatedFactorization
 from polyclinic.sites.floor import carriers, floor, without_cells
 from polyclinic.study import Study
 from polyclinic.tensors.sparse import SparseTensor
@@ -74,6 +74,7 @@ def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site
     alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])
     floored.publish(outcome)
     model = floored.model_
+    assert isinstance(model, Factorization)
     assert all(np.array_equal(a, b) for a, b in zip(model.factors_, alone.factors_))
     assert all(np.array_equal(model.memberships_[s.name], alone.memberships_[s.name]) for s in sites)
     for f, k in zip(model.factors_, kept):

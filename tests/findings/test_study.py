@@ -18,6 +18,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.batteryresult import example_sites
 from polyclinic.findings.evaluate import ActPlan
 from polyclinic.findings.whole import Whole
+from polyclinic.phenotypes.factorization import Factorization
 from polyclinic.run import RunFolder
 from polyclinic.simulation import run_study
 from polyclinic.study import Study
@@ -52,6 +53,7 @@ def test_phenotypes_of_the_findings_are_those_of_the_model() -> None:
     again = pc.evaluate(m.model_, sites, what="carriers")
     assert m.findings_.prevalence is not None and again.prevalence is not None
     assert m.findings_.prevalence["patients"] == again.prevalence["patients"]
+    assert isinstance(m.model_, Factorization)
     for s in sites:
         assert m.memberships_[s.name] == pytest.approx(np.abs(m.model_.transform(s)), abs=1e-6)
 

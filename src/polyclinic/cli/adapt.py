@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.learned.adapt import Adapted
 
 __all__ = ["command"]
 
@@ -60,7 +63,7 @@ def command(
     console.print(f"{out / 'adapted.html'}; for this hospital only, nothing was sent", markup=False)
 
 
-def page(name: str, here: Any) -> str:
+def page(name: str, here: Adapted) -> str:
     """The hospital's page about itself."""
     words = {
         "network": "of the study, where it was learned",

@@ -43,7 +43,7 @@ console = Console(stderr=False, highlight=False, markup=False)
 console.push_render_hook(_Hook())
 
 
-def say_json(value: Mapping[str, Any]) -> None:
+def say_json(value: Mapping[str, object]) -> None:
     """One JSON object on standard output, for machines."""
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 

@@ -201,6 +201,7 @@ def finish_run(
 ) -> None:
     """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
     from polyclinic.engines.flare.result import read_model
+    from polyclinic.federation.floor import models_of
     from polyclinic.studies import publish
 
     run = home.run(order.id)
@@ -209,8 +210,10 @@ def finish_run(
     if value["state"] == "finished":
         model = read_model(run, order)
         publish(run, order, model, sorted(value.get("refused") or ()), engine)
-        if len(starts := getattr(model, "models_", ())) > 1:
-            value |= {"starts": [{"start": k, "objective": m.objective_} for k, m in enumerate(starts, start=1)]}
+        if len(starts := models_of(model)) > 1:
+            value |= {
+                "starts": [{"start": k, "objective": vars(m).get("objective_")} for k, m in enumerate(starts, start=1)]
+            }
     code = 4 if declined else 0 if value["state"] == "finished" else int(value.get("exit", 5))
     out = {**value, "study": order.id, "run": str(run), "refused": away, "declined": declined, "exit": code}
     lines = [f"study {order.id}: {value['state']}; {run}"]

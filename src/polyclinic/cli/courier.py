@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -47,7 +48,7 @@ class Rhythm(NamedTuple):
     resend: float | None
 
 
-def _say(value: dict[str, Any], json_: bool, text: str) -> None:
+def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
     from polyclinic.cli.console import console, say_json
 
     if json_:

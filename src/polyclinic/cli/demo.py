@@ -48,7 +48,7 @@ def command(
 
 def _compare(
     folder: RunFolder, patients: int, seed: int, data: Path | None, quiet: bool
-) -> tuple[list[dict[str, object]], str]:
+) -> tuple[list[dict[str, Any]], str]:
     """The same sites through every method; the main one (TRIP, masked sums) writes the run folder."""
     import polyclinic as pc
     from polyclinic.cli.console import follow
@@ -126,7 +126,7 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
     return study_of(data, seed)
 
 
-def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, object]]:
+def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, Any]]:
     """Patient-level differential privacy on 20,000 generated patients: what it costs in phenotypes."""
     import polyclinic as pc
     from polyclinic.cli.console import follow

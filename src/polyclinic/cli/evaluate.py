@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,7 +39,7 @@ def command(
     plan = plan_of(asked)
     nodes = {n.name: n for n in asked.nodes()}
     refused({n: policy_of(node) for n, node in nodes.items()}, plan.what)
-    model: Any = load(run.model())
+    model = load(run.model())
     if plan_only:
         told = forecast_for(asked, model)
         if as_json:
@@ -77,7 +77,7 @@ def command(
     if path.is_file():  # what came back was found with the fit, and stays
         before = run.read_json(path)
         value |= {k: before[k] for k in ("replicability", "replicable") if before.get(k) is not None}
-        value["missing"] = {k: v for k, v in value["missing"].items() if k != "replicate" or not value["replicability"]}
+        value["missing"] = {k: v for k, v in found.missing.items() if k != "replicate" or not value["replicability"]}
     run.write_json(path, value)
     if as_json:
         say_json(value)

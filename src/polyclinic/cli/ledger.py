@@ -182,7 +182,7 @@ def recover(
     heads = [h for p in head or () for h in _anchors(p).values()] + _witnessed(path)
     found = recovery.what_is_left(ledger, heads)
     lost = "unknown: the cohort counts as spent" if found.spent is None else f"mu^2 {found.spent:.6g}"
-    value: dict[str, Any] = {
+    value: dict[str, object] = {
         "path": str(file),
         "lines_that_hold": found.good,
         "faults": list(found.faults),

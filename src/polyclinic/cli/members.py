@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +42,7 @@ def home_of(path: Path) -> CoordinatorFolder:
     return home
 
 
-def say(value: dict[str, Any], json_: bool, text: str) -> None:
+def say(value: Mapping[str, object], json_: bool, text: str) -> None:
     from polyclinic.cli.console import console, say_json
 
     if json_:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.learned.compare import Difference
+    from polyclinic.table import Table
 
 __all__ = ["app"]
 
@@ -111,7 +115,7 @@ def _unsealed(head: Any) -> dict[str, object]:
     return {k: v for k, v in dict(head).items() if k != "sealed"}
 
 
-def told(found: Any) -> dict[str, object]:
+def told(found: Difference) -> dict[str, object]:
     """A difference as plain values."""
     return {
         "same": found.same,
@@ -122,7 +126,7 @@ def told(found: Any) -> dict[str, object]:
     }
 
 
-def show_difference(found: Any) -> None:
+def show_difference(found: Difference) -> None:
     """A difference for people."""
     from polyclinic.cli.console import console
 
@@ -136,12 +140,12 @@ def show_difference(found: Any) -> None:
         _print(found.settings)
 
 
-def _print(table: Any) -> None:
-    from rich.table import Table
+def _print(table: Table) -> None:
+    from rich.table import Table as RichTable
 
     from polyclinic.cli.console import console
 
-    out = Table(*table.columns)
+    out = RichTable(*table.columns)
     for row in table.rows:
         out.add_row(*("" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
     console.print(out)

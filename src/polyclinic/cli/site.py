@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,7 @@ def _folder(node: Path) -> SiteFolder:
     return SiteFolder.of(node)
 
 
-def _say(value: dict[str, Any], json_: bool, text: str) -> None:
+def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
     from polyclinic.cli.console import console, say_json
 
     if json_:

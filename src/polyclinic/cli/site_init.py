@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
@@ -135,7 +136,7 @@ def erase(
     _say({"site": read.name, "folder": str(home), "erased": True}, json_, f"{home}: erased\n")
 
 
-def _say(value: dict[str, Any], json_: bool, text: str) -> None:
+def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
     from polyclinic.cli.console import say_json
 
     if json_:

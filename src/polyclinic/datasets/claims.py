@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.datasets.open_data import open_data
 from polyclinic.errors import ConfigError, DataError, MissingExtra
+from polyclinic.events.engine import Connection
 from polyclinic.sites.people import People
 from polyclinic.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
@@ -209,11 +210,11 @@ def _folder(name: str, path: str | Path | None) -> Path:
     return folder
 
 
-def _list(files: Any) -> str:
+def _list(files: Iterable[object]) -> str:
     return "[" + ", ".join("'" + str(f).replace("'", "''") + "'" for f in files) + "]"
 
 
-def _codes(con: Any, name: str, source: str, columns: list[str], shape: str, *, cut: bool = False) -> None:
+def _codes(con: Connection, name: str, source: str, columns: list[str], shape: str, *, cut: bool = False) -> None:
     """A table of (patient, stay, site, code), each code once a stay, codes of the given shape only."""
     code = "split_part(raw, '.', 1)" if cut else "raw"
     con.execute(
@@ -227,7 +228,7 @@ def _codes(con: Any, name: str, source: str, columns: list[str], shape: str, *, 
 
 
 def _sites(
-    con: Any,
+    con: Connection,
     modes: tuple[str, str],
     keep: tuple[int | None, int | None],
     *,

@@ -9,7 +9,6 @@ that fifty million nonzeros need little memory.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +82,14 @@ def skewed_counts(shape: tuple[int, ...], nonzeros: int, seed: int = 7) -> Spars
     raise ConfigError(f"{nonzeros:,} distinct cells do not fit into {shape}", hint="ask for fewer")
 
 
-def _all_patients(law: Law, rng: np.random.Generator, events: float) -> list[tuple[Any, ...]]:
+def _all_patients(law: Law, rng: np.random.Generator, events: float) -> list[tuple[NDArray[np.generic], ...]]:
     edges = [0]
     mass = np.cumsum(law.activity) * events
     while edges[-1] < law.shape[0]:
         start = mass[edges[-1] - 1] if edges[-1] else 0.0
         edges.append(max(edges[-1] + 1, int(np.searchsorted(mass, start + BLOCK))))
     edges[-1] = law.shape[0]
-    out: list[tuple[Any, ...]] = []
+    out: list[tuple[NDArray[np.generic], ...]] = []
     for first, last in pairwise(edges):
         keys, counts = law.draw(rng, first, last, events)
         size = int(np.prod(law.shape[1:]))
@@ -105,7 +104,7 @@ def _all_patients(law: Law, rng: np.random.Generator, events: float) -> list[tup
 
 
 def _assemble(
-    law: Law, parts: list[tuple[Any, ...]], total: int, nonzeros: int, rng: np.random.Generator
+    law: Law, parts: list[tuple[NDArray[np.generic], ...]], total: int, nonzeros: int, rng: np.random.Generator
 ) -> SparseTensor:
     keep = np.ones(total, bool)
     keep[rng.choice(total, total - nonzeros, replace=False)] = False

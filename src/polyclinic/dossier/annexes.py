@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.dossier.protocol import categories, cohort, privacy, recipients, retention
 from polyclinic.dossier.sources import Sources
@@ -199,5 +199,5 @@ def _audit(audit: dict[str, object]) -> tuple[str, ...]:
     return (f"An audit was made: {audit.get('verdict', 'its figures are below')}.",)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

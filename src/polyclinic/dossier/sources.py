@@ -16,6 +16,7 @@ from pydantic import Field
 from polyclinic.engines import registry
 from polyclinic.errors import ConfigError, PolyclinicError
 from polyclinic.federation.order import COORDINATOR, Order, read_order
+from polyclinic.federation.protocol import Method
 from polyclinic.federation.sums import facts_of
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
@@ -68,9 +69,10 @@ class Book:
     def _about(self, e: Entry, study: str) -> bool:
         if e.kind in ("began", "key", "policy", "gap", "note"):
             return True
+        told = vars(e.body)
         if self.run is None:
-            return getattr(e.body, "study", None) == study or getattr(e.body, "order", None) == study
-        return self.run in (getattr(e.body, "order", None), getattr(e.body, "run", None))
+            return study in (told.get("study"), told.get("order"))
+        return self.run in (told.get("order"), told.get("run"))
 
     @cached_property
     def faults(self) -> tuple[str, ...]:
@@ -115,8 +117,7 @@ class Sources:
     @property
     def facts(self) -> MethodFacts:
         """What the method says of itself."""
-        found = getattr(self.method, "facts", None)
-        return found if isinstance(found, MethodFacts) else MethodFacts()
+        return self.method.facts if isinstance(self.method, Method) else MethodFacts()
 
     @property
     def adder(self) -> SumFacts:

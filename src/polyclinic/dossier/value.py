@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 __all__ = ["Dossier", "DossierLine", "DossierPart", "Rows"]
 
@@ -63,9 +63,9 @@ class DossierPart:
     def __getitem__(self, key: str) -> DossierLine:
         return next(line for line in self.lines if line.key == key)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
-        value: dict[str, Any] = {
+        value: dict[str, object] = {
             line.key: {"label": line.label, "text": list(line.text), "by_hand": line.by_hand} for line in self.lines
         }
         for t in self.tables:
@@ -118,7 +118,7 @@ class Dossier:
         """The same, as it is printed beside the lines to write on."""
         return tuple(line.label for _, line in self.fields() if line.empty and line.by_hand)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """Plain values, without the digest of itself."""
         return {
             "dossier": 1,
@@ -140,6 +140,6 @@ class Dossier:
         """SHA-256 of the canonical JSON of :meth:`body`; printed on every page."""
         return hashlib.sha256(json.dumps(self.body(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values with the digest."""
         return {**self.body(), "sha256": self.digest}

@@ -9,6 +9,7 @@ from typing import Any
 from polyclinic.engines.halvings import halvings
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.federation.compose import Ladder
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.fold import run
 from polyclinic.federation.protocol import Method
 from polyclinic.findings.evaluate import (
@@ -114,7 +115,7 @@ def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
         )
 
 
-def whole(study: Study, method: Any) -> Whole:
+def whole(study: Study, method: Estimator) -> Whole:
     """A study's method with everything that follows it, as one method."""
     plan = plan_of(study, aggregation=method.params.aggregation)
     if study.evaluate is None:  # what comes back, and nothing else: no patient is counted
@@ -152,7 +153,7 @@ def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
     return make(study.model_copy(update={"study": study.study.model_copy(update={"replicate": number})}))
 
 
-def forecast_for(study: Study, model: Any = None) -> Table:
+def forecast_for(study: Study, model: object = None) -> Table:
     """How far off a study's findings will be under its epsilon, before anything is read: of its own fit, or of a stored model."""
     if study.privacy is None:
         raise ConfigError(f"study {study.name!r} has no [privacy]: its findings are exact", hint="drop --plan")

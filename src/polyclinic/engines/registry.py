@@ -159,10 +159,10 @@ def _made(study: Study, cls: type[object]) -> Any:
     made = _checked(cls, values)
     from polyclinic.engines.acts import whole
     from polyclinic.engines.halvings import halvings
-    from polyclinic.federation.protocol import Method
+    from polyclinic.federation.estimator import Estimator
 
     follows = study.evaluate is not None or halvings(study).number > 0
-    return whole(study, made) if follows and isinstance(made, Method) else made
+    return whole(study, made) if follows and isinstance(made, Estimator) else made
 
 
 def _checked(cls: type[object], values: dict[str, Any]) -> object:

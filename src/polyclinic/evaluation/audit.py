@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.fold import Fold
-from polyclinic.federation.protocol import Contribution, Step, Total, seeds
+from polyclinic.federation.protocol import Contribution, Method, Step, Total, seeds
 from polyclinic.federation.sums import by_name
 from polyclinic.privacy.accountant import gaussian_mu
 from polyclinic.privacy.audit import Audit, judge
@@ -65,7 +65,7 @@ class _Seen:
 class _Listener:
     """A method that works as the given one, and remembers what was released."""
 
-    def __init__(self, method: Any) -> None:
+    def __init__(self, method: Method) -> None:
         self._method = method
         self.seen: list[_Seen] = []
 
@@ -78,7 +78,7 @@ class _Listener:
 
 
 def audit(
-    method: Any,
+    method: Method,
     sites: Sequence[Site] | None = None,
     *,
     canaries: int = 500,
@@ -194,7 +194,7 @@ def _inside(listener: _Listener, site: Site, door: Door, insider: Insider) -> No
     ]
 
 
-def _scores(method: Any, seen: Sequence[_Seen], marks: SparseTensor) -> tuple[NDArray[np.float64], float]:
+def _scores(method: Method, seen: Sequence[_Seen], marks: SparseTensor) -> tuple[NDArray[np.float64], float]:
     """Each canary's likelihood ratio for Gaussian noise, scaled to spread 1 by the ledger's noise: sum <S, u> / sd^2."""
     m = marks.patients
     match, power, norm = np.zeros(m), np.zeros(m), 0.0
@@ -216,7 +216,7 @@ def _scores(method: Any, seen: Sequence[_Seen], marks: SparseTensor) -> tuple[ND
     return match / np.sqrt(power), norm
 
 
-def _directions(method: Any, seen: _Seen, marks: SparseTensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _directions(method: Method, seen: _Seen, marks: SparseTensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Which canary moves which coordinate of a release, and by how much.
 
     Canaries share no code, so they move different coordinates: about log2(canaries) calls of ``contribute``, each
@@ -236,7 +236,7 @@ def _directions(method: Any, seen: _Seen, marks: SparseTensor) -> tuple[NDArray[
     return owner, everybody
 
 
-def _flat(method: Any, seen: _Seen, tensor: SparseTensor) -> NDArray[np.float64]:
+def _flat(method: Method, seen: _Seen, tensor: SparseTensor) -> NDArray[np.float64]:
     site = Site(SITE, tensor=tensor)
     private = method.open(site, seen.public, seeds(0, "audit"))
     made: Contribution = method.contribute(seen.step, site, private, seen.public, seeds(0, "audit"))[1]

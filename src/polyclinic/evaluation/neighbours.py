@@ -46,7 +46,7 @@ class Neighbours:
     different: tuple[float, ...]
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 

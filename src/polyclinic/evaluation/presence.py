@@ -6,9 +6,9 @@ Small counts are removed at the source, with the ones that would give them away:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,13 @@ ABSENT: Final = 0.01  # a site lacks a phenotype whose loadings are below this p
 
 Array = NDArray[np.float64]
 Count = int | None
+
+
+class Fitted(Protocol):
+    """Whatever was fitted: an estimator, or anything else with what it learned."""
+
+    @property
+    def result_(self) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +80,7 @@ class Presence:
     kept: tuple[tuple[float, ...], ...] = ()
     certainty: tuple[float | None, ...] = ()  # of a mixture: mean probability with which members belong to the group
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values; ``few`` and ``held`` are kept apart."""
         return {
             "minimum": self.minimum,
@@ -104,7 +111,7 @@ def memberships_of(model: object, site: Site) -> Array:
     return np.asarray(value.transform(site), np.float64)
 
 
-def presence(model: Any, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
+def presence(model: Fitted, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
     """Count who has which phenotype of a fitted model (or who belongs to which group of a mixture).
 
     Parameters
@@ -182,7 +189,7 @@ def _suppressed(
     return cells, _open(counts.sum(1), hide[:-1, -1]), list(_open(n, hide[-1, :-1]))
 
 
-def _open(counts: Any, hide: NDArray[np.bool_]) -> tuple[Count, ...]:
+def _open(counts: Iterable[int], hide: NDArray[np.bool_]) -> tuple[Count, ...]:
     return tuple(None if h else int(c) for c, h in zip(counts, hide))
 
 

@@ -12,6 +12,7 @@ from polyclinic.errors import DataError
 from polyclinic.evaluation.judging import Judging
 from polyclinic.evaluation.prediction import predict
 from polyclinic.evaluation.presence import MINIMUM
+from polyclinic.federation.estimator import Configured
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site, truth_of
 from polyclinic.tensors.axis import Axis
@@ -22,7 +23,7 @@ __all__ = ["privacy_figures", "quality", "summary", "to_truth"]
 NAMES = ("rmse_observed", "rmse_full", "fit")
 
 
-def quality(model: Any, sites: Sequence[Site], *, seed: int = 0, held: Judging | None = None) -> dict[str, object]:
+def quality(model: object, sites: Sequence[Site], *, seed: int = 0, held: Judging | None = None) -> dict[str, object]:
     """How well a model describes the sites, and how well it predicts their outcome where labels exist.
 
     The outcome's AUC is of held-out patients: memberships by ``transform``, logistic regression on 60 % of each site's
@@ -44,7 +45,7 @@ def _outcome(held: Judging) -> dict[str, object]:
     """AUC of held-out patients with a known outcome, and how many have none (None: 1 to 10, a small count)."""
     known = held.known
     few = 0 < known.unknown < MINIMUM
-    out: dict[str, Any] = {"outcome_unknown": None if few else known.unknown}
+    out: dict[str, object] = {"outcome_unknown": None if few else known.unknown}
     if not known.sites:
         return {"auc": None, "auc_reason": "no patient has a known outcome", **out}
     train, test = held.halves(held.labels)
@@ -83,13 +84,13 @@ def to_truth(model: Phenotypes, truth: object) -> float | None:
     return float(factor_match_score(model.factors, planted))
 
 
-def privacy_figures(model: Any) -> dict[str, object]:
+def privacy_figures(model: Configured) -> dict[str, object]:
     """What may be claimed; never an epsilon without its delta, adjacency and kind."""
     card = model.privacy_
     return {"epsilon": card.epsilon, "delta": card.delta, "adjacency": card.adjacency, "guarantee": card.guarantee}
 
 
-def summary(model: Any, sites: Sequence[Site], *, seed: int = 0, held: Judging | None = None) -> dict[str, Any]:
+def summary(model: Configured, sites: Sequence[Site], *, seed: int = 0, held: Judging | None = None) -> dict[str, Any]:
     """All figures of a run. Under a formal guarantee what was not paid for is null, and stands in ``simulation_only``.
 
     ``held``: the outcome's patients, where somebody else (:func:`~polyclinic.evaluation.association.associate`) uses them, too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.errors import DataError
 
@@ -56,7 +56,7 @@ class Stage:
                 else "a row is left out without a reason: the query of events gives every row, its reason in the column dropped",
             )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for the manifest."""
         return {
             "step": self.name,
@@ -74,7 +74,7 @@ class Attrition:
     patients: int
     rows: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for the manifest."""
         return {"step": self.step, "patients": self.patients, "rows": self.rows}
 
@@ -96,7 +96,7 @@ def added(tables: Sequence[Sequence[Attrition]]) -> tuple[Attrition, ...]:
     return tuple(out)
 
 
-def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, Any]]:
+def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, object]]:
     """The table as others may see it: no number, and no difference to a later shown one, between 1 and ``minimum`` - 1.
 
     From the end: how many take part is known besides (sizes of sites), so what few left before is what must be hidden.
@@ -107,7 +107,7 @@ def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, Any]]
     >>> [x["patients"] for x in shared(a, 11)]
     [None, 97, 60]
     """
-    out: list[dict[str, Any]] = []
+    out: list[dict[str, object]] = []
     later: int | None = None
     for a in reversed(attrition):
         lost = None if later is None else a.patients - later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.errors import DataError
 from polyclinic.events.engine import Connection, identifier, reading
@@ -24,7 +24,7 @@ class Labels:
     outcome: str
     counts: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for the manifest."""
         return {"outcome": self.outcome, **self.counts}
 

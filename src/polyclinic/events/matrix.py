@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +132,7 @@ def _check_choice(node: Node, rule: FeatureRule, label: str | None, patient: str
         )
 
 
-def _numbers(column: Any, missing: tuple[str, ...]) -> tuple[NDArray[np.float64], list[int], list[int]]:
+def _numbers(column: NDArray[np.generic], missing: tuple[str, ...]) -> tuple[NDArray[np.float64], list[int], list[int]]:
     """Values, rows that are empty, and rows that hold something else than a number."""
     if np.ma.asarray(column).dtype.kind in "biuf":
         known = np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)

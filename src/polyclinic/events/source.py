@@ -228,7 +228,7 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
     if node.source.kind not in BUILT_IN:
         return _plugged_source(con, node, outcome)
     module = import_module(f"polyclinic.events.{node.source.kind}")
-    opener: Callable[..., OpenedSource] | None = getattr(module, "open_source", None)
+    opener: Callable[..., OpenedSource] | None = vars(module).get("open_source")
     if opener is None:
         raise ConfigError(f"source {node.source.kind!r} has no events", hint="it is for a study with [features]")
     return opener(con, node, outcome, push) if node.source.kind in PUSHED else opener(con, node, outcome)

@@ -8,7 +8,7 @@ from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation import wire
 from polyclinic.federation.attendance import Script
 from polyclinic.federation.late import Late
-from polyclinic.federation.messages import Answer, Behind, Differs, Key, Letters, Mail, Refused, Take
+from polyclinic.federation.messages import Answer, Behind, Differs, Here, Key, Letters, Mail, Refused, Take
 from polyclinic.federation.protocol import Exchange, Message, Step
 from polyclinic.federation.refusals import told
 
@@ -95,7 +95,7 @@ class Attempt:
             self.gone.add(site)
             self.broken |= {site} if isinstance(answer, Refused) and answer.why == "malformed" else set()
             line.rest = d.now + 1.0 if self.late is not None else line.rest
-            d.trouble(site, "bad", told(getattr(answer, "why", None)), number=self.key[0])
+            d.trouble(site, "bad", told(answer.why if isinstance(answer, Here | Refused) else None), number=self.key[0])
 
     def _letters(self, site: str, ask: Take | Mail, answer: Letters) -> None:
         d, line = self.driver, self.driver.lines[site]

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation.envelope import Identity
@@ -75,7 +75,7 @@ class Line:
     flight: Sending | None = None
     queue: deque[Ask | Sending] = field(default_factory=deque)
     told: str = ""  # its state as it was last written down
-    setting: Mapping[str, Any] | None = None
+    setting: Mapping[str, object] | None = None
     noise: str = ""
     fits: bool = False  # it speaks of the same codes and shapes
     largest: int = 0  # bytes of its largest answer

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicEr
 from polyclinic.federation import wire
 from polyclinic.federation.batteryresult import Battery, BatteryPart, Skip, example_sites
 from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Fold
+from polyclinic.federation.fold import Fold, RunOptions
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Message, Method, MethodFacts, Step, seeds
 from polyclinic.federation.samebits import arrays_in, bits_of, near
@@ -27,6 +27,8 @@ from polyclinic.sites.site import Site, pooled
 from polyclinic.threads import one_thread
 
 __all__ = ["PARTS", "BatteryCheck", "Checks", "check_protocol"]
+
+Given = Sequence[Site] | None
 
 Maker = Callable[..., Fold]
 
@@ -46,23 +48,22 @@ class Checks:
     def __init__(self, method: Method, sites: Sequence[Site], noise_seed: int = 7) -> None:
         self.method, self.sites, self.noise_seed = method, list(sites), noise_seed
 
-    def fold(self, sites: Sequence[Site] | None = None, method: Any = None, **options: Any) -> Fold:
+    def fold(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Fold:
         """A run with injected noise, so that it can be repeated."""
         chosen = list(self.sites if sites is None else sites)
-        doors = {s.name: Door(s.name, noise=self.noise(s.name)) for s in chosen}
-        options.setdefault("doors", doors)
+        options.setdefault("doors", {s.name: Door(s.name, noise=self.noise(s.name)) for s in chosen})
         return Fold(method or self.method, chosen, **options)
 
     def noise(self, name: str) -> SimulatedNoise:
         """Noise that repeats: only tests may do this."""
         return SimulatedNoise(seeds(self.noise_seed, "noise", name))
 
-    def run(self, *args: Any, **options: Any) -> Outcome:
-        return self.fold(*args, **options).run()
+    def run(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Outcome:
+        return self.fold(sites, method, **options).run()
 
     @property
     def private(self) -> bool:
-        return getattr(self.method.params, "privacy", None) is not None
+        return self.method.params.privacy is not None
 
     def twin_part(self) -> None:
         """noise off, several sites give the model of all patients in one place"""

@@ -123,7 +123,7 @@ class Opened:
     words: NDArray[np.uint64] | None = None
     sites: tuple[str, ...] = ()
 
-    def pack(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, object]:
         """As it travels, and as it is kept."""
         return {
             "number": self.number,

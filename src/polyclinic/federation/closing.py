@@ -11,7 +11,7 @@ from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.federation.attendance import Script
 from polyclinic.federation.certificate import count_votes
 from polyclinic.federation.handed import Handed, most_alike
-from polyclinic.federation.messages import Behind, Close, Differs, Done
+from polyclinic.federation.messages import Behind, Close, Differs, Done, Here, Refused
 from polyclinic.federation.order import host
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.refusals import told
@@ -46,14 +46,14 @@ class Closing:
             for site, ask, answer in d.news():
                 if isinstance(ask, Close) and not self._heard(site, answer):
                     gone.add(site)
-                    d.trouble(site, "bad", told(getattr(answer, "why", None)))
+                    d.trouble(site, "bad", told(answer.why if isinstance(answer, Here | Refused) else None))
             gone |= {s for s in sites if s not in self.done and d.state(s) in ("lost", "refused")}
         if self.order.peers:
             self._merge({s: x.result for s, x in self.done.items() if x.result is not None})
         self._certify()
         d.totals.end()
 
-    def _heard(self, site: str, answer: Any) -> bool:
+    def _heard(self, site: str, answer: object) -> bool:
         """Whether a site has ended, or will when it has what it needs."""
         if isinstance(answer, Done):
             self.done[site] = answer
@@ -79,7 +79,7 @@ class Closing:
         self._write("books.json", {"order": order.digest, "keys": {s: order.keys[s] for s in keys}, "books": packed})
         self.driver.log(event="certified" if len(right) >= order.least else "uncertified", sites=sorted(right))
 
-    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+    def _write(self, name: str, value: Mapping[str, object]) -> None:
         with atomic(self.driver.folder / name) as temporary:
             temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             temporary.chmod(0o600)

@@ -126,7 +126,7 @@ class Ladder(Method[Params, object, object]):
         """The public state of every part."""
         return tuple(getattr(public, f"q{i}") for i in range(len(self.parts)))
 
-    def privates(self, private: object) -> tuple[Any, ...]:
+    def privates(self, private: object) -> tuple[object, ...]:
         """The private state of every part, at one site."""
         return tuple(getattr(private, f"q{i}") for i in range(len(self.parts)))
 

@@ -35,7 +35,7 @@ from polyclinic.federation.messages import ALIGN, Behind, Differs
 from polyclinic.federation.order import COORDINATOR, Order, host
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.peers import Peers
-from polyclinic.federation.protocol import Exchange, Method, Roster, Step, Total
+from polyclinic.federation.protocol import Collecting, Exchange, Method, Opening, Roster, Step, Total
 from polyclinic.federation.setting import common, fits, setting_from
 from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.plain import Plain
@@ -97,7 +97,7 @@ class Driver(Attendance):
         self._shown = 0  # peers: the round that was told last
         self._quiet: frozenset[str] = frozenset()  # sites that say nothing of others' books
         self.reached = b""  # peers: the chain that all sites have
-        self._saved: Any = None  # what the checkpoint on disk is of
+        self._saved: object = None  # what the checkpoint on disk is of
         self._packed = b""  # the setting as the checkpoint holds it
         self._conductor: Conductor | None = None
         self._script = self._run()
@@ -115,7 +115,7 @@ class Driver(Attendance):
     def heard(self, sent: Sending, data: bytes | None, now: float) -> None:
         """What came back; None if nothing did."""
         if self.hear(sent, data, now) and data is not None and self._conductor is not None:
-            round_ = getattr(sent.ask, "round", 0)
+            round_ = vars(sent.ask).get("round", 0)
             self._conductor.traffic.received(sent.site, round_, len(sent.data))
             self._conductor.traffic.sent(sent.site, round_, len(data))
 
@@ -228,12 +228,12 @@ class Driver(Attendance):
             if not self.order.secure:
                 raise self.lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
             self.again(attempt, f"round {step.round}, step {step.name!r}")
-        members = getattr(side, "members", sites)
+        members = side.members if isinstance(side, Collecting) else tuple(sites)
         entered = side.entered if isinstance(side, Late) else dict.fromkeys(members, (self.number, self.attempt))
         if isinstance(side, Late):
             ages = {s: self.number - number for s, (number, _) in sorted(entered.items())}
             self.log(event="added", number=self.number, age=ages)
-        opened = c.commit(step, total, entered=entered, words=getattr(side, "opened", None))
+        opened = c.commit(step, total, entered=entered, words=side.opened if isinstance(side, Opening) else None)
         assert opened is not None
         if step.counts:
             for site in entered:
@@ -259,7 +259,7 @@ class Driver(Attendance):
         self._steps = {n: s for n, s in self._steps.items() if n >= self.number - bound} | {self.number: step}
         return Late(self.adder, self._steps, self.number, max(1, self.order.least), bound)
 
-    def taken(self, opened: Opened, public: Any = None) -> None:
+    def taken(self, opened: Opened, public: object = None) -> None:
         """A sum counts: what others need for it is on disk before the next one begins."""
         self.settle()
         self.totals.put(opened, public)
@@ -322,7 +322,7 @@ class Driver(Attendance):
         line = self.lines[site]
         at = line.at if line.at is not None else 0 if line.here is None else line.here.number
         opened = self.totals.since(at, self.number)
-        out: dict[str, Any] = {"begin": tuple(self._setting.get("sites", ())), "opened": opened, "votes": self.votes}
+        out: dict[str, object] = {"begin": tuple(self._setting.get("sites", ())), "opened": opened, "votes": self.votes}
         if line.differs:
             states = {str(o.number): self._state_after(o.number) for o in opened}
             out["agreed"] = {k: v for k, v in states.items() if v is not None}

@@ -307,7 +307,7 @@ class Envelope:
         signature = self.sign(f"{kind} to {to}", body)
         return Message(self.me, to, kind, s.round, s.name, self.roster.attempt, {**body, "signature": signature})
 
-    def open(self, message: Message) -> dict[str, Any]:
+    def open(self, message: Message) -> dict[str, object]:
         """The content of a message after every check, or :class:`MessageRefused` with the reason."""
         m, s = message, self.step
         where = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"

@@ -7,22 +7,27 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.federation.fold import Fold
+from polyclinic.federation.fold import Fold, FoldOptions
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.params import Params, checked
 from polyclinic.federation.protocol import Method, P, Pri, Pub
 from polyclinic.learned.file import Learned
 from polyclinic.learned.origin import Origin
+from polyclinic.plugins import did_you_mean
 from polyclinic.sites.doors import Data, as_sites
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
+
+    from polyclinic.federation.traffic import Traffic
+    from polyclinic.privacy.happened import Happened
+    from polyclinic.privacy.lines import Entry
 
 __all__ = ["Configured", "Estimator"]
 
@@ -33,7 +38,8 @@ class Configured(Generic[P]):
     Params: ClassVar[type[Params]] = Params
     params: P
     history_: list[dict[str, Any]]
-    traffic_: Any
+    name: ClassVar[str]
+    traffic_: Traffic
     privacy_: Any
     result_: Any
 
@@ -51,7 +57,7 @@ class Configured(Generic[P]):
 
     if not TYPE_CHECKING:  # a parameter reads like an attribute (model.rank), as in scikit-learn
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             if name in type(self).Params.model_fields and "params" in self.__dict__:
                 return getattr(self.params, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -93,8 +99,8 @@ class Configured(Generic[P]):
     def __sklearn_tags__(self) -> Tags:
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
-        tensor = getattr(self, "needs", "tensor") == "tensor"
-        given = InputTags(two_d_array=not tensor, positive_only=bool(getattr(self.params, "nonnegative", False)))
+        tensor = not isinstance(self, Method) or self.needs == "tensor"
+        given = InputTags(two_d_array=not tensor, positive_only=bool(dict(self.params).get("nonnegative", False)))
         return Tags(None, TargetTags(required=False), TransformerTags(preserves_dtype=[]), input_tags=given)
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
@@ -110,7 +116,7 @@ class Configured(Generic[P]):
             self._output = transform
         return self
 
-    def _framed(self, array: NDArray[Any], rows: Sequence[str] | None = None) -> Any:
+    def _framed(self, array: NDArray[np.generic], rows: Sequence[str] | None = None) -> Any:
         """The result of a transform as it was asked for."""
         asked = self.__dict__.get("_output")
         sklearn = sys.modules.get("sklearn")
@@ -167,7 +173,9 @@ class Configured(Generic[P]):
     def _conclude(self) -> None:
         """After a fit: make the value that everything else reads."""
         named: Any = self
-        origin = Origin.of(named.name, getattr(self, "version", 1), self.get_params(), self.privacy_, self.history_)
+        origin = Origin.of(
+            named.name, self.version if isinstance(self, Method) else 1, self.get_params(), self.privacy_, self.history_
+        )
         self.__dict__.pop("result_", None)  # of an earlier fit
         found = self.learned(origin)
         if found is not None:
@@ -204,11 +212,16 @@ class Configured(Generic[P]):
 class Estimator(Configured[P], Method[P, Pub, Pri]):
     """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
 
-    lines_: tuple[Any, ...]  # of the books, for what is built on this
-    happened_: Any  # what the card was made from
+    lines_: tuple[Entry, ...]  # of the books, for what is built on this
+    happened_: Happened  # what the card was made from
 
     def fit(
-        self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+        self,
+        sites: Data,
+        y: object = None,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        **options: Unpack[FoldOptions],
     ) -> Self:
         """Learn from the sites; only sums leave them.
 
@@ -221,6 +234,16 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
         progress
             Called with every :class:`~polyclinic.federation.fold.Progress` event.
         """
+        if strange := sorted(set(options) - set(FoldOptions.__annotations__)):
+            told = [f"{k}: {did_you_mean(k, FoldOptions.__annotations__) or 'unknown'}" for k in strange]
+            params = [k for k in strange if k in type(self).Params.model_fields]
+            raise ConfigError(
+                f"{type(self).__name__}.fit does not take {', '.join(strange)}",
+                faults=told,
+                hint=f"{type(self).__name__}({params[0]}=...).fit(sites)"
+                if params
+                else "parameters are given to the class",
+            )
         self.publish(Fold(self, as_sites(sites, self.needs), progress=progress, **options).run())
         return self
 

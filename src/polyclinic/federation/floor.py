@@ -18,16 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, make_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
+from polyclinic.federation.starts import Starts
 from polyclinic.privacy.facts import KnownAttack, StepMeaning
 from polyclinic.sites.floor import carriers, without_cells
 from polyclinic.sites.site import Site
@@ -70,6 +72,12 @@ class _Inside(Protocol):
     """Private state: the method's own, None before it opened the site."""
 
     inner: object | None
+
+
+def models_of(method: object) -> list[Estimator]:
+    """The models of all starts of a method that has them inside, also under a floor; else none."""
+    inner = method.method if isinstance(method, Floor) else method
+    return inner.models_ if isinstance(inner, Starts) else []
 
 
 class Floor(Method[Params, _Counted, _Inside]):
@@ -219,15 +227,15 @@ class Floor(Method[Params, _Counted, _Inside]):
         self.method.publish(replace(outcome, public=outcome.public.inner, privates={}))
 
     @property
-    def model_(self) -> Any:
+    def model_(self) -> Estimator:
         """The fitted model itself."""
-        return getattr(self.method, "model_", self.method)
+        return self.method.model_
 
     def with_params(self, **params: object) -> Floor:
         """The same study with some of the method's parameters changed."""
         return Floor(self.method.with_params(**params), self.minimum, self.modes)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         inner = self.__dict__.get("method")
         if name.startswith("__") or inner is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack
 
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.federation import wire
@@ -17,10 +17,13 @@ from polyclinic.federation.folding import Conductor
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.party import SiteParty
 from polyclinic.federation.protocol import (
+    Checking,
+    Collecting,
     Contribution,
     Exchange,
     Message,
     Method,
+    Opening,
     Roster,
     Step,
     Sum,
@@ -35,7 +38,7 @@ from polyclinic.privacy.lines import Entry
 from polyclinic.sites.site import Site, one_order
 from polyclinic.threads import one_thread
 
-__all__ = ["Fold", "deliver", "roster_for", "run"]
+__all__ = ["Fold", "FoldOptions", "RunOptions", "deliver", "roster_for", "run"]
 
 COORDINATOR = "coordinator"
 
@@ -90,6 +93,23 @@ def deliver(
             waited = True
 
 
+class FoldOptions(TypedDict, total=False):
+    """What a run in one process may be given beside its sites: another sum, doors, how many sites must answer."""
+
+    adder: Sum | None
+    doors: Mapping[str, Door] | None
+    quorum: int | None
+    silent: Callable[[Step, str], bool] | None
+    each: Callable[[Callable[[SiteParty], object], Iterable[SiteParty]], Iterable[object]]
+    tap: Callable[[Message], None] | None
+
+
+class RunOptions(FoldOptions, total=False):
+    """The same, and who is told of every round."""
+
+    progress: Callable[[Progress], None] | None
+
+
 class Fold(Conductor):
     """A run in one process, one sum at a time: :meth:`advance` until it returns False."""
 
@@ -102,7 +122,7 @@ class Fold(Conductor):
         doors: Mapping[str, Door] | None = None,
         quorum: int | None = None,
         silent: Callable[[Step, str], bool] | None = None,
-        each: Callable[[Callable[[SiteParty], Any], Iterable[SiteParty]], Iterable[Any]] = map,
+        each: Callable[[Callable[[SiteParty], object], Iterable[SiteParty]], Iterable[Any]] = map,
         progress: Callable[[Progress], None] | None = None,
         tap: Callable[[Message], None] | None = None,
     ) -> None:
@@ -167,11 +187,14 @@ class Fold(Conductor):
         results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
         if not results:
             raise self._short(step, present, refusals)
-        members = tuple(getattr(sides.get(COORDINATOR), "members", present))
-        opened = getattr(sides.get(COORDINATOR), "opened", None)
+        office = sides.get(COORDINATOR)
+        members = tuple(office.members if isinstance(office, Collecting) else present)
+        opened = office.opened if isinstance(office, Opening) else None
         if opened is not None:  # every site checks the total that it is shown
             for name in members:
-                cast(Any, sides[name]).check(opened, members)
+                site = sides[name]
+                assert isinstance(site, Checking)
+                site.check(opened, members)
         if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
             down = self.down(step, results[0], members, opened)
             for name in present:
@@ -251,6 +274,6 @@ class Fold(Conductor):
             self.parties[name].private = wire.unpack(self.method.Private, tree)
 
 
-def run(method: Method, sites: Sequence[Site], **options: Any) -> Outcome:
+def run(method: Method, sites: Sequence[Site], **options: Unpack[RunOptions]) -> Outcome:
     """Run a method over sites in this process; see :class:`Fold` for the options."""
     return Fold(method, sites, **options).run()

@@ -40,7 +40,7 @@ class Folding:
     def __init__(self, method: Method, setting: Setting, share: float, chain: bytes = b"") -> None:
         self.method, self.setting, self.share = method, setting, share
         self.public: Any = None
-        self.base: Any = None  # the same, as the last sum left it: see :meth:`stand`
+        self.base: object = None  # the same, as the last sum left it: see :meth:`stand`
         self.number = 0
         self.chain, self.before = chain, b""  # now, and before the last sum: what others have voted for
         self.link: ChainLink | None = None  # between the two
@@ -77,7 +77,7 @@ class Folding:
         """The public state after a sum; not taken yet."""
         return wire.canonical(self.method.combine(step, self.public, total))
 
-    def take(self, public: Any, link: ChainLink | None = None) -> None:
+    def take(self, public: object, link: ChainLink | None = None) -> None:
         """Go on to the next sum."""
         self.public = self.base = public
         self.number += 1
@@ -115,7 +115,7 @@ class Folding:
         self.take(mine, opened.link(step, digest))
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Everything public that is needed to go on later."""
         return {"public": wire.pack(self.base), "number": self.number, "chain": self.chain, "before": self.before}
 
@@ -145,7 +145,7 @@ class Conductor(Folding):
         self.history: list[dict[str, Any]] = []
         self.traffic = Traffic()
         self.releases: list[Release] = []
-        self._packed: list[Any] = []  # the same for the checkpoint; a release stays what it is
+        self._packed: list[object] = []  # the same for the checkpoint; a release stays what it is
         self.protocol = f"{method.name}/{method.version}"
         self._clock = time.perf_counter()
         self._spent = 0.0
@@ -236,7 +236,7 @@ class Conductor(Folding):
 
     # ---- the checkpoint: the public state is a plain value
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Everything public that is needed to go on later."""
         self._packed += [wire.pack(r) for r in self.releases[len(self._packed) :]]
         return {

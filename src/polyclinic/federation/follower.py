@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from polyclinic.errors import DataError, MessageRefused, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import certificate
@@ -46,7 +45,7 @@ class Follower:
         self.fold: Folding | None = None  # this site's own; a Conductor where there is no coordinator's
         self.parties: dict[str, SiteParty] = {}  # by node
         self._seat: Seat | None = None
-        self._states: dict[str, Any] = {}  # private states if the prepared sum enters
+        self._states: dict[str, object] = {}  # private states if the prepared sum enters
 
     @property
     def seat(self) -> Seat:
@@ -204,7 +203,7 @@ class Follower:
 
     # ---- what leaves next
 
-    def _contributions(self, step: Step, public: Any, roster: Roster, number: int) -> dict[str, Contribution]:
+    def _contributions(self, step: Step, public: object, roster: Roster, number: int) -> dict[str, Contribution]:
         """What each node releases. Whatever goes wrong in here may depend on data: the owner reads it, others hear a word."""
         try:
             return {n: p.contribute(step, public, roster, number) for n, p in self.parties.items()}

@@ -122,7 +122,7 @@ class Here:
     prepared: Key | None = None  # the sum that it contributed to last, not folded yet
     chain: bytes = b""  # peers: the chain after that sum, once it is known here and on disk
     why: Why | None = None
-    setting: Mapping[str, Any] | None = None
+    setting: Mapping[str, object] | None = None
     noise: str = ""
     books: bytes = b""
     vote: bytes = b""  # peers: that under the chain before the prepared sum, which a coordinator may have lost
@@ -159,9 +159,9 @@ class Done:
     """The end: the vote for the last chain; the model where the coordinator saw no total."""
 
     vote: bytes
-    result: Mapping[str, Any] | None = None
+    result: Mapping[str, object] | None = None
     book: bytes = b""  # what the site signed of its book about this study
-    heads: Mapping[str, Any] = field(default_factory=dict)  # signed ends of the site's books, by node: receipts
+    heads: Mapping[str, object] = field(default_factory=dict)  # signed ends of the site's books, by node: receipts
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _read(kinds: Mapping[str, type[M]], tree: Any) -> M:
     given = {k: v for k, v in tree.items() if k != "what"}
     faults = [f"unknown: {k[:40]}" for k in given if k not in fields]
     faults += [f"missing: {k}" for k in sorted(needed - set(given))]
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name in sorted(set(given) & set(fields)):
         try:
             values[name] = READERS[name](given[name])

@@ -15,7 +15,7 @@ from polyclinic.privacy.studybook import StudyBook
 
 __all__ = ["Figures", "Outcome", "Progress"]
 
-Figures = Mapping[str, Any]
+Figures = Mapping[str, object]
 
 
 @dataclass(frozen=True)

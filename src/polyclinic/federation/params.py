@@ -29,6 +29,11 @@ class Params(BaseModel):
     )
     privacy: Privacy | None = Field(None, description="Differential privacy asked for.")
 
+    @property
+    def starts(self) -> int:
+        """Random starts of which the best is kept, where a method has them (``n_starts``); else one."""
+        return int(dict(self).get("n_starts", 1))
+
     @field_validator("aggregation")
     @classmethod
     def _known_sum(cls, value: str) -> str:

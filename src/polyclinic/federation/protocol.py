@@ -15,9 +15,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from polyclinic.federation.params import Params
@@ -28,15 +29,19 @@ from polyclinic.sites.site import Site
 from polyclinic.tensors.axis import Axis
 
 if TYPE_CHECKING:
+    from polyclinic.federation.estimator import Estimator
     from polyclinic.federation.sums.promise import Promises
 
 __all__ = [
     "Arrays",
+    "Checking",
+    "Collecting",
     "Contribution",
     "Exchange",
     "Message",
     "Method",
     "MethodFacts",
+    "Opening",
     "Release",
     "Roster",
     "Setting",
@@ -88,6 +93,16 @@ class Method(ABC, Generic[P, Pub, Pri]):
         """Why what it asks to pay for follows from what was released before: two halves might then plan differently after they
         paid. Empty: the plan is settled at the beginning."""
         return ""
+
+    @property
+    def joins(self) -> bool:
+        """Whether columns of a fit that are one phenotype may be joined where it is replicated: patients are placed by least squares."""
+        return False
+
+    @property
+    def model_(self) -> Estimator[P, Pub, Pri]:
+        """The fitted model itself: what a method that holds another (starts, a floor, what follows the fit) has inside."""
+        return cast("Estimator[P, Pub, Pri]", self)
 
     # ---- at the coordinator, or at every node under `subspace`
 
@@ -212,6 +227,28 @@ class Exchange(Protocol):
     def receive(self, message: Message) -> list[Message]: ...
     def deadline(self) -> list[Message]: ...
     def result(self) -> Total | Literal["pending", "done", "burnt"]: ...
+
+
+@runtime_checkable
+class Collecting(Protocol):
+    """A coordinator's mailbox that knows whose contributions are in its total."""
+
+    @property
+    def members(self) -> tuple[str, ...]: ...
+
+
+@runtime_checkable
+class Opening(Protocol):
+    """A coordinator's mailbox whose total, as whole words with a tag, is shown to the sites: they check it."""
+
+    opened: NDArray[np.uint64]
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """A site's mailbox that checks such a total."""
+
+    def check(self, opened: NDArray[np.uint64], members: tuple[str, ...]) -> Total: ...
 
 
 class Sum(ABC):

@@ -36,7 +36,7 @@ class Mark:
     signed: dict[int, tuple[Promise, ...]] = field(default_factory=dict)  # secure sums: lists of survivors, by number
     begun: tuple[str, ...] = ()  # nodes of the sites that began
     counted: tuple[str, ...] = ()  # sites in the last exact sum
-    fold: Mapping[str, Any] | None = None  # public state, number and chain
+    fold: Mapping[str, object] | None = None  # public state, number and chain
     after: Mapping[str, Any] | None = None  # peers: the same after the prepared sum, once it is known here
 
     def tree(self) -> dict[str, object]:
@@ -88,7 +88,7 @@ class Record:
         """Keep the private states of the site's nodes after a sum; None: those before the first."""
         wire.save(self._private(key), wire.pack(states))
 
-    def get(self, key: Key | None, kind: type[Any]) -> dict[str, Any] | None:
+    def get(self, key: Key | None, kind: type[object]) -> dict[str, object] | None:
         """The private states of the site's nodes after a sum, if they were kept."""
         path = self._private(key)
         trees = wire.load(path) if path.exists() else None
@@ -103,12 +103,12 @@ class Record:
             path.unlink(missing_ok=True)
 
     @property
-    def codes(self) -> Mapping[str, Any] | None:
+    def codes(self) -> Mapping[str, object] | None:
         """What was agreed about codes."""
         return json.loads(self._codes.read_text("utf-8")) if self._codes.exists() else None
 
     @codes.setter
-    def codes(self, value: Mapping[str, Any]) -> None:
+    def codes(self, value: Mapping[str, object]) -> None:
         with atomic(self._codes) as temporary:
             temporary.write_text(json.dumps(value), encoding="utf-8")
             temporary.chmod(0o600)

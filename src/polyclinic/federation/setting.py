@@ -42,7 +42,7 @@ def setting_of(method: Method, sites: Sequence[Site]) -> Setting:
         else:
             columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
         shape: tuple[int, ...] = (d,)
-        axes: tuple[Any, ...] = ()
+        axes: tuple[Axis, ...] = ()
     else:
         tensors = {s.name: s.counts() for s in sites}
         keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}

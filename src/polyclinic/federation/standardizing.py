@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import FoldOptions
 from polyclinic.federation.keywords import FederatedPCATyped, StandardizerTyped
 from polyclinic.federation.moments import (
     GRID,
@@ -183,7 +184,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")
         return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, named)
 
-    def fit_transform(self, sites: Any, y: object = None, **options: Any) -> Any:
+    def fit_transform(self, sites: Any, y: object = None, **options: Unpack[FoldOptions]) -> Any:
         """Fit, then transform the same sites (or the same matrix)."""
         return self.fit(sites, y, **options).transform(sites)
 
@@ -206,7 +207,10 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
             mine = self.lines_  # whoever uses these features builds on the releases that made them
             return [
                 replace(
-                    s, features=x, columns=c, builds_on=(*s.builds_on, *(e for e in mine if e.charge.site == s.name))
+                    s,
+                    features=x,
+                    columns=c,
+                    builds_on=(*s.builds_on, *(e for e in mine if e.charge is not None and e.charge.site == s.name)),
                 )
                 for s, x, c in zip(here, made, kept)
             ]

@@ -33,7 +33,7 @@ def started(method: Estimator) -> Method:
     >>> started(pc.TRIP(rank=2)).name, type(started(pc.SumALS(rank=2, n_starts=3))).__name__
     ('trip', 'Starts')
     """
-    n = int(getattr(method.params, "n_starts", 1))
+    n = method.params.starts
     return method if n == 1 or method.name == "mixture" else Starts(method, n)
 
 
@@ -72,7 +72,7 @@ class Starts(Method[Params, _Begun, _Own]):
         common = [("shape", tuple[int, ...]), ("sites", tuple[str, ...]), ("began", tuple[int, ...]), ("round", int)]
         self.Public = make_dataclass("StartsPublic", [*common, *states], frozen=True)  # type: ignore[misc]
         self.Private = make_dataclass("StartsPrivate", own, frozen=True)  # type: ignore[misc]
-        self.models_: list[Any] = []
+        self.models_: list[Estimator] = []
 
     def _now(self, public: _Begun) -> tuple[int, Method, object, int]:
         """The start whose sum is next, its method, its state, and the round at which it began."""
@@ -167,7 +167,7 @@ class Starts(Method[Params, _Begun, _Own]):
             )
 
     @property
-    def model_(self) -> Any:
+    def model_(self) -> Estimator:
         """The model that was chosen."""
-        goals = [getattr(m, "objective_", None) for m in self.models_]
+        goals = [vars(m).get("objective_") for m in self.models_]
         return self.models_[int(np.argmin([np.inf if g is None else g for g in goals]))]

@@ -44,20 +44,20 @@ class Act(Configured, Method):
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
         self.placer = Placer.of(self.params.model)
-        self._halves: Any = WeakKeyDictionary()
+        self._halves: WeakKeyDictionary[Site, NDArray[np.int64]] = WeakKeyDictionary()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # an act is made once; what it derives may bear a parameter's name
 
     def half(self, site: Site) -> NDArray[np.int64]:
         """(patients,) 0 or 1."""
         return half_of(site, self.params.key, self._halves, self.params.halving)
 
-    def open(self, site: Site, public: Any, rng: np.random.Generator) -> NoMemory:
+    def open(self, site: Site, public: object, rng: np.random.Generator) -> NoMemory:
         site.counts()
         return NoMemory()
 
-    def close(self, site: Site, private: NoMemory, public: Any) -> Arrays:
+    def close(self, site: Site, private: NoMemory, public: object) -> Arrays:
         return {}
 
     def __repr__(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
-from polyclinic.federation.fold import run
+from polyclinic.federation.estimator import Configured
+from polyclinic.federation.fold import RunOptions, run
 from polyclinic.federation.outcome import Outcome as RunOutcome
 from polyclinic.findings.act import Act
 from polyclinic.findings.carriers import Carriers
@@ -34,9 +35,11 @@ from polyclinic.findings.survival import SurvivalAct
 from polyclinic.findings.value import Findings, hidden_counts, outcome_found, survival_found
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
+from polyclinic.privacy.facts import MethodFacts
 from polyclinic.privacy.happened import Happened
 from polyclinic.sites.doors import given_sites
 from polyclinic.sites.site import Site
+from polyclinic.study.evaluate import PeopleRule
 from polyclinic.table import Table
 
 __all__ = ["ACTS", "ActPlan", "evaluate", "findings_of", "forecast"]
@@ -178,7 +181,7 @@ def findings_of(plan: ActPlan, acts: Sequence[Act], publics: Sequence[Any], repl
 
 
 def evaluate(
-    model: Any,
+    model: object,
     sites: Sequence[Site],
     *,
     what: str | Sequence[str] = "all",
@@ -192,7 +195,7 @@ def evaluate(
     max_carried: int = 8,
     planning_size: int | None = None,
     rate: float = 0.1,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Findings:
     """What follows the fit: who has the phenotypes, how they go with the outcome and with time, what they predict.
 
@@ -246,11 +249,11 @@ def evaluate(
 
 
 def forecast(
-    model: Any,
+    model: object,
     privacy: Privacy,
     *,
     what: Sequence[str] = ("carriers", "people", "outcome", "survival", "completion"),
-    people: object = None,
+    people: PeopleRule | None = None,
     planning_size: int | None = None,
     rate: float = 0.1,
     max_carried: int = 8,
@@ -305,7 +308,7 @@ def forecast_of(act: Paid, sites: int) -> Table:
     return Table(["patients", *COLUMNS], rows)
 
 
-def findings_card(facts: Any, outcome: RunOutcome, asked: Privacy | None, model: Any = None) -> Card:
+def findings_card(facts: MethodFacts, outcome: RunOutcome, asked: Privacy | None, model: object = None) -> Card:
     """The card of the findings, with what the model itself cost: both are released, so both count."""
     happened = Happened.of(
         "evaluate",
@@ -319,7 +322,7 @@ def findings_card(facts: Any, outcome: RunOutcome, asked: Privacy | None, model:
         sites=outcome.setting.sites,
     )
     card = make_card(facts, happened)
-    fit = vars(model).get("privacy_") if hasattr(model, "__dict__") else None
+    fit = vars(model).get("privacy_") if isinstance(model, Configured) else None
     if asked is None or fit is None:
         return card
     told = f"of the findings alone; the model that they speak of: {fit.headline}"

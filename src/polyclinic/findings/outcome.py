@@ -34,7 +34,7 @@ class OutcomeParams(ActParams):
     """Parameters of outcome."""
 
     covariates: Any = Field(None, description="What regressions are adjusted for.")
-    halves: tuple[Any, ...] = Field((), description="Models of the two halves; then placing is cross-fitted too.")
+    halves: tuple[object, ...] = Field((), description="Models of the two halves; then placing is cross-fitted too.")
     baselines: bool = Field(True, description="Also covariates alone, sizes, random factors, raw codes.")
 
 

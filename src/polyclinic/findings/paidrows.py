@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +131,7 @@ def _completion(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
     return summed(np.column_stack([gain, np.square(gain), np.ones(len(gain))])[there], part)
 
 
-ROWS: dict[str, Any] = {
+ROWS: dict[str, Callable[..., Array]] = {
     "carriers": _carriers,
     "people": _people,
     "pairs": _pairs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from polyclinic.findings.roc import Area, placements
 from polyclinic.findings.statistics import Z, adjusted, normal_p
 from polyclinic.findings.times import kaplan_meier
 from polyclinic.findings.value import Findings, OutcomeFound, SurvivalFound
+from polyclinic.privacy.card import Card
 from polyclinic.table import Table
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ Array = NDArray[np.float64]
 DRAWS = 400  # of the noise, for curves
 
 
-def paid_findings(act: Paid, public: PaidPublic, outcome: str, missing: dict[str, str], card: Any = None) -> Findings:
+def paid_findings(
+    act: Paid, public: PaidPublic, outcome: str, missing: dict[str, str], card: Card | None = None
+) -> Findings:
     """The value of what was bought."""
     made = act.spending(public)
     said = dict(missing)
@@ -65,7 +68,7 @@ def _people(act: Paid, public: PaidPublic) -> Table | None:
     if found is None:
         return None
     table, sd = found
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     at = 0
     for v in act.variables:
         mine = table[:, at : at + len(v.words)]
@@ -145,7 +148,7 @@ def _survival(act: Paid, public: PaidPublic) -> tuple[SurvivalFound, ...]:
     out = []
     for g in (*range(1, len(table)), 0):
         groups = {"everybody": table[0]} if g == 0 else {"carriers": table[g]}
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         for name, cells in groups.items():
             curve = _curve(cells)
             noise = np.std([_curve(cells + sd * rng.standard_normal(cells.shape)).share for _ in range(DRAWS)], axis=0)

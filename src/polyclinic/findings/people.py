@@ -96,7 +96,7 @@ def table_one(variables: tuple[Variable, ...], counts: tuple[Array, ...], minimu
     Carriers of a phenotype and the others add up to everybody, level by level, so each phenotype is suppressed as the table
     of carriers and others by level.
     """
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for v, table in zip(variables, counts):
         everybody = table[-1]
         for group, line in enumerate(table):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,6 +14,7 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.federation.halves import halves_of
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.sites.site import Site
+from polyclinic.study.evaluate import PeopleRule
 
 __all__ = [
     "CARRIES",
@@ -46,10 +47,10 @@ class Placer:
     def __init__(self, factors: Sequence[Array], place: Callable[[Site], Array]) -> None:
         self.factors = tuple(np.asarray(f, np.float64) for f in factors)
         self._place = place
-        self._kept: Any = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Site, tuple[Array, Array]] = WeakKeyDictionary()
 
     @classmethod
-    def of(cls, model: Any) -> Placer:
+    def of(cls, model: object) -> Placer:
         """Of a fitted phenotype model."""
         if isinstance(model, Placer):
             return model
@@ -88,7 +89,7 @@ class Placer:
             total = explained.sum(1, keepdims=True)
             found = (np.where(total > 0, explained / np.where(total > 0, total, 1.0), 0.0), load)
             self._kept[site] = found
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 @dataclass(frozen=True)
@@ -145,17 +146,17 @@ class Variable:
         return len(self.words) - 1 if self.levels else 1
 
 
-def _column(site: Site, name: str) -> NDArray[Any] | None:
+def _column(site: Site, name: str) -> NDArray[np.generic] | None:
     return None if site.people is None else site.people.columns.get(name)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _numbers(values: NDArray[Any]) -> Array:
+def _numbers(values: NDArray[np.generic]) -> Array:
     if values.dtype.kind == "f":
-        return values
+        return values.astype(np.float64, copy=False)
     raise DataError("a covariate in bands must be a number", hint="list its levels: [people] columns = {name = [...]}")
 
 
@@ -208,16 +209,18 @@ def outcome_of(site: Site) -> Array:
     return np.where((y == 0) | (y == 1), y, np.nan)
 
 
-def half_of(site: Site, key: str, kept: Any, halving: int = 0) -> NDArray[np.int64]:
+def half_of(
+    site: Site, key: str, kept: WeakKeyDictionary[Site, NDArray[np.int64]], halving: int = 0
+) -> NDArray[np.int64]:
     """The patients' halves, hashed once for every site."""
     found = kept.get(site)
     if found is None:
         found = halves_of(site, key, halving)
         kept[site] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def variables_of(sites: Sequence[Site], rule: Any = None) -> tuple[Variable, ...]:
+def variables_of(sites: Sequence[Site], rule: PeopleRule | None = None) -> tuple[Variable, ...]:
     """The public covariates: those that a study's ``[people]`` names, else (in one process) all that the sites have.
 
     Age is (age - 60) / 30 cut to [-1, 1], in bands of 0, 50, 70, 120 years; other numbers are in units of their spread.
@@ -226,7 +229,7 @@ def variables_of(sites: Sequence[Site], rule: Any = None) -> tuple[Variable, ...
         made = [_age(rule.age)] if rule.age else []
         made += [Variable("sex", levels=("F", "M"))] if rule.sex else []
         return (*made, *(Variable(n, levels=tuple(levels)) for n, levels in rule.columns.items()))
-    names: dict[str, list[NDArray[Any]]] = {}
+    names: dict[str, list[NDArray[np.generic]]] = {}
     for s in sites:
         for n, v in (s.people.columns if s.people is not None else {}).items():
             names.setdefault(n, []).append(v)
@@ -249,7 +252,7 @@ def _age(cuts: Sequence[float]) -> Variable:
 STANDARD: Final = (_age((0.0, 50.0, 70.0, 120.0)), Variable("sex", levels=("F", "M")))
 
 
-def _variable(name: str, parts: Sequence[NDArray[Any]]) -> Variable:
+def _variable(name: str, parts: Sequence[NDArray[np.generic]]) -> Variable:
     numeric = all(p.dtype.kind == "f" for p in parts)
     if numeric and name == "age":
         return _age((0.0, 50.0, 70.0, 120.0))

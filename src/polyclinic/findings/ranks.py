@@ -43,7 +43,7 @@ def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[in
         [ranks[i], *(r[k] for k in ("nats", "low", "high", "to_best", "se")), replicable[i], i == chosen]
         for i, r in enumerate(rows)
     ]
-    return Table(list(COLUMNS), sorted(made, key=lambda r: int(r[0])))
+    return Table(list(COLUMNS), [made[i] for i in sorted(range(len(ranks)), key=lambda i: ranks[i])])
 
 
 def suggestion(table: Table) -> str:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder
-from polyclinic.federation.fold import run
+from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import RunOptions, run
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Method, Setting
 from polyclinic.findings.consensus import BACK, COLUMNS, PARTLY, Matched, matched
@@ -45,7 +46,7 @@ Array = NDArray[np.float64]
 LINKED: Final = 3.0  # z of the link on unseen patients
 
 
-def published(method: Any, public: Any, outcome: Outcome, axes: Sequence[Axis] | None = None) -> Any:
+def published(method: Estimator, public: object, outcome: Outcome, axes: Sequence[Axis] | None = None) -> Any:
     """A fitted estimator of this public state; it knows no site's memberships."""
     model = method.with_params()
     setting = outcome.setting if axes is None else replace(outcome.setting, axes=tuple(axes))
@@ -78,7 +79,7 @@ def comparable(method: object) -> None:
 def may_join(method: Method) -> bool:
     """Whether columns of its fits are joined: of methods that place patients by least squares, without privacy, and not of a
     paper's variant, which publishes what it found."""
-    return bool(getattr(method, "joins", False))
+    return method.joins
 
 
 def splits(
@@ -178,7 +179,7 @@ class Replication:
 
 
 def replicate(
-    method: Any,
+    method: Estimator,
     sites: Sequence[Site],
     folds: int = 1,
     *,
@@ -186,7 +187,7 @@ def replicate(
     merge: bool = True,
     control: bool = False,
     leave_out: bool = False,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Replication:
     """Fit on everybody and on hashed halves as one federated run, and judge every phenotype.
 
@@ -223,7 +224,7 @@ def replicate(
     rungs = Rungs(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
     fits = rungs.chosen(outcome.public)
-    same = {k: v for k, v in options.items() if k == "doors"}
+    same: RunOptions = {"doors": options["doors"]} if "doors" in options else {}
     if merge and folds and may_join(method):
         cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
         tried = Ladder(cut, name="splits")
@@ -241,8 +242,7 @@ def replicate(
     halves = tuple(raw_placer(rungs.method, found.half(i), outcome.setting) for i in range(min(len(found.halves), 2)))
     torn = None
     if control:
-        quiet = {k: v for k, v in options.items() if k == "device"}
-        torn = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge, **quiet).table
+        torn = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge).table
     apart = None
     if leave_out:
         apart = elsewhere(model, rungs.method, sites, rungs.starts(outcome.public))

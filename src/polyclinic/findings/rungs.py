@@ -8,6 +8,8 @@ import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder, half_method
+from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.protocol import Method
 
 if TYPE_CHECKING:
     from polyclinic.federation.estimator import Estimator
@@ -25,16 +27,16 @@ class Rungs(Ladder):
     Under privacy there is no fit on everybody: the halves alone cost the epsilon of one fit.
     """
 
-    def __init__(self, method: Any, key: str = KEY, folds: int = 1) -> None:
-        if getattr(method, "with_params", None) is None or "rank" not in type(method).Params.model_fields:
+    def __init__(self, method: Estimator, key: str = KEY, folds: int = 1) -> None:
+        if not isinstance(method, Estimator) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
         self.method, self.key, self.folds = method, key, folds
         private = method.params.privacy is not None
         if private and folds > 1:
             raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
-        starts = getattr(method.params, "n_starts", 1)
+        starts = method.params.starts
         one = method.with_params(n_starts=1) if starts > 1 else method
-        groups: list[list[Any]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
+        groups: list[list[Method]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
         for f in range(folds):
             groups += [[half_method(_moved(one, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
         self.groups = groups

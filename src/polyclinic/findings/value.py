@@ -102,9 +102,13 @@ class Findings:
         """How many phenotypes come back and hold together; None: not asked."""
         return None if self.replicability is None else sum(bool(r["replicable"]) for r in self.replicability)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, for ``findings.json`` of a run folder."""
-        out: dict[str, Any] = {"patients": self.patients, "missing": dict(self.missing), "traffic": dict(self.traffic)}
+        out: dict[str, object] = {
+            "patients": self.patients,
+            "missing": dict(self.missing),
+            "traffic": dict(self.traffic),
+        }
         for name in ("prevalence", "people", "completion", "replicability", "forecast", "ranks"):
             out[name] = _table(getattr(self, name))
         out["not_bought"], out["over_cap"] = dict(self.not_bought), self.over_cap
@@ -158,7 +162,7 @@ class Findings:
         return f"<Findings: {'; '.join(parts)}>"
 
 
-def _table(t: Table | None) -> dict[str, Any] | None:
+def _table(t: Table | None) -> dict[str, object] | None:
     if t is None:
         return None
     return {"columns": list(t.columns), "rows": [[_plain(v) for v in r] for r in t.rows]}
@@ -241,7 +245,7 @@ def _gains(public: OutcomePublic) -> list[tuple[float, float, float]]:
     return out
 
 
-def _effects(act: OutcomeAct, public: OutcomePublic, minimum: int) -> list[list[Any]]:
+def _effects(act: OutcomeAct, public: OutcomePublic, minimum: int) -> list[list[object]]:
     common, rank = act.designs.common, act.placer.rank
     slots = []
     for s in (0, 1, 2):
@@ -258,7 +262,7 @@ def _effects(act: OutcomeAct, public: OutcomePublic, minimum: int) -> list[list[
     found = [adjusted(x) < LEVEL for x in halves]
     same = np.sign(slots[1][0]) == np.sign(slots[2][0])
     confirmed = same & ((found[0] & (halves[1] < LEVEL)) | (found[1] & (halves[0] < LEVEL)))
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for r in range(rank):
         events = int(public.events[r])
         if not usable[r]:
@@ -287,7 +291,7 @@ def survival_found(act: SurvivalAct, public: SurvivalPublic, minimum: int = MINI
         )
         if any(g[:, 1].sum() < minimum for g in groups.values()):
             continue
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         mean = {}
         for name, g in groups.items():
             found = kaplan_meier(g[:, 0], g[:, 1])
@@ -323,7 +327,8 @@ def survival_found(act: SurvivalAct, public: SurvivalPublic, minimum: int = MINI
 def hidden_counts(table: Table, total: int, minimum: int = MINIMUM) -> Table:
     """Prevalence with counts from 1 to ``minimum`` - 1, of carriers or of the others, as None."""
     rows = []
-    for r in table.rows:
+    rows_: Sequence[Sequence[Any]] = table.rows
+    for r in rows_:
         small = 0 < r[1] < minimum or 0 < total - r[1] < minimum
         rows.append([r[0], *([None] * 4 if small else r[1:5]), None if r[5] < minimum else round(r[5], 1)])
     return Table(table.columns, rows)

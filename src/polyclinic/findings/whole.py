@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.compose import Ladder, Then
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.outcome import Outcome as RunOutcome
 from polyclinic.federation.protocol import Arrays, Method, Setting
 from polyclinic.findings.act import Act, NoMemory
@@ -68,15 +69,15 @@ class Whole(Then):
 
     findings_: Findings
 
-    def __init__(self, method: Any, plan: ActPlan, folds: int = 1) -> None:
+    def __init__(self, method: Estimator, plan: ActPlan, folds: int = 1) -> None:
         if not isinstance(method, Method) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"{type(method).__name__} has no phenotypes to evaluate", hint="drop [evaluate]")
         comparable(method)
         self.asked: Privacy | None = method.params.privacy  # of the fit and the findings together
-        self.given: Any = method
+        self.given: Estimator = method
         if self.asked is not None:
             method, plan = shared_out(method, plan)
-        self.method: Any = method
+        self.method: Estimator = method
         self.plan, self.folds = plan, folds
         self.linked = Linked(method, plan.key, plan.modes, plan.sites, folds) if self.asked and folds else None
         self.rungs = Rungs(method, plan.key, folds) if self.linked is None else self.linked.rungs
@@ -232,9 +233,10 @@ class Whole(Then):
         return self._fits(self._of_fits(public.first))[0][0].start
 
     @property
-    def model_(self) -> Any:
+    def model_(self) -> Estimator:
         """The fitted model itself."""
-        return self._model
+        model: Estimator = self._model
+        return model
 
     def with_params(self, **params: object) -> Whole:
         """The same study with some of the fit's parameters changed."""
@@ -252,7 +254,7 @@ def _halves(found: Matched) -> list[Any]:
     return [found.half(i) for i in range(min(len(found.halves), 2))]
 
 
-def shared_out(method: Any, plan: ActPlan) -> tuple[object, ActPlan]:
+def shared_out(method: Estimator, plan: ActPlan) -> tuple[Estimator, ActPlan]:
     """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon.
 
     Where nothing is evaluated the fit has all of it.
@@ -267,7 +269,7 @@ def shared_out(method: Any, plan: ActPlan) -> tuple[object, ActPlan]:
         return method, replace(plan, privacy=asked)
     mu = 1.0 / calibrate(asked.epsilon, asked.delta)[0]
     own = gaussian_epsilon(mu * math.sqrt(1.0 - plan.part), asked.delta)
-    size = plan.planning_size if plan.planning_size is not None else getattr(method.params, "planning_size", None)
+    size = plan.planning_size if plan.planning_size is not None else dict(method.params).get("planning_size")
     fit = method.with_params(privacy=asked.model_copy(update={"epsilon": own}))
     return fit, replace(plan, privacy=asked, planning_size=size)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class Adapted:
 
     def table(self) -> Table:
         """One row per phenotype: carriers here, drift, its heaviest codes."""
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         for r in range(self.phenotypes.rank):
             mine = r >= self.shared.rank
             codes = [
@@ -144,7 +144,7 @@ def adapt(
     tensor, _ = on_codes(given, wide.axes, wide.factors)
     cells, work = (
         wide.placing.cells(tensor),
-        _Work(list(wide.factors), bool(getattr(wide.placing, "nonnegative", True))),
+        _Work(list(wide.factors), wide.placing.nonnegative if isinstance(wide.placing, LeastSquares) else True),
     )
     tried: dict[int, float] = {}
     k = own if isinstance(own, int) else 0

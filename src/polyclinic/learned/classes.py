@@ -63,7 +63,7 @@ class Classes(Groups):
         if self.profiles.shape != (self.rank, self.layout.profile) or not np.isfinite(self.profiles).all():
             raise DataError("these are not classes", faults=[f"profiles {self.profiles.shape} for {self.rank} classes"])
 
-    def records(self, data: Any, unseen: Unseen = "error") -> Array:
+    def records(self, data: object, unseen: Unseen = "error") -> Array:
         """(patients, d) values in the model's order; texts become positions in their levels; NaN where unknown."""
         names = tuple(c.name for c in self.layout.columns)
         if not isinstance(data, Site) and columns_of(data) is not None and any(
@@ -79,14 +79,14 @@ class Classes(Groups):
             raise DataError("the values do not fit the columns' kinds", faults=faults)
         return X
 
-    def transform(self, data: Any, *, unseen: Unseen = "error") -> Array:
+    def transform(self, data: object, *, unseen: Unseen = "error") -> Array:
         """(patients, k) probability of each class, from the values that are known."""
         joint = log_joint(self.layout, self.weights, self.profiles, self.records(data, unseen))
         from scipy.special import logsumexp  # here: importing it takes a fresh process longer than a small fit
 
         return np.asarray(np.exp(joint - logsumexp(joint, axis=1, keepdims=True)))
 
-    def score(self, data: Any, y: object = None) -> float:
+    def score(self, data: object, y: object = None) -> float:
         """Mean log-likelihood of the known values; larger is better."""
         from scipy.special import logsumexp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def cohort_tables(
     model: Phenotypes,
     placed: Array,
     subjects: Sequence[str],
-    when: Mapping[str, tuple[Any, Any]],
+    when: Mapping[str, tuple[object, object]],
     *,
     names: Sequence[str] | None = None,
     about: Sequence[str] | None = None,

@@ -69,7 +69,7 @@ class Column:
         """What the expected values of a class are called: one a level, else the column."""
         return tuple(f"{self.name} = {x}" for x in self.levels) if self.kind == "categorical" else (self.name,)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             "name": self.name,

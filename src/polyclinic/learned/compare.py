@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def compare(first: Learned, second: Learned) -> Difference:
     left, right, codes = _common(first, second)
     likeness = cosines(left, right)
     found = match(left, right)
-    rows: list[list[Any]] = [
+    rows: list[list[object]] = [
         [int(i), int(j), 1.0 - float(likeness[i, j]), _told(first, int(i))] for i, j in zip(found.left, found.right)
     ]
     rows.sort()
@@ -103,7 +102,7 @@ def _told(model: Phenotypes, r: int) -> str:
     return ", ".join(out)
 
 
-def _facts(model: Learned) -> dict[str, Any]:
+def _facts(model: Learned) -> dict[str, object]:
     o = model.origin
     card = {
         k: v for k, v in o.card.to_dict().items() if k in ("guarantee", "epsilon", "delta", "adjacency", "aggregation")
@@ -119,7 +118,7 @@ def _facts(model: Learned) -> dict[str, Any]:
     }
 
 
-def differences(first: Any, second: Any, where: str = "") -> list[list[str]]:
+def differences(first: object, second: object, where: str = "") -> list[list[str]]:
     """Every key whose value differs, with both values.
 
     >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}, "d": 4})

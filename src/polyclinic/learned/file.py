@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +185,7 @@ def _members(data: bytes, where: str) -> dict[str, bytes]:
     return members
 
 
-def _npy(array: NDArray[Any]) -> bytes:
+def _npy(array: NDArray[np.generic]) -> bytes:
     kind = {"f": "<f8", "i": "<i8", "b": "|b1"}[array.dtype.kind]
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array, kind), version=(1, 0), allow_pickle=False)

@@ -72,11 +72,11 @@ class Groups(Value):
         """The mixture itself: densities, samples."""
         return Mixture(self.weights, self.means, self.covariances, self.covariance_type)
 
-    def transform(self, data: Any, *, unseen: Unseen = "error") -> Array:
+    def transform(self, data: object, *, unseen: Unseen = "error") -> Array:
         """(patients, k) probability of each group."""
         return self.mixture.responsibilities(records_of(data, self.columns, self.means.shape[1], unseen))
 
-    def score(self, data: Any, y: object = None) -> float:
+    def score(self, data: object, y: object = None) -> float:
         """Mean log-likelihood of the records; larger is better."""
         found = self.mixture.log_density(records_of(data, self.columns, self.means.shape[1]))
         return float(found.mean()) if len(found) else 0.0

@@ -76,7 +76,7 @@ class Moments(Value):
         """Names of the features that go in."""
         return self.columns or tuple(f"feature {j}" for j in range(len(self.mean)))
 
-    def transform(self, data: Any, *, unseen: Unseen = "error") -> Array:
+    def transform(self, data: object, *, unseen: Unseen = "error") -> Array:
         """(patients, d) standardised features, or (patients, r) principal ones."""
         z = (records_of(data, self.columns, len(self.mean), unseen) - self.mean) / self.scale
         return np.asarray(z if self.components is None else z @ self.components.T)

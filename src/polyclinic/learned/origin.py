@@ -78,7 +78,7 @@ class Origin:
             versions=versions(),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for ``model.json``."""
         return {
             **self.further,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.learned.coverage import Coverage, on_codes
@@ -248,7 +248,7 @@ class Phenotypes(Value):
 
     def top(self, codes: int | None = 10) -> Table:
         """The table with at most so many codes of each mode."""
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         for r in range(self.rank):
             for n, (axis, f) in enumerate(zip(self.axes, self.factors)):
                 column = f[:, r]
@@ -287,7 +287,7 @@ class Phenotypes(Value):
     @classmethod
     def from_cp(
         cls,
-        cp_tensor: Any,
+        cp_tensor: tuple[ArrayLike | None, Sequence[ArrayLike]],
         axes: Sequence[Axis | Sequence[str] | str | None] | None = None,
         *,
         patients: bool = True,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from polyclinic.learned.origin import plain
 from polyclinic.oneline import without_controls
@@ -22,7 +23,7 @@ TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")  # a name that a reader of Markdown
 
 def sensitivity(model: Value) -> str:
     """The first line that anybody should read before passing the file on."""
-    axes = [a for a in getattr(model, "axes", ()) if isinstance(a, Axis)]
+    axes = [a for a in vars(model).get("axes", ()) if isinstance(a, Axis)]
     chosen = [a.name for a in axes if a.vocabulary == "data" and a.labels is not None]
     line = f"Privacy: {model.card.headline}."
     if model.origin.censored:
@@ -87,7 +88,7 @@ def readme(model: Value) -> str:
     return TAG.sub("&lt;", without_controls(text))
 
 
-def _some(rows: list[tuple[Any, ...]]) -> list[tuple[object, ...]]:
+def _some(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
     """At most a few rows of each phenotype or group and mode, and not more than a page."""
     seen: dict[tuple[object, ...], int] = {}
     out = []
@@ -99,5 +100,5 @@ def _some(rows: list[tuple[Any, ...]]) -> list[tuple[object, ...]]:
     return out[:200]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|").replace("\n", " ")

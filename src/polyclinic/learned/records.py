@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.learned.value import Array, Unseen
@@ -13,7 +14,7 @@ from polyclinic.sites.site import Site
 __all__ = ["records_of"]
 
 
-def records_of(data: Any, columns: tuple[str, ...] | None, width: int, unseen: Unseen = "error") -> Array:
+def records_of(data: object, columns: tuple[str, ...] | None, width: int, unseen: Unseen = "error") -> Array:
     """(patients, d) records in the model's order of columns.
 
     Parameters
@@ -27,7 +28,7 @@ def records_of(data: Any, columns: tuple[str, ...] | None, width: int, unseen: U
     """
     if unseen not in ("error", "drop"):
         raise ConfigError(f"unseen = {unseen!r} is neither 'error' nor 'drop'")
-    site = data if isinstance(data, Site) else Site("patients", features=data)
+    site = data if isinstance(data, Site) else Site("patients", features=cast(ArrayLike, data))
     if unseen == "drop" and columns is not None and site.columns is not None:
         keep = [i for i, c in enumerate(site.columns) if c in columns]
         site = Site(site.name, features=site.matrix()[:, keep], columns=[site.columns[i] for i in keep])

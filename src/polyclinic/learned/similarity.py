@@ -73,7 +73,7 @@ class Similarity(Value):
         """Names of the features."""
         return self.columns or tuple(f"feature {j}" for j in range(len(self.mean)))
 
-    def transform(self, data: Any, *, unseen: Unseen = "error") -> Array:
+    def transform(self, data: object, *, unseen: Unseen = "error") -> Array:
         """(patients, r) points whose inner products are the similarities."""
         Z = (records_of(data, self.columns, len(self.mean), unseen) - self.mean) / self.scale
         if self.map == "angle":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.learned.origin import Origin
@@ -23,7 +23,7 @@ Kind = Literal["phenotypes", "groups", "similarity", "moments", "classes"]
 Unseen = Literal["error", "drop"]
 
 
-def frozen(array: Any, dtype: Any = np.float64) -> Any:
+def frozen(array: ArrayLike, dtype: DTypeLike = np.float64) -> Any:
     """A contiguous array that cannot be written to; a copy if the given one could be.
 
     >>> frozen([1.0]).flags.writeable
@@ -109,7 +109,7 @@ class Value:
         """Read a model of this kind; ``pc.load`` reads any."""
         from polyclinic.learned.file import load
 
-        found: Any = load(path)
+        found = load(path)
         if not isinstance(found, cls):
             raise ConfigError(f"{path} holds {found.kind}, not {cls.kind}", hint="pc.load(path) reads any kind")
         return found

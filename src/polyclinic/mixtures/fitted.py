@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import FoldOptions
 from polyclinic.federation.moments import complete
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.protocol import P, Pri, Pub, seeds
@@ -53,12 +54,17 @@ class FittedMixture(Estimator[P, Pub, Pri]):
     params: Any
     mixture_: Mixture
     result_: Groups
-    log_likelihood_: Any  # a number, or None where it was not paid for; so are the criteria made from it
+    log_likelihood_: Any  # None where it was not paid for; so are the criteria made from it
     bic_: Any
     aic_: Any
 
     def fit(
-        self, sites: Any, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+        self,
+        sites: object,
+        y: object = None,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        **options: Unpack[FoldOptions],
     ) -> Self:
         """Learn from sites, or from one matrix (patients, d).
 
@@ -119,7 +125,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         found = self.predict_proba(X)
         return found if isinstance(found, dict) else self._framed(found)
 
-    def fit_transform(self, X: Data, y: object = None, **options: Any) -> Any:
+    def fit_transform(self, X: Data, y: object = None, **options: Unpack[FoldOptions]) -> Any:
         """Fit, then the probabilities of the same patients."""
         return self.fit(X, y, **options).transform(X)
 
@@ -150,7 +156,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         """(patients,) most probable group."""
         return self._each(X, lambda x: self._mixture().responsibilities(x).argmax(1))
 
-    def fit_predict(self, X: Data, y: object = None, **options: Any) -> Any:
+    def fit_predict(self, X: Data, y: object = None, **options: Unpack[FoldOptions]) -> Any:
         """Fit, then the most probable group of the same patients."""
         return self.fit(X, y, **options).predict(X)
 
@@ -163,7 +169,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         parts = list(answers.values()) if isinstance(answers, dict) else [answers]
         return sum(float(p.sum()) for p in parts), sum(len(p) for p in parts)
 
-    def score(self, X: Data, y: Any = None) -> float:
+    def score(self, X: Data, y: object = None) -> float:
         """Mean log-likelihood of the records, from sums over sites."""
         total, n = self._summed(X)
         return total / max(n, 1)

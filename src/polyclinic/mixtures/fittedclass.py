@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
 from polyclinic.errors import DataError
 from polyclinic.federation.estimator import Estimator
+from polyclinic.federation.fold import FoldOptions
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.learned.classes import Classes
 from polyclinic.learned.columns import Array, Layout, encoded
@@ -47,7 +48,12 @@ class FittedClasses(Estimator):
     aic_: Any
 
     def fit(
-        self, sites: Any, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+        self,
+        sites: object,
+        y: object = None,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        **options: Unpack[FoldOptions],
     ) -> Self:
         """Learn from sites, from one matrix or frame, or from a mapping of a site's name to its frame.
 
@@ -87,7 +93,7 @@ class FittedClasses(Estimator):
     def learned(self, origin: Origin) -> Classes:
         return Classes.of(origin, self.weights_, self.profiles_, self.layout_)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: object) -> Any:
         """(patients, k) probability of each class; for sites one array each."""
         value: Classes = self._fitted("result_")
         if isinstance(X, list | tuple) and X and all(isinstance(s, Site) for s in X):
@@ -96,24 +102,24 @@ class FittedClasses(Estimator):
 
     predict_proba = transform
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: object) -> Any:
         """(patients,) most probable class."""
         found = self.transform(X)
         return {n: a.argmax(1) for n, a in found.items()} if isinstance(found, dict) else np.asarray(found).argmax(1)
 
-    def score(self, X: Any, y: object = None) -> float:
+    def score(self, X: object, y: object = None) -> float:
         """Mean log-likelihood of the known values, over all sites."""
         value: Classes = self._fitted("result_")
         sites = list(X) if isinstance(X, list | tuple) and all(isinstance(s, Site) for s in X) else [X]
         parts = [(value.score(s), len(value.records(s))) for s in sites]
         return sum(v * n for v, n in parts) / max(sum(n for _, n in parts), 1)
 
-    def quality(self, X: Any) -> dict[str, float]:
+    def quality(self, X: object) -> dict[str, float]:
         """``log_likelihood`` per patient."""
         return {"log_likelihood": self.score(X)}
 
 
-def _frames(data: Any) -> dict[str, Any] | None:
+def _frames(data: object) -> dict[str, object] | None:
     """Frames by site, where frames were given."""
     if isinstance(data, Site | np.ndarray | list | tuple):
         return None
@@ -122,7 +128,7 @@ def _frames(data: Any) -> dict[str, Any] | None:
     return {"local": data} if columns_of(data) is not None else None
 
 
-def _read(frames: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[list[Site], dict[str, Any]]:
+def _read(frames: Mapping[str, object], asked: Mapping[str, object]) -> tuple[list[Site], dict[str, object]]:
     """Sites of the frames, and the kinds and levels that all of them have together."""
     names = columns_of(next(iter(frames.values()))) or ()
     levels: dict[str, tuple[str, ...]] = {}
@@ -139,7 +145,7 @@ def _read(frames: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[list[Sit
             ordered = _categories(frames, name)
             found = sorted({x for c in columns for x in c.keys().labels})
             levels[name] = ordered or tuple(found)
-    made, kinds, faults = [], dict[str, Any](), []
+    made, kinds, faults = [], dict[str, object](), []
     for site, frame in frames.items():
         try:
             X, told = encoded(frame, names, levels)

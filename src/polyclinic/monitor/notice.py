@@ -6,7 +6,7 @@ import json
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.engines.flare.folders import append_event, read_json, write_json
 from polyclinic.engines.flare.handshake import NOW, SOON
@@ -56,7 +56,7 @@ class Notices:
             append_event(self.log, event="notify failed", about=news["event"], what=f"{type(e).__name__}: {e}")
 
 
-def _key(n: dict[str, Any]) -> str:
+def _key(n: dict[str, object]) -> str:
     return "\0".join(str(n.get(k, "")) for k in ("event", "about", "within"))
 
 

@@ -65,7 +65,7 @@ class Snapshot:
     asked: tuple[str, ...] = ()  # what waits for the owner
     at: float = field(default_factory=time.time)
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> dict[str, object]:
         """The body of ``/health``."""
         stamp = datetime.datetime.fromtimestamp(self.at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
@@ -155,7 +155,7 @@ def _study(run: Path, s: Mapping[str, Any]) -> StudyState:
             gone = e["event"] in ("absent", "lost", "waiting")
             waits.pop(str(e["site"]), None)
             waits |= {str(e["site"]): _seconds(e["time"])} if gone else {}
-    figures: dict[str, Any] = {}
+    figures: dict[str, float | None] = {}
     if (run / "metrics.json").is_file():
         figures = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     else:  # while it runs: what the rounds so far wrote down, a round that was done twice once

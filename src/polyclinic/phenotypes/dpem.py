@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.federation.estimator import Estimator
 from polyclinic.federation.keywords import DPEMTyped
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
@@ -324,7 +325,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         if p.prior is not None:
             self.privacy_ = p.prior.joined(self.privacy_, public=p.prior_is_public)
 
-    def chosen_from(self, others: Sequence[Any]) -> None:
+    def chosen_from(self, others: Sequence[Estimator]) -> None:
         super().chosen_from(others)
         self._tell_the_prior()
 

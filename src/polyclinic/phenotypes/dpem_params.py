@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
@@ -48,7 +48,7 @@ class DPEMParams(FactorParams):
 
     @field_validator("prior", mode="before")
     @classmethod
-    def _prior(cls, value: Any) -> object:
+    def _prior(cls, value: object) -> object:
         return value if value is None or isinstance(value, Prior) else Prior.of(value)
 
     @field_serializer("prior")

@@ -94,6 +94,9 @@ class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
         elastic = Elastic(public.factors, gamma) if gamma else None
         return self._run(self._cells(site, public), site.name, private, own, elastic)
 
+    def _pull(self) -> float:
+        return self.params.elastic
+
     def _balances(self, public: LocalPublic) -> bool:
         """Whether this round's messages are elastic forces: not before the phenotypes mean the same everywhere."""
         return self.params.balanced and public.sites > 1 and (public.round - 1) * self.params.local_passes >= WARM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
+from typing import ClassVar, Literal, Protocol, Self, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.federation.estimator import Configured, Estimator
+from polyclinic.federation.fold import FoldOptions
 from polyclinic.federation.outcome import Outcome, Progress
 from polyclinic.federation.params import Params
 from polyclinic.federation.protocol import Pri
@@ -167,7 +168,7 @@ class Factorization(Configured[FP]):
         out: Array = self._framed(placed, tensor.axes[0].labels)
         return (out, cover) if coverage else out
 
-    def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Any) -> Array:
+    def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Unpack[FoldOptions]) -> Array:
         """Learn from one hospital's patients, and place them: (patients, R)."""
         if not isinstance(data, SparseTensor | Site):
             several = isinstance(data, Sequence) and len(data) and all(isinstance(s, Site) for s in data)
@@ -226,18 +227,18 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
     Public: ClassVar[type[FactorPublic]]
     whole_only: ClassVar[str] = ""  # why a study does not fit it on halves of the patients, too; empty: it does
 
-    @property
-    def joins(self) -> bool:
-        """Whether columns of a fit that are one phenotype may be joined where it is replicated: patients are placed by least squares."""
-        return False
-
     def _look_at_counts(self, tensors: Sequence[SparseTensor]) -> None:
         """Say what this model cannot explain, before anything is computed."""
         if self.params.nonnegative:
             warn_of_odd_counts(tensors)
 
     def fit(
-        self, sites: Data, y: object = None, *, progress: Callable[[Progress], None] | None = None, **options: Any
+        self,
+        sites: Data,
+        y: object = None,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        **options: Unpack[FoldOptions],
     ) -> Self:
         """Learn phenotypes from the sites; best of ``n_starts`` by the last known objective.
 
@@ -251,20 +252,21 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
             Called with every progress event.
         """
         sites = as_sites(sites)
-        options |= {"progress": progress}
         self._look_at_counts([s.tensor for s in sites if s.tensor is not None])
         runs = self._runs(sites)
         if runs == 1:
-            return super().fit(sites, **options)
-        best: Any = None
-        found, least = [], np.inf
+            return super().fit(sites, progress=progress, **options)
+        best: Self | None = None
+        found: list[Self] = []
+        least = np.inf
         for start in range(runs):
             m = self.with_params(seed=self.params.seed + start, n_starts=1)
-            Estimator.fit(m, sites, **options)
+            Estimator.fit(m, sites, progress=progress, **options)
             found.append(m)
             goal = m.objective_ if m.objective_ is not None else np.inf
             if best is None or goal < least:  # without an objective (noise) the first stays
                 best, least = m, goal
+        assert best is not None
         best.chosen_from([m for m in found if m is not best])  # all of them were released
         params = self.params
         self.__dict__.update(best.__dict__)
@@ -283,5 +285,5 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
         if energy is None:
             energy = sum((np.square(a).sum(0) for a in memberships.values()), np.zeros(public.factors[0].shape[1]))
         self.objective_ = public.objective
-        self.saturation_ = getattr(public, "saturation", None)  # DPEM has patients of unit length, and no weights
+        self.saturation_ = vars(public).get("saturation")  # DPEM has patients of unit length, and no weights
         self._set(list(public.factors), np.asarray(energy), memberships, outcome.setting.axes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["DistributedSGD", "LocalParams", "LocalPrivate", "LocalPublic", "LocalTF"]
+
+LocalStage = Literal["setup", "factors", "score", "end"]
 
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
@@ -57,7 +59,7 @@ class LocalParams(WeightedParams):
 class LocalPublic:
     """What everybody sees."""
 
-    stage: Literal["setup", "factors", "score", "end"]
+    stage: LocalStage
     round: int
     factors: Factors
     sites: int
@@ -112,7 +114,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
                 faults=[f"sites: {', '.join(setting.sites)}"],
             )
         factors = open_factors(start(setting.shape, self.params.rank, self.params.seed), zeros=self.params.zeros)
-        stage: Any = "setup" if self.open_scores else "factors"
+        stage: LocalStage = "setup" if self.open_scores else "factors"
         return LocalPublic(
             stage,
             0 if self.open_scores else 1,
@@ -164,7 +166,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
             and p.tol > 0
             and abs(public.objective - objective) <= p.tol * public.objective
         )
-        stage: Any = "factors" if not ended else "score" if self.open_scores else "end"
+        stage: LocalStage = "factors" if not ended else "score" if self.open_scores else "end"
         return replace(public, stage=stage, round=public.round + (not ended), factors=factors, objective=objective)
 
     def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
@@ -264,6 +266,10 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
             )
         }
 
+    def _pull(self) -> float:
+        """gamma of an elastic penalty, where the method has one."""
+        return 0.0
+
     def conditions(self, site: Site) -> Conditions:
         """The paper's conditions on the step at a site, for the fitted model (beta and L; eta <= 2/beta)."""
         p = self.params
@@ -272,7 +278,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
             weighted(site.counts(), self.saturation_),
             factors,
             learning_rate=rate_at(p.learning_rate, 1, p.zeros),
-            elastic=getattr(p, "elastic", 0.0),
+            elastic=self._pull(),
             clip=p.privacy.clip if p.privacy else None,
         )
 
@@ -284,7 +290,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         tensor = self._cells(site, public)
         first = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         begun = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
-        stable = conditions(tensor, [first, *begun], learning_rate=rate, elastic=getattr(p, "elastic", 0.0)).stable_rate
+        stable = conditions(tensor, [first, *begun], learning_rate=rate, elastic=self._pull()).stable_rate
         # memberships grow to the size of the counts, and the curvature with their square
         stable /= max(1.0, float(np.abs(tensor.values).max(initial=1.0)))
         return f"learning_rate is {rate:g}; try {min(stable, rate / 10):.2g}"

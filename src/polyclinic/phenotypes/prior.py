@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.estimator import Configured
 from polyclinic.learned.phenotypes import Phenotypes
 from polyclinic.learned.placing import Events
 from polyclinic.learned.value import frozen
@@ -81,7 +82,13 @@ class Prior:
     @classmethod
     def of(cls, model: object) -> Self:
         """From a fitted model, or from what ``pc.load`` gave; anything else is a ValueError."""
-        found = model if isinstance(model, Phenotypes) else getattr(model, "result_", None)
+        found = (
+            model
+            if isinstance(model, Phenotypes)
+            else vars(model).get("result_")
+            if isinstance(model, Configured)
+            else None
+        )
         if not isinstance(found, Phenotypes):
             what = f"the text {model!r}" if isinstance(model, str) else f"a {type(model).__name__}"
             raise ValueError(

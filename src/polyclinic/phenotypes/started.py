@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
+from polyclinic.federation.estimator import Configured
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Contribution, Pri, Setting, Step, Total
 from polyclinic.federation.sums import facts_of, kind_of
@@ -69,7 +70,7 @@ class StartedParams(WeightedParams):
     def _start(cls, value: Any) -> object:
         if isinstance(value, str):
             return value
-        factors = getattr(value, "factors_", value)
+        factors = vars(value).get("factors_", value) if isinstance(value, Configured) else value
         try:
             arrays = tuple(np.array(f, np.float64) for f in factors)
         except (TypeError, ValueError):

@@ -37,6 +37,7 @@ from polyclinic.tensors.weighting import weighted
 
 __all__ = ["TRIP"]
 
+TripStage = Literal["setup", "start", "warm", "scale", "sweep", "score", "end"]
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
 SWEEPS = 3
@@ -56,9 +57,7 @@ class TRIPParams(StartedParams):
     warmup: int = Field(
         10, ge=0, description="First rounds after a random start by averaged gradient passes (paper variant: none)."
     )
-    distinct: float = Field(
-        0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes; in units of tr(Gram)/R."
-    )
+    distinct: float = Field(0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes, in tr(Gram)/R.")
     packed: bool = Field(
         True,
         description="After a Gram or wide start (without `distinct`) rounds carry a few bits a number; else 64 bits.",
@@ -69,7 +68,7 @@ class TRIPParams(StartedParams):
 class TRIPPublic:
     """What everybody sees: A per feature mode, and for ``distinct`` the auxiliary B and its multiplier Y."""
 
-    stage: Literal["setup", "start", "warm", "scale", "sweep", "score", "end"]
+    stage: TripStage
     round: int
     factors: Factors
     twins: Factors  # B of eq. 10-12, empty without `distinct`
@@ -194,7 +193,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
             self._warn(size.patients / max(k, 1), public.factors)
             begun = self._sized(public.start, public.factors, size.patients, size.norm)
-            first: Any = "start" if begun.stage != "over" else "warm" if self._warm(begun) else "scale"
+            first: TripStage = "start" if begun.stage != "over" else "warm" if self._warm(begun) else "scale"
             sized = replace(public, norm=size.norm, cells=cells, saturation=size.saturation)
             return replace(sized, stage=first, round=1, start=begun)
         if public.stage == "start":
@@ -231,7 +230,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         )
         if step.name == "warm":
             shared = tuple(cp.unit_columns(total.arrays[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
-            stage: Any = "score" if ended else "scale" if public.round >= p.warmup else "warm"
+            stage: TripStage = "score" if ended else "scale" if public.round >= p.warmup else "warm"
             return replace(after, stage=stage, factors=shared, twins=shared if p.distinct else ())
         factors, new_twins, multipliers, dual = [], [], [], 0.0
         for n, old in enumerate(public.factors):

@@ -90,6 +90,12 @@ class Unbounded:
 
 Event = Gaussian | DiscreteGaussian | ZCDP | SubsampledGaussian | Unbounded
 
+
+def multiplier_of(event: Event | None) -> float | None:
+    """Standard deviation over sensitivity of an event with Gaussian noise; None of any other."""
+    return event.multiplier if isinstance(event, Gaussian | DiscreteGaussian | SubsampledGaussian) else None
+
+
 _KINDS: Final[Mapping[str, type[Any]]] = {
     "gaussian": Gaussian,
     "discrete-gaussian": DiscreteGaussian,

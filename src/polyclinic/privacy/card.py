@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, get_args
 from polyclinic.errors import DataError
 from polyclinic.oneline import one_line
 from polyclinic.privacy import accountant
+from polyclinic.privacy.accountant import multiplier_of
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge, events_for
 from polyclinic.privacy.facts import MethodFacts, SumFacts
@@ -259,7 +260,7 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
         return replace(base, noise=noise, mechanism="none that protects", reasons=(noise, *reasons, *base.reasons))
     claimed, exact = _claimed(paid, happened.asked, at)
     worst = max(happened.sites, key=lambda s: sum(c.site == s for c in paid))
-    multipliers = [m for c in paid if c.site == worst and (m := getattr(c.event, "multiplier", None)) is not None]
+    multipliers = [m for c in paid if c.site == worst and (m := multiplier_of(c.event)) is not None]
     return replace(
         base,
         guarantee="formal" if formal else "heuristic",

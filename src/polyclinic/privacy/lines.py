@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Final, Literal
 
@@ -335,7 +335,7 @@ def _body(kind: str, value: Mapping[str, Any]) -> Body:
     return made
 
 
-def canonical(value: Mapping[str, Any]) -> bytes:
+def canonical(value: Mapping[str, object]) -> bytes:
     """The one spelling of a line."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
@@ -345,7 +345,9 @@ def to_sign(digest: str) -> bytes:
     return b"polyclinic/line/2" + bytes.fromhex(digest)
 
 
-def sealed(number: int, body: Body, previous: str, site: str, sign: Any = None) -> tuple[Entry, bytes]:
+def sealed(
+    number: int, body: Body, previous: str, site: str, sign: Callable[[bytes], bytes] | None = None
+) -> tuple[Entry, bytes]:
     """The next line: its entry and its bytes."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     kind = body.called if isinstance(body, Unknown) else body.kind

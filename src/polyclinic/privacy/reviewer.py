@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from polyclinic.errors import PolicyRefusal
 from polyclinic.privacy.facts import MethodFacts, SumFacts
@@ -52,7 +51,7 @@ class Waiting:
     release: Contribution
     here: Sequence[str] = ()
 
-    def shown(self, facts: MethodFacts, *, each: bool) -> dict[str, Any]:
+    def shown(self, facts: MethodFacts, *, each: bool) -> dict[str, object]:
         """What the owner is shown; its digest goes to the book with the decision."""
         step = self.step
         return {

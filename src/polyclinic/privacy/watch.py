@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from polyclinic.errors import LedgerError, MessageRefused
 from polyclinic.privacy.head import verifier
@@ -28,6 +28,8 @@ from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.witness import Known, Witness, vouch_words
 
 __all__ = ["Relay", "Seen", "Watch"]
+
+T = TypeVar("T")
 
 LIMIT: Final = 8 * 2**20  # bytes of one bundle
 MUTE: Final = 10  # signs of life without an answer about a book, after which a site is not waited for
@@ -317,11 +319,11 @@ def _read(data: bytes) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _map(value: Any) -> dict[str, object]:
+def _map(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _several(read: Callable[[Any], Any], values: Any) -> list[Any]:
+def _several(read: Callable[[Any], T], values: object) -> list[T]:
     """As many values as can be read; the others are as if they had not come."""
     out = []
     for v in values if isinstance(values, list) else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -127,7 +128,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _kind(values: list[Any]) -> str:
+def _kind(values: Sequence[object]) -> str:
     known = [v for v in values if v is not None]
     if known and all(isinstance(v, bool | np.bool_) for v in known):
         return "BOOLEAN"
@@ -138,7 +139,7 @@ def _kind(values: list[Any]) -> str:
     return "VARCHAR"
 
 
-def _value(value: Any, kind: str) -> Any:
+def _value(value: object, kind: str) -> object:
     if value is None:
         return None
     if kind == "VARCHAR":

@@ -197,7 +197,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _checked(columns: Sequence[TableField], row: Sequence[Any], minimum: int) -> list[Any]:
+def _checked(columns: Sequence[TableField], row: Sequence[Any], minimum: int) -> list[object]:
     """A row as it may be shown: hidden or small counts as minus the minimum."""
     out = []
     for f, v in zip(columns, row, strict=True):
@@ -220,7 +220,7 @@ def _of(table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return [] if not table else [dict(zip(table["columns"], r)) for r in table["rows"]]
 
 
-def _rows(run: RunContents, minimum: int) -> dict[str, list[list[Any]]]:
+def _rows(run: RunContents, minimum: int) -> dict[str, list[list[object]]]:
     """Every table's rows, in the order of ``MODEL``'s columns."""
     f, study = run.findings, str(run.study["study"]["study"]["name"])
     named = [c.suggested for c in sorted(cards(run), key=lambda c: c.number)]

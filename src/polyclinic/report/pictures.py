@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from polyclinic.report.cards import PhenotypeCard
@@ -69,7 +70,7 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
     return made
 
 
-def _convergence(run: RunContents) -> list[tuple[str, Any]]:
+def _convergence(run: RunContents) -> list[tuple[str, Markup]]:
     out = []
     for keys, title, axis, log in CURVES:
         lines = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from polyclinic.learned.value import Value
 if TYPE_CHECKING:
     from altair import Chart, Data, Title
 
-    from polyclinic.phenotypes.factorization import Factorization
+    from polyclinic.phenotypes.factorization import Factorization, FactorParams
 
 __all__ = ["codes", "convergence", "phenotype", "sites"]
 
@@ -130,7 +130,7 @@ def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Chart:
     )
 
 
-def sites(model: Factorization[Any]) -> Chart:
+def sites(model: Factorization[FactorParams]) -> Chart:
     """Heat map of every phenotype's strength at every site (root mean squared membership, strongest site = 1).
 
     It reads memberships, so it is for a simulation or for a site's own eyes.

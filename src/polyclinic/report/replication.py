@@ -86,7 +86,7 @@ def _only_back(table: Mapping[str, Any]) -> int | None:
     rows = rows_of(table)
     if any(r["holds_together"] is not None for r in rows):
         return None
-    return sum(r["comes_back"] == "yes" for r in rows)
+    return sum(bool(r["comes_back"] == "yes") for r in rows)
 
 
 def _elsewhere(row: Mapping[str, Any]) -> str:

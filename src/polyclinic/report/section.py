@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 from polyclinic.errors import ConfigError
@@ -53,9 +54,9 @@ class Section:
 
     title: str
     template: str | Path
-    values: Callable[[RunContents, Shown], Mapping[str, Any] | None]
+    values: Callable[[RunContents, Shown], Mapping[str, object] | None]
 
-    def made(self, environment: Any, run: RunContents, tables: Shown) -> Markup | None:
+    def made(self, environment: Environment, run: RunContents, tables: Shown) -> Markup | None:
         """The section's HTML; None: no tab."""
         found = self.values(run, _Named(tables))
         if found is None:
@@ -78,7 +79,7 @@ class Tab:
     html: Markup
 
 
-def plugged_sections(environment: object, run: RunContents, tables: Shown) -> list[Tab]:
+def plugged_sections(environment: Environment, run: RunContents, tables: Shown) -> list[Tab]:
     """The sections that are plugged in, in order of their names; one that fails says so in its place."""
     made = []
     for name, entry in sorted(plugged("polyclinic.sections").items()):

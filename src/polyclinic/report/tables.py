@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from polyclinic.learned.phenotypes import Phenotypes
+from polyclinic.privacy.accountant import multiplier_of
 from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.columns import TABLES
 from polyclinic.report.contents import RunContents
@@ -84,7 +85,7 @@ def _figures(run: RunContents) -> Table:
 
 
 def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
-    codes: list[tuple[Any, ...]] = []
+    codes: list[tuple[object, ...]] = []
     for c in cards:
         for (mode, listed), gone in zip(c.codes, c.hidden_share):
             codes += [(c.number, c.name, mode, k.label, k.name, k.weight, k.share, True) for k in listed]
@@ -190,7 +191,7 @@ def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
             c.details.get("how") or c.how,
             c.details.get("noise") or c.noise,
             type(c.event).__name__,
-            getattr(c.event, "multiplier", None),
+            multiplier_of(c.event),
             c.adjacency,
             c.formal,
         )

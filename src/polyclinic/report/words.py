@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from polyclinic.privacy.card import Card
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.replication import Verdict, first_words, verdicts
@@ -66,7 +67,7 @@ def size(value: float | None) -> str:
     return f"{value:.0f} bytes"
 
 
-def badge(card: Any) -> str:
+def badge(card: Card) -> str:
     """What stands beside every figure of accuracy: the guarantee, never a bare epsilon."""
     bound = ""
     if card.epsilon is not None:

@@ -68,7 +68,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
     Params = UnPSLParams
     Public = UnPSLPublic
     Private = UnPSLPrivate
-    params: Any
+    params: UnPSLParams
     components_: Array
     judged: Mapping[str, tuple[ArrayLike, ArrayLike]] = {}  # site -> (pairs, +1 or -1), in place of its labels
 

@@ -40,7 +40,7 @@ class Explanation:
     bias: float
     probability: float
 
-    def table(self, top: int | None = None) -> list[dict[str, Any]]:
+    def table(self, top: int | None = None) -> list[dict[str, object]]:
         """One row per feature, largest part first."""
         order = np.argsort(-np.abs(self.contributions), kind="stable")[:top]
         return [
@@ -57,7 +57,9 @@ class Explanation:
         """A Vega-Lite bar chart of the largest parts; what is left over is one bar, so that the bars add up to s."""
         rows = [{"feature": r["feature"], "contribution": r["contribution"]} for r in self.table(top)]
         if top < len(self.names):
-            rest = self.similarity - sum(r["contribution"] for r in rows)
+            rest = self.similarity - float(
+                self.contributions[np.argsort(-np.abs(self.contributions), kind="stable")[:top]].sum()
+            )
             rows.append({"feature": "all other features", "contribution": rest})
         verdict = "similar" if self.similarity >= self.bias else "not similar"
         return {
@@ -95,14 +97,14 @@ def explain(metric: SimilarityMetric, x: ArrayLike, z: ArrayLike) -> Explanation
     W = metric.components_.T
     parts = 0.5 * (a * (W @ (W.T @ b)) + b * (W @ (W.T @ a)))
     s = float(parts.sum())
-    names = getattr(metric, "feature_names_in_", None)
+    names = vars(metric).get("feature_names_in_")
     labels = tuple(str(n) for n in names) if names is not None else tuple(f"x{k}" for k in range(len(a)))
     return Explanation(labels, a, b, parts, s, float(metric.bias_), float(expit(s - metric.bias_)))
 
 
 def _row(metric: SimilarityMetric, patient: Any) -> NDArray[np.float64]:
     """One patient as (d,) numbers in the metric's order of features; names, where both have them, must be the same."""
-    names, own = getattr(metric, "feature_names_in_", None), None
+    names, own = vars(metric).get("feature_names_in_"), None
     if hasattr(patient, "iloc"):  # a row of a frame, or a frame of one row
         own = getattr(patient, "columns", patient.index)
     if names is not None and own is not None:

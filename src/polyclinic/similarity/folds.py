@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.similarity.neighbours import knn_predict
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-def persons(groups: Any, samples: int) -> Index:
+def persons(groups: ArrayLike | None, samples: int) -> Index:
     """(n,) number of the person behind every sample: ``groups``, or everybody for himself.
 
     >>> persons(["p", "q", "p"], 3).tolist(), persons(None, 2).tolist()
@@ -49,7 +49,14 @@ def folds(who: Index, codes: Index | None, *, cv: int, repeats: int, seed: int) 
 
 
 def best_of(
-    models: Sequence[Any], X: Array, y: NDArray[np.generic], *, k: int, groups: Any = None, cv: int = 5, seed: int = 0
+    models: Sequence[Any],
+    X: Array,
+    y: NDArray[np.generic],
+    *,
+    k: int,
+    groups: ArrayLike | None = None,
+    cv: int = 5,
+    seed: int = 0,
 ) -> Any:
     """Fit the one of ``models`` whose k nearest neighbours are right most often on held-out training patients.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from polyclinic.sites.site import Site
 __all__ = ["class_texts", "classes_at", "classes_of_all"]
 
 
-def class_texts(labels: Any) -> list[str]:
+def class_texts(labels: Iterable[Any]) -> list[str]:
     """One canonical text per label: 1, 1.0 and True are the same class, and no label changes how another is written.
 
     >>> class_texts([1, 1.0, True, "ill", 2.5])

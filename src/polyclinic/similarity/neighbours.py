@@ -15,7 +15,7 @@ __all__ = ["halves", "knn_predict", "scores", "standard_error"]
 Array = NDArray[np.float64]
 
 
-def scores(truth: ArrayLike, called: ArrayLike, *, positive: Any = 1) -> dict[str, float]:
+def scores(truth: ArrayLike, called: ArrayLike, *, positive: object = 1) -> dict[str, float]:
     """Accuracy, and recall, F1 and F2 of the class ``positive`` (F2 weighs recall twice as much as precision).
 
     >>> {k: round(v, 3) for k, v in scores([1, 1, 0, 0], [1, 0, 0, 0]).items()}

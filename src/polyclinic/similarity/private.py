@@ -11,7 +11,7 @@ The first release, noisy means and spreads, is paid for as well; correlations ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,7 +89,7 @@ class PairKey:
     key: str
 
 
-def buckets(records: Array, labels: Any, *, key: str, round: int, count: int) -> NDArray[np.int64]:
+def buckets(records: Array, labels: Iterable[object], *, key: str, round: int, count: int) -> NDArray[np.int64]:
     """Bucket of every patient: a keyed hash of the record and its label, so that other patients cannot move it.
 
     >>> a = np.arange(8.0).reshape(4, 2)
@@ -135,7 +135,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     Params = PrivateParams
     Public = PrivatePublic
     Private = PairKey
-    params: Any
+    params: PrivateParams
     assumptions = ("the number of patients used for planning, radius and centre are public",)
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> PrivatePublic:
@@ -169,6 +169,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         p = self.params
         rest = (1 - MOMENT_SHARE) / p.rounds
         shares = (MOMENT_SHARE, *([rest] * p.rounds))
+        assert p.privacy is not None
         found = calibrate(p.privacy.epsilon, p.privacy.delta, shares=shares)
         return found[0], found[1]
 

@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -102,10 +102,10 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
     Params = SearchParams
     Public = SearchPublic
     Private = NoneKept
-    params: Any
+    params: SearchParams
     metric: SimilarityMetric
     query: Array  # (d,) standard deviations from the mean
-    outcome: Any = None  # the class whose share is told
+    outcome: object = None  # the class whose share is told
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> SearchPublic:
         """The query, and nobody asked."""
@@ -191,7 +191,7 @@ def search(
     kind: Literal["prototype", "patient"] = "prototype",
     policies: Mapping[str, Policy] | None = None,
     allow_patient_query: bool = False,
-    outcome: Any = None,
+    outcome: object = None,
     threshold: float | None = None,
     min_cell: int = 11,
 ) -> tuple[Count, ...]:
@@ -269,7 +269,7 @@ def search(
     bare.__dict__.pop("feature_names_in_", None)
     method.metric, method.query = bare, np.asarray((profile - metric.mean_) / metric.scale_)
     method.outcome = _outcome(sites, outcome)
-    columns = getattr(metric, "feature_names_in_", None)
+    columns = vars(metric).get("feature_names_in_")
     doors = {n: Door(n, policy=p, study="search") for n, p in rules.items()}
     method.publish(Fold(method, [s.arranged(columns) for s in sites], doors=doors).run())
     return method.answers_
@@ -288,7 +288,7 @@ def _rules(sites: Sequence[Site], policies: Mapping[str, Policy] | None) -> dict
     return {n: (policies or {}).get(n, Policy()) for n in names}
 
 
-def _outcome(sites: Sequence[Site], outcome: Any) -> object:
+def _outcome(sites: Sequence[Site], outcome: object) -> object:
     """The class whose share is told; None where no hospital has classes."""
     classes = classes_of_all(sites).tolist()
     listed = ", ".join(repr(c) for c in classes[:10])

@@ -180,7 +180,7 @@ class UnPSLCV(UnPSL):
         held = [(a, b) for a, b in held if len(np.unique(within(a)[1])) > 1 and len(within(b)[1])]
         return self._select(tried, Trial(patients, part, score, held, by_patient=False))
 
-    def fit_sites(self, sites: Any, **options: Any) -> UnPSL:
+    def fit_sites(self, sites: object, **options: object) -> UnPSL:
         """Not offered: folds would have to be drawn across hospitals."""
         raise ConfigError(
             "UnPSLCV chooses on patients it can see, not between hospitals",

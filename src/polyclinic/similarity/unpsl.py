@@ -322,7 +322,9 @@ class UnPSL(SimilarityMetric):
         """W times the number that makes s >= b right for as many pairs as a multiple can; neighbours stay neighbours."""
         return W * self._scale(replace(problem, distance=False), W) if W.any() else W
 
-    def _run(self, problem: Problem, start: Array, watch: Any = None) -> tuple[State, list[dict[str, Any]]]:
+    def _run(
+        self, problem: Problem, start: Array, watch: Callable[[State], bool] | None = None
+    ) -> tuple[State, list[dict[str, Any]]]:
         rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, self.penalty)
         state, path = solve(
             problem, start, rho=rho, iterations=self.iterations, inner=self.inner, tol=self.tol, watch=watch

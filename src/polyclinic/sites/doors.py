@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -180,7 +180,7 @@ def given_sites(data: object) -> Sequence[Site]:
     return as_sites(data)
 
 
-def as_sites(data: Any, needs: Literal["tensor", "features"] = "tensor") -> list[Site]:
+def as_sites(data: object, needs: Literal["tensor", "features"] = "tensor") -> list[Site]:
     """What ``fit`` was given, as a list of hospitals: they themselves, or one hospital's patients.
 
     >>> as_sites(from_numpy([[1, 0], [0, 2]]))
@@ -194,7 +194,7 @@ def as_sites(data: Any, needs: Literal["tensor", "features"] = "tensor") -> list
     if listed is not None and all(isinstance(s, Site) for s in listed):
         return listed
     if needs == "features" and not (listed and any(isinstance(s, Site | SparseTensor) for s in listed)):
-        return [Site("local", features=data)]
+        return [Site("local", features=cast(ArrayLike, data))]
     stranger = next((s for s in listed or [data] if not isinstance(s, Site)), data)
     raise DataError(
         f"sites must be a list of pc.Site, or one hospital's patients; this is a {type(stranger).__name__}",
@@ -287,7 +287,7 @@ def _counts(column: FrameColumn, faults: list[str]) -> NDArray[np.float64]:
     return found
 
 
-def _tell_missing(codes: Sequence[Any], together: bool) -> None:
+def _tell_missing(codes: Sequence[KeyColumns], together: bool) -> None:
     lost = {c.name: int(c.missing.sum()) for c in codes if c.missing.any()}
     if lost and not together:
         rows = int(np.any([c.missing for c in codes], axis=0).sum())

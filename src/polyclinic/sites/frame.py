@@ -33,7 +33,7 @@ class FrameColumn:
     """One column."""
 
     name: str
-    values: NDArray[Any]
+    values: NDArray[np.generic]
 
     def empty(self) -> NDArray[np.bool_]:
         """Where nothing is recorded: None, NaN, NaT, pandas' NA, or a text without letters."""
@@ -61,7 +61,7 @@ class FrameColumn:
                 )
             kept = kept.astype(np.int64)
         texts = kept.astype(str) if kept.dtype.kind != "U" else kept
-        texts = np.char.strip(texts) if len(texts) else texts.astype("U1")
+        texts = np.char.strip(texts.astype(np.str_)) if len(texts) else texts.astype("U1")
         labels, place = np.unique(texts, return_inverse=True)
         index = np.full(len(v), -1, np.int64)
         index[~empty] = place.ravel()
@@ -77,7 +77,7 @@ class FrameColumn:
         return out
 
 
-def _nothing(value: Any) -> bool:
+def _nothing(value: object) -> bool:
     if value is None:
         return True
     if isinstance(value, str):

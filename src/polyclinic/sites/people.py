@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +32,7 @@ class People:
     ['F', '']
     """
 
-    columns: Mapping[str, NDArray[Any]]
+    columns: Mapping[str, NDArray[np.generic]]
     time: NDArray[np.float64] | None = None
     event: NDArray[np.bool_] | None = None
 

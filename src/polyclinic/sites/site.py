@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,9 @@ from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.events.accounting import Attrition
 from polyclinic.sites.people import People
 from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.privacy.lines import Entry
 
 __all__ = ["Site", "Sites", "one_order", "pooled", "truth_of"]
 
@@ -48,9 +51,9 @@ class Site:
     name: str
     tensor: SparseTensor | None = None
     features: NDArray[np.float64] | None = None
-    labels: NDArray[Any] | None = None
+    labels: NDArray[np.generic] | None = None
     columns: tuple[str, ...] | None = None
-    builds_on: tuple[Any, ...] = ()
+    builds_on: tuple[Entry, ...] = ()
     people: People | None = None
 
     def __init__(
@@ -60,7 +63,7 @@ class Site:
         features: ArrayLike | None = None,
         labels: ArrayLike | None = None,
         columns: Sequence[str] | None = None,
-        builds_on: Sequence[Any] = (),
+        builds_on: Sequence[Entry] = (),
         people: People | None = None,
     ) -> None:
         faults = []

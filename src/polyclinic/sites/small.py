@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Gathered:
             return sum(s.patients for s in self.sites)
         return len({p for s in self.sites for p in _people(s, True)})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values; a small number of patients is not among them."""
         few = 0 < self.left_out < 11
         return {
@@ -135,7 +135,7 @@ def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[
     return bins
 
 
-def _people(site: Site, same: bool) -> list[Any]:
+def _people(site: Site, same: bool) -> list[str | tuple[object, ...]]:
     """Who the patients are: by their own names without the site's, or different people at every site."""
     named = site.tensor.axes[0].labels if site.tensor is not None else None
     if named is None or not same:

@@ -81,7 +81,7 @@ class Axis:
             h.update(b"\0" + label.encode())
         return h.hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for a file header."""
         return {"name": self.name, "labels": self.labels, "names": self.names, "vocabulary": self.vocabulary}
 

@@ -222,7 +222,7 @@ def _reduced(columns: dict[str, Any], whole: bool, sizes: Sequence[int], rule: T
     return [people[starts], sizes_of, *codes, short if np.array_equal(short, values) else values]
 
 
-def _taken(parts: list[Cells], n: int, kind: type[Any] | None = None) -> NDArray[np.generic]:
+def _taken(parts: list[Cells], n: int, kind: type[np.generic] | None = None) -> NDArray[np.generic]:
     """One column of all parts, which let go of it."""
     out = np.empty(sum(len(x[n]) for x in parts), kind or parts[0][n].dtype)
     at = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numba import njit
@@ -222,7 +222,7 @@ def _begun(tensor: SparseTensor, rank: int) -> Float:
     return np.repeat(events[:, None] / rank, rank, axis=1)
 
 
-def _pieces(work: Callable[[int, int], Any], patients: int) -> None:
+def _pieces(work: Callable[[int, int], object], patients: int) -> None:
     """Run ``work(first, last + 1)`` on fixed pieces of the patients, on as many threads as there are cores."""
     size = max(LEAST, -(-patients // PIECES))
     starts = range(0, patients, size)

@@ -48,7 +48,7 @@ KEPT: Final = 4  # tensors that stay on the card
 
 _log = logging.getLogger(__name__)
 _device: Device = "cpu"
-_there: OrderedDict[int, tuple[Any, Any]] = OrderedDict()  # id: (tensor or records, the same on the card)
+_there: OrderedDict[int, tuple[object, Any]] = OrderedDict()  # id: (tensor or records, the same on the card)
 
 
 def use_device(device: Device) -> None:
@@ -142,7 +142,7 @@ def card_of(tensor: SparseTensor) -> DeviceTensor:
     return there
 
 
-def _kept(here: Any, bring: Callable[[], Any]) -> Any:
+def _kept(here: object, bring: Callable[[], Any]) -> Any:
     """What ``here`` is on the card; ``here`` itself is kept beside it, so that its id stays its own."""
     if id(here) not in _there:
         _there[id(here)] = here, bring()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int 
     return total, likelihood
 
 
-def _chunked(work: Callable[[int, int], Any], patients: int) -> None:
+def _chunked(work: Callable[[int, int], object], patients: int) -> None:
     """Run ``work(first, last + 1)`` on fixed chunks of patients, on as many threads as there are cores."""
     starts = range(0, patients, CHUNK)
     if len(starts) <= 1 or (os.cpu_count() or 1) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -76,7 +76,7 @@ def check_axes(
     return out
 
 
-def check_coords(coords: Any, dims: tuple[int, ...], faults: list[str]) -> NDArray[np.int64] | None:
+def check_coords(coords: object, dims: tuple[int, ...], faults: list[str]) -> NDArray[np.int64] | None:
     """Whole numbers within the shape, or None."""
     try:
         xs = np.asarray(coords)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ from polyclinic.tensors.simd import (
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["inner", "model", "model_at", "mttkrp", "residuals_at", "squared_error"]
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 Matrix = NDArray[np.float64]
 Fixed = tuple[tuple[int, ...], tuple[Matrix, ...], int]  # of one slab: lanes, factors, first column
@@ -112,7 +115,7 @@ def _spans(lengths: NDArray[np.int64], pieces: int) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]
 
 
-def _run(work: Callable[[Any], Any], parts: Sequence[Any], threads: int) -> list[Any]:
+def _run(work: Callable[[A], B], parts: Sequence[A], threads: int) -> list[B]:
     if threads <= 1 or len(parts) <= 1:
         return [work(p) for p in parts]
     with ThreadPoolExecutor(min(threads, len(parts))) as pool:

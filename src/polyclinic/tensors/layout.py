@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -22,7 +23,9 @@ SLAB: Final = 1024  # rows of one partial Gram
 TILE: Final = 65_536  # patients that 16 bits can number; their rows stay in the second-level cache
 WINDOW: Final = 2_048  # chunks among which those of like length stand together
 
-Array = Any  # of numpy or of CuPy
+Array = NDArray[
+    np.int64
+]  # whole numbers of 32 or 64 bits, of numpy; CuPy's arrays, which have no types, stand in for it
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Copy:
 
     entries: Array | None
     codes: Array | None
-    values: Array | None
+    values: NDArray[np.float64] | None
     chunks: Array
     sums: Sums
     others: tuple[int, ...]  # the modes whose factors are read, in the order of a, b, ...
@@ -64,7 +67,8 @@ def _starts(key: Array, xp: ModuleType) -> Array:
     """Where runs of equal keys begin."""
     first = xp.ones(len(key), bool)
     first[1:] = key[1:] != key[:-1]
-    return xp.flatnonzero(first)
+    found: Array = xp.flatnonzero(first)
+    return found
 
 
 def _cut(lengths: Array, most: int, xp: ModuleType) -> tuple[Array, Array, Array]:
@@ -82,7 +86,8 @@ def _table(*columns: Array, xp: ModuleType) -> Array:
     out = xp.zeros((len(columns[0]), 4), xp.int64)
     for n, column in enumerate(columns):
         out[:, n] = column
-    return xp.ascontiguousarray(out.astype(xp.uint32).view(xp.int32))
+    table: Array = xp.ascontiguousarray(out.astype(xp.uint32).view(xp.int32))
+    return table
 
 
 def in_blocks(counts: Array, targets: Array, xp: ModuleType) -> Sums:
@@ -150,7 +155,7 @@ def arrange(tensor: SparseTensor, mode: int, xp: ModuleType = np) -> Copy:
 EDGES: Final = (8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096)
 
 
-def turns(tensor: SparseTensor, rows: Array, xp: ModuleType = np) -> Turns:
+def turns(tensor: SparseTensor, rows: NDArray[np.signedinteger], xp: ModuleType = np) -> Turns:
     """The E-step's tables from the (nonzeros, modes) rows of :func:`~polyclinic.tensors.em_kernels.stacked_rows`."""
     indptr = xp.asarray(tensor.indptr, np.int64)
     lengths = xp.diff(indptr)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +81,7 @@ def shrink_columns(matrix: Matrix, threshold: float) -> Matrix:
 
 
 def sgd_epoch(
-    where: Sequence[NDArray[Any]],
+    where: Sequence[NDArray[np.int64]],
     values: Matrix,
     factors: Sequence[Matrix],
     learning_rate: float,

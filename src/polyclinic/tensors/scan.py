@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.tensors.compiled import kernel
 
@@ -12,7 +11,7 @@ __all__ = ["largest"]
 
 
 @kernel
-def _largest(a: Any) -> float:
+def _largest(a: NDArray[np.float64]) -> float:
     top, bad = 0.0, 0
     for i in range(a.size):
         x = abs(a[i])
@@ -21,7 +20,7 @@ def _largest(a: Any) -> float:
     return np.inf if bad else top
 
 
-def largest(a: Any) -> float:
+def largest(a: NDArray[np.float64]) -> float:
     """Largest absolute value; infinity if one is NaN or infinite, 0 of nothing.
 
     >>> largest(np.array([[1.0, -3.0]])), largest(np.array([1.0, np.nan])), largest(np.empty(0))

@@ -9,7 +9,7 @@ ahead. The shuffle is uniform and works in cache: every entry draws a bucket, th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ AHEAD: Final = 12  # entries between asking for a row and using it
 class Entries(NamedTuple):
     """Nonzeros in some order: one index column per mode (patients first) and the values."""
 
-    where: tuple[NDArray[Any], ...]
+    where: tuple[NDArray[np.int64], ...]
     values: NDArray[np.float64]
 
 

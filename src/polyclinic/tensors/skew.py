@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Skew:
         """Whether a few patients decide, unless the method weights them."""
         return self.top1 > SKEWED
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for the manifest."""
         return {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(self).items()}
 

@@ -161,7 +161,7 @@ class SparseTensor:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"SparseTensor is frozen: cannot set {name!r}; make a new one")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (
             SparseTensor.from_layout,
             (self.rows, self.indptr, self.codes, self.values, self.shape, self.axes),

@@ -50,7 +50,7 @@ class ModeCoverage:
         """Share of rows without a group."""
         return self.unmapped / self.rows if self.rows else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values for the manifest."""
         return {
             "rows": self.rows,

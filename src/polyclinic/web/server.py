@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterable, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from anyio import BrokenResourceError, ClosedResourceError
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -110,11 +110,11 @@ def _reading(app: FastAPI, root: Path) -> None:
     """What can be read of the runs: their list, one of them as it goes, two side by side, the report."""
 
     @app.get("/api/runs")
-    def runs() -> list[dict[str, Any]]:
+    def runs() -> list[dict[str, object]]:
         return [{"id": k, **PageWatch(p).brief()} for k, p in find_runs(root).items()]
 
     @app.get("/api/run")
-    def run(id: str) -> dict[str, Any]:
+    def run(id: str) -> dict[str, object]:
         watch = _watch(root, id)
         return {**watch.snapshot(), "rounds": watch.rounds()}
 
@@ -140,7 +140,7 @@ def _reading(app: FastAPI, root: Path) -> None:
             await asyncio.sleep(EVERY)
 
     @app.get("/api/compare")
-    def compare(a: str, b: str) -> dict[str, Any]:
+    def compare(a: str, b: str) -> dict[str, object]:
         return side_by_side(_watch(root, a).path, _watch(root, b).path)
 
     @app.get("/report")
@@ -159,7 +159,7 @@ def _deciding(app: FastAPI, root: Path, token: str | None) -> None:
     """What waits in the outboxes, and the owner's word on it."""
 
     @app.get("/api/outbox")
-    def outbox() -> list[dict[str, Any]]:
+    def outbox() -> list[dict[str, object]]:
         return [
             {"outbox": name, "id": p.id, "state": p.state, "by": p.decided_by, **p.facts}
             for name, box in find_outboxes(root).items()
@@ -167,7 +167,7 @@ def _deciding(app: FastAPI, root: Path, token: str | None) -> None:
         ]
 
     @app.post("/api/outbox")
-    def decide(decision: Decision, request: Request) -> dict[str, Any]:
+    def decide(decision: Decision, request: Request) -> dict[str, object]:
         if token is None:
             raise HTTPException(403, "decisions need the page's token: polyclinic web prints its address")
         if request.headers.get("x-polyclinic") != "decide":  # a form of another site cannot send this header

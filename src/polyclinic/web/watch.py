@@ -71,7 +71,7 @@ class PageWatch:
             out.append({**value, **{k: v for k, v in figures.items() if v is None or isinstance(v, int | float | str)}})
         return out
 
-    def brief(self) -> dict[str, Any]:
+    def brief(self) -> dict[str, object]:
         """One line of a list of runs."""
         study, outcome = _file(self.path / "study.json"), _file(self.path / "outcome.json")
         finished = (self.path / "metrics.json").is_file()
@@ -86,7 +86,7 @@ class PageWatch:
             "has_report": finished and bool(outcome),
         }
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, object]:
         """Everything the page shows of a run but its rounds."""
         study, metrics = _file(self.path / "study.json"), _file(self.path / "metrics.json")
         outcome = _file(self.path / "outcome.json")
@@ -115,7 +115,7 @@ class PageWatch:
             return "waiting for the sites"
         return "running" if time.time() - _changed(self.path) < QUIET else "stopped"
 
-    def _sites(self, names: Sequence[str], asked: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    def _sites(self, names: Sequence[str], asked: Mapping[str, Any] | None) -> list[dict[str, object]]:
         states: dict[str, str] = {}
         for e in map(_json, _lines(self.path / "events.jsonl")):
             if e.get("site") and e.get("event"):
@@ -139,7 +139,7 @@ class PageWatch:
             )
         return out
 
-    def _messages(self) -> list[dict[str, Any]]:
+    def _messages(self) -> list[dict[str, object]]:
         """News for the owner: states of sites, refusals, burnt sums; newest last."""
         out = []
         for e in map(_json, _lines(self.path / "events.jsonl")):
@@ -149,7 +149,7 @@ class PageWatch:
         return out[-MESSAGES:]
 
 
-def _spent(charges: Sequence[Charge], delta: float) -> dict[str, Any] | None:
+def _spent(charges: Sequence[Charge], delta: float) -> dict[str, object] | None:
     """What a site has spent; never an epsilon without delta, adjacency and kind."""
     if not charges:
         return None

@@ -279,7 +279,7 @@ def shown(home: Path, name: str) -> dict[str, Any]:
     return {"file": named, "kind": kind.decode(), "study": study.decode(), "bytes": len(data), "content": content}
 
 
-def _tree(value: Any, where: str, out: dict[str, str]) -> None:
+def _tree(value: object, where: str, out: dict[str, str]) -> None:
     if isinstance(value, Mapping):
         for k, v in value.items():
             _tree(v, f"{where}.{k}" if where else str(k), out)

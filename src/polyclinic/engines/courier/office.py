@@ -7,7 +7,7 @@ sign of life, an answer, a study's deadline) is as slow as the carrier, and noth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,5 +196,5 @@ def states(folder: CoordinatorFolder) -> list[dict[str, Any]]:
     return found
 
 
-def _tell(run: Path, value: dict[str, Any]) -> None:
+def _tell(run: Path, value: Mapping[str, object]) -> None:
     write_json(run / "courier.json", value)

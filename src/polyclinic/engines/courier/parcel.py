@@ -15,7 +15,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -92,7 +92,7 @@ def seal_parcel(parcel: Parcel, identity: Identity, to_key: bytes) -> bytes:
     """The bytes of a file."""
     fresh = X25519PrivateKey.generate()
     outer = fresh.public_key().public_bytes_raw()
-    value: dict[str, Any] = {**vars(parcel)}
+    value: dict[str, object] = {**vars(parcel)}
     value["signature"] = identity.sign(digest([SIGNED, outer, to_key, *_signed(parcel)]))
     key = agree(fresh, to_key, digest([SIGNED, outer]), "courier", parcel.sender, parcel.to)
     body = Channel(key, parcel.sender, parcel.to).seal(wire.encode(value, limit=LIMIT), "file")

@@ -118,7 +118,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     method, doors = _doors(order, folder, study)
     identity = folder.identity()
     ledger_of(folder.node).tie(identity.public, identity.sign)
-    privacy: Privacy | None = getattr(method.params, "privacy", None)
+    privacy: Privacy | None = method.params.privacy
 
     def agree(patients: int) -> None:
         for door in doors.values():

@@ -17,7 +17,7 @@ from polyclinic.federation.attendance import Sending
 from polyclinic.federation.driver import Driver
 from polyclinic.federation.envelope import Identity
 from polyclinic.federation.order import Order
-from polyclinic.federation.outcome import Outcome
+from polyclinic.federation.outcome import Outcome, Progress
 
 __all__ = ["carry", "driver_of"]
 
@@ -30,7 +30,7 @@ def driver_of(order: Order, identity: Identity, folder: Path) -> Driver:
     method: Any = registry.ordered(order.parsed(private(private(folder) / "files")))
     log = partial(append_event, folder / "events.jsonl")
 
-    def progress(p: Any) -> None:
+    def progress(p: Progress) -> None:
         append_event(folder / "progress.jsonl", **{**vars(p), "figures": dict(p.figures)})
 
     return Driver(order, method, identity, folder, log=log, progress=progress, office=office)

@@ -53,7 +53,7 @@ def write_key(path: Path, data: bytes) -> None:
         os.fsync(f.fileno())
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> Path:
+def write_json(path: Path, value: Mapping[str, object]) -> Path:
     """Write JSON, whole or not at all, readable by the owner only."""
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -182,7 +182,7 @@ def _away(place: str, e: Exception) -> Probe:
         return Probe(
             "coordinator", "fault", f"{place}: this machine does not know the name", "see 'name'", exit=5, outside=True
         )
-    why = str(getattr(e, "strerror", None) or e or type(e).__name__)
+    why = str((e.strerror if isinstance(e, OSError) else None) or e or type(e).__name__)
     return Probe("coordinator", "fault", f"{place} is not reachable ({why})", _FIREWALL, exit=5, outside=True)
 
 
@@ -227,7 +227,7 @@ def membership(answer: Callable[[], Answer], coordinator: str, name: str, key: b
     try:
         said = answer()
     except (OSError, HTTPException, ValueError) as e:
-        why = str(getattr(e, "strerror", None) or e or type(e).__name__)
+        why = str((e.strerror if isinstance(e, OSError) else None) or e or type(e).__name__)
         text = f"not known whether this site is still a member: the port for joining does not answer ({why})"
         return Probe(
             "membership", "warning", text, "polyclinic coordinator start opens it; studies do not need it"

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from http.client import HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -176,7 +177,7 @@ class _Counter(BaseHTTPRequestHandler):
             return 403, {"state": "refused", "reason": "only a site that has joined may read the roster"}
         return 200, read_json(self.server.folder.path / "roster.json")  # `coordinator approve` wrote it
 
-    def _answer(self, status: int, value: dict[str, Any]) -> None:
+    def _answer(self, status: int, value: Mapping[str, object]) -> None:
         data = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -191,7 +192,7 @@ class _Counter(BaseHTTPRequestHandler):
 
 
 def call(
-    invite: dict[str, Any], path: str, value: dict[str, Any], *, kit: Path | None = None, timeout: float = 10.0
+    invite: dict[str, Any], path: str, value: Mapping[str, object], *, kit: Path | None = None, timeout: float = 10.0
 ) -> dict[str, Any]:
     """A site calls the coordinator's port for joining; raises if the coordinator cannot be reached, or is not the invite's.
 
@@ -233,7 +234,7 @@ def call(
 
 
 def awaited(
-    invite: dict[str, Any], path: str, value: dict[str, Any], wait: float, every: float
+    invite: dict[str, Any], path: str, value: Mapping[str, object], wait: float, every: float
 ) -> dict[str, Any] | None:
     """Call until the coordinator has approved, also while it is being restarted: its answer, or None when the time is over."""
     end = time.monotonic() + wait
@@ -258,7 +259,7 @@ def _why(e: Exception) -> str:
         return "this machine does not know the name"
     if isinstance(e, TimeoutError):
         return "no answer: a firewall on the way may drop it"
-    return str(getattr(e, "strerror", None) or (e if isinstance(e, OSError) else type(e).__name__))
+    return str((e.strerror if isinstance(e, OSError) else None) or (e if isinstance(e, OSError) else type(e).__name__))
 
 
 _BY_HAND: Final = {"/join": "join --offline", "/roster": "pin roster.json", "/renew": "renew --approval FILE"}

@@ -208,7 +208,7 @@ def studies(folder: SiteFolder) -> list[dict[str, Any]]:
     ]
 
 
-def unpinned(folder: SiteFolder, study: dict[str, Any]) -> list[str]:
+def unpinned(folder: SiteFolder, study: Mapping[str, Any]) -> list[str]:
     """Sites of a study whose keys the owner has not compared and pinned."""
     pins = read_json(folder.pins) if folder.pins.exists() else {}
     return [n for n, k in study.get("roster", {}).items() if n != folder.node.name and pins.get(n) != k]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 __all__ = ["Probe", "State", "first_fault"]
 
@@ -49,7 +49,7 @@ class Probe:
         more = f"\n         what to do: {self.todo}" if self.todo else ""
         return f"{mark:<8} {self.name}: {self.sentence}{more}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For ``--json``."""
         return {"name": self.name, "state": self.state, "sentence": self.sentence, "what_to_do": self.todo}
 

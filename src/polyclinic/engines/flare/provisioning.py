@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,7 +76,7 @@ def _mine(folder: Path) -> None:
         p.chmod(0o700 if p.is_dir() else 0o600)
 
 
-def _yaml(path: Path, value: dict[str, Any]) -> Path:
+def _yaml(path: Path, value: Mapping[str, object]) -> Path:
     path.write_text(json.dumps(value), encoding="utf-8")  # JSON is YAML
     return path
 

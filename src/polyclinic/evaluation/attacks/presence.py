@@ -6,12 +6,11 @@ Under ``masked`` the coordinator sees sums only; but the row of a code that ONE 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from polyclinic.evaluation.attacks.tap import Attack, listen
-from polyclinic.federation.protocol import seeds
+from polyclinic.federation.protocol import Method, seeds
 from polyclinic.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -38,7 +37,7 @@ def network(rng: np.random.Generator, present: bool) -> list[Site]:
     return sites
 
 
-def _seen(method: object, sites: list[Site]) -> float:
+def _seen(method: Method, sites: list[Site]) -> float:
     """What the coordinator looks at: the largest entry of the code's row in the last totals that have one."""
     found = -700.0
     for s in listen(method, sites):
@@ -48,7 +47,7 @@ def _seen(method: object, sites: list[Site]) -> float:
     return found
 
 
-def right_guesses(make: Callable[[], object], seed: int) -> int:
+def right_guesses(make: Callable[[], Method], seed: int) -> int:
     """How many of the trials the coordinator gets right, with a threshold learnt on shadow runs of its own."""
     rng = seeds(seed, "presence")
     looks = [(t % 2 == 0, _seen(make(), network(rng, t % 2 == 0))) for t in range(SHADOWS + TRIALS)]
@@ -65,7 +64,7 @@ def run(seed: int = 0) -> Iterator[Attack]:
     from polyclinic.privacy.budget import Privacy
 
     size = f"{SITES} sites of {EACH} patients"
-    kinds: tuple[tuple[str, Callable[[], Any], bool], ...] = (
+    kinds: tuple[tuple[str, Callable[[], Method], bool], ...] = (
         (f"SumALS, exact totals, masked, {size}", lambda: SumALS(rank=4, rounds=2, aggregation="masked"), True),
         (
             f"LocalTF, exact totals, masked, {size}",

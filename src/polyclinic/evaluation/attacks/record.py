@@ -43,7 +43,7 @@ def recovered(heard: Sequence[Tapped], diagnoses: int) -> Array:
     rows = [s for s in heard if s.step.name == "mode1" and s.total is not None and "mttkrp" in s.total.arrays]
     parts: list[tuple[Array, Array, Array, Array]] = []
     for s in rows:
-        before = getattr(s.before, "inner", s.before)  # under a floor the method's own state is inside
+        before = vars(s.before).get("inner", s.before)  # under a floor the method's own state is inside
         b, c = before.factors
         assert s.total is not None
         y = s.total.arrays["mttkrp"][CODE] * before.norm

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyclinic.federation.fold import Fold
-from polyclinic.federation.protocol import Message, Step, Total
+from polyclinic.federation.protocol import Message, Method, Step, Total
 from polyclinic.sites.site import Site
 
 __all__ = ["Attack", "Tapped", "listen"]
@@ -48,7 +51,7 @@ class Tapped:
     messages: list[Message] = field(default_factory=list)
     total: Total | None = None
 
-    def contribution(self, site: str) -> dict[str, Any]:
+    def contribution(self, site: str) -> dict[str, NDArray[np.float64]]:
         """A site's arrays if they travelled in the clear; else the best guess that a sum allows: its mean."""
         for m in self.messages:
             if m.sender == site and m.kind == "contribution":
@@ -57,17 +60,17 @@ class Tapped:
         return {k: a / self.total.members for k, a in self.total.arrays.items()}
 
 
-def listen(method: Any, sites: Sequence[Site], **options: Any) -> list[Tapped]:
+def listen(method: Method, sites: Sequence[Site], quorum: int | None = None) -> list[Tapped]:
     """Run a method and keep what its coordinator could have kept."""
     heard: list[Tapped] = []
-    fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), **options)
+    fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), quorum=quorum)
     combine = method.combine
 
-    def witness(step: Step, public: Any, total: Total) -> object:
+    def witness(step: Step, public: object, total: Total) -> object:
         heard[-1].total = total
         return combine(step, public, total)
 
-    method.combine = witness
+    vars(method)["combine"] = witness
     fold.begin()
     while (step := method.next(fold.public)) is not None:
         heard.append(Tapped(step, fold.public))

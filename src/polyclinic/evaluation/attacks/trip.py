@@ -7,8 +7,7 @@ is the only carrier of a code, with that procedure alone, is recovered whole fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +84,7 @@ def recover_record(heard: Sequence[Tapped], absent: Sequence[int], diagnoses: in
     return best
 
 
-def support(arrays: dict[str, Any]) -> set[int]:
+def support(arrays: Mapping[str, NDArray[np.float64]]) -> set[int]:
     """Codes whose row of the first feature factor is not zero: the codes that the site has."""
     return set(np.flatnonzero(np.abs(arrays["mode1"]).max(1) > 0).tolist())
 

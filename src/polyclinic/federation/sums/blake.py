@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,7 +171,7 @@ class Digests:
         self._states = np.empty((8, len(keys)), np.uint64)
         _compress(begin[:, None], words, np.full_like(lengths, BLOCK), np.uint64(0), self._states)
 
-    def of(self, words: Words, lengths: Words, which: Any = slice(None)) -> Bytes:
+    def of(self, words: Words, lengths: Words, which: slice | NDArray[np.int64] = slice(None)) -> Bytes:
         """Digests, (n, size), of texts from :func:`blocks`: n texts, or one text under the n keys ``which``."""
         states = self._states[:, which] if self._states.shape[1] > 1 else self._states
         n = max(states.shape[1], words.shape[1])

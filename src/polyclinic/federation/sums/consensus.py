@@ -40,7 +40,7 @@ class MaskPlan:
         return self.order is None or self.sites[self.order[slot]] == site
 
     @property
-    def public(self) -> list[Any]:
+    def public(self) -> list[object]:
         """The part that neighbours compare."""
         order = b"" if self.order is None else digest(self.order)
         return [self.constant, self.sd, self.tolerance, self.slots, order]

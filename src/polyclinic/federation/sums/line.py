@@ -43,7 +43,7 @@ class LineEnvelope(Envelope):
         ).digest()  # of long texts three times as fast as the keyed digest itself
         return keyed(key, self.context, sender.encode(), to.encode(), kind.encode(), text)[:DIGEST]
 
-    def verify(self, who: str, purpose: str, value: Any, signature: bytes) -> None:
+    def verify(self, who: str, purpose: str, value: object, signature: bytes) -> None:
         """Refuse what ``who`` did not write: by the line if there is one and it is a letter to me, else by the signature."""
         kind, _, to = purpose.rpartition(" to ")
         key = self._key(who, kind) if kind and to == self.me else None

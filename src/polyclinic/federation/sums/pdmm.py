@@ -18,13 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.release import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 __all__ = [
     "PdmmNode",
@@ -82,7 +85,7 @@ def _decay(a: Array, c: float) -> float:
     return float((size / (1e-4 * first)) ** (1 / max(t - began, 1))) if began else 1.0
 
 
-def sparse(a: Array) -> Any:
+def sparse(a: Array) -> csr_matrix:
     """A graph of many nodes as a sparse matrix: a node has tens of neighbours, however many there are."""
     from scipy.sparse import csr_array
 

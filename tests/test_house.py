@@ -1,0 +1,110 @@
+"""The house stays readable: few ``Any``, nothing asked by name of what is ours, short files, simple functions, names once.
+
+Fast: the syntax trees of ``src`` are read once. What a stranger's object is may be asked by name; each such place is listed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE: Final = ROOT / "src" / "polyclinic"
+HOUSE: Final = runpy.run_path(str(ROOT / "benchmarks" / "house.py"))
+LONGEST, ANY = 400, 10.0
+
+FOREIGN: Final = {  # file -> attribute: whose it is
+    "cli/__init__.py": {"show": "errors of the argument parser", "exit_code": "the same"},
+    "federation/standardizing.py": {"index": "a data frame's rows"},
+    "mixtures/fittedclass.py": {"dtype": "a column of anybody's frame", "categories": "its type"},
+    "similarity/explanation.py": {"iloc": "a row of a data frame", "columns": "the same"},
+    "sites/doors.py": {"tocoo": "a sparse matrix of SciPy"},
+    "sites/frame.py": {"column_names": "a table of Arrow", "columns": "a data frame", "to_numpy": "its column"},
+    "sites/site.py": {"columns": "a data frame"},
+    "tensors/compiled.py": {"getuid": "the operating system"},
+}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """File below src/polyclinic -> its syntax tree."""
+    return {str(p.relative_to(SOURCE)): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py"))}
+
+
+def any_in(tree: ast.AST) -> int:
+    """How often a tree says ``Any``: the name itself, ``typing.Any``, and every use of a name that stands for it alone."""
+    alone = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "Any"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    alone |= {
+        alias.asname
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == "Any" and alias.asname
+    }
+    names = sum(isinstance(n, ast.Name) and n.id in {"Any", *alone} for n in ast.walk(tree))
+    return names + sum(isinstance(n, ast.Attribute) and n.attr == "Any" for n in ast.walk(tree))
+
+
+def asked_by_name(tree: ast.AST) -> list[tuple[int, str]]:
+    """Line and attribute of every ``getattr``, ``hasattr`` or ``setattr`` with a literal name."""
+    return [
+        (node.lineno, str(node.args[1].value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr", "setattr")
+        and len(node.args) > 1
+        and isinstance(node.args[1], ast.Constant)
+    ]
+
+
+def test_the_counters_count() -> None:
+    tree = ast.parse(
+        "import typing\nfrom typing import Any\nX = Any\ndef f(a: Any, b: X) -> dict[str, typing.Any]: ..."
+    )
+    assert any_in(tree) == 5  # X = Any holds two: the name and what it stands for
+    assert any_in(ast.parse("from typing import Any as It\nx: It")) == 1
+    assert asked_by_name(ast.parse("getattr(a, 'b', 0)\nhasattr(a, name)\nsetattr(a, 'c', 1)")) == [(1, "b"), (3, "c")]
+
+
+def test_any_is_rare() -> None:
+    lines = sum(map(HOUSE["code_lines"], (p.read_text(encoding="utf-8") for p in SOURCE.rglob("*.py"))))
+    count = {name: any_in(tree) for name, tree in trees().items()}
+    share = 1000 * sum(count.values()) / lines
+    most = sorted(count, key=lambda name: -count[name])[:10]
+    assert share <= ANY, f"{share:.1f} per 1,000 lines; most in " + ", ".join(f"{n} ({count[n]})" for n in most)
+
+
+def test_nothing_of_ours_is_asked_by_name() -> None:
+    found = {
+        f"{name}:{line} {what}"
+        for name, tree in trees().items()
+        for line, what in asked_by_name(tree)
+        if what not in FOREIGN.get(name, {})
+    }
+    assert not found
+    used = {(name, what) for name, tree in trees().items() for _, what in asked_by_name(tree)}
+    assert {(n, w) for n, known in FOREIGN.items() for w in known} <= used, "listed, and asked no more"
+
+
+def test_files_are_short() -> None:
+    texts = {str(p.relative_to(SOURCE)): p.read_text(encoding="utf-8") for p in SOURCE.rglob("*.py")}
+    long = {n: len(t.splitlines()) for n, t in texts.items() if HOUSE["GENERATED"] not in t[:1000]}
+    assert not {n: k for n, k in long.items() if k > LONGEST}
+
+
+def test_functions_are_simple() -> None:
+    assert HOUSE["complex_functions"]() == []
+
+
+def test_no_class_name_is_used_twice() -> None:
+    assert HOUSE["twice"]() == {}
