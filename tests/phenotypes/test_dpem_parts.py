@@ -236,6 +236,34 @@ def test_two_columns_that_each_hold_some_of_two_phenotypes_are_drawn_apart_and_n
     assert both.factors[0].shape[1] == rank - 1
 
 
+def test_pieces_of_a_prior_are_shown_as_its_phenotypes_and_place_patients_as_they_are() -> None:
+    rank, flat = 3, np.full(30, 1 / 30)
+    told = np.zeros((30, rank))
+    for r, codes in enumerate((range(6), range(4, 12), range(15, 22))):
+        told[codes, r] = 1 / len(codes)
+    told = 0.99 * told + 0.01 * flat[:, None]
+    shares = np.array([0.3, 0.2, 0.3, 0.2])
+    public = DPEMPublic(
+        "statistics",
+        12,
+        ReleasePlan(rank, 12, (1.0,)),
+        (told, told),
+        (flat, flat),
+        shares,
+        told=(told, told),
+        shares=shares,
+        spoken=3,
+        pieces=np.array([0, 0, 1]),
+    )
+    noise = 1e6 * np.random.default_rng(5).standard_normal((60, rank + 1))
+    now = finished(DPEMParams(rank=rank), remembered(public, noise, 1e6))
+    assert now.parts is not None
+    assert now.parts.tolist() == [0, 0, 1, -1]
+    assert now.fine[0].shape == (30, 3)
+    joint = told[:, :2] @ [0.6, 0.4]
+    np.testing.assert_allclose(now.factors[0], np.column_stack([joint, told[:, 2]]), atol=1e-9)
+
+
 def test_phenotypes_that_share_one_mode_alone_are_not_alike() -> None:
     flat = np.full(8, 1 / 8)
     same = np.zeros((8, 2))

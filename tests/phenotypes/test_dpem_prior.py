@@ -10,6 +10,8 @@ import pytest
 import polyclinic as pc
 from polyclinic.evaluation.heldout import CountModel, marginal_model, structure_kept
 from polyclinic.evaluation.prediction import split
+from polyclinic.federation.protocol import Setting
+from polyclinic.learned.placing import Events
 from polyclinic.phenotypes.prior import Prior
 from polyclinic.phenotypes.vote import votes
 from polyclinic.sites.site import Site, pooled
@@ -52,6 +54,41 @@ def test_a_prior_of_the_same_law_is_never_lost_and_helps_where_noise_hides_the_d
     assert bench.kept(bench.fit(0.1, bench.like)) >= alone - 0.02
     with_prior = np.mean([bench.kept(bench.fit(0.2, bench.like, seed=k)) for k in range(3)])  # one fit scatters by .015
     assert with_prior >= max(alone - 0.02, bench.kept(bench.fit(0.2, None)) + 0.2)
+
+
+@pytest.fixture(scope="module")
+def divided() -> pc.DPEM:
+    """A model that shows fewer phenotypes than it places patients by."""
+    return pc.DPEM(rank=6, rounds=4, seed=1).fit(pc.datasets.planted_counts(1_500, seed=3005, **LAW))  # type: ignore[arg-type]
+
+
+def test_a_model_of_dpem_speaks_by_the_columns_that_place_its_patients(divided: pc.DPEM) -> None:
+    place = divided.result_.placing
+    assert isinstance(place, Events)
+    shown = len(divided.weights_)
+    assert shown < 6  # else this says nothing
+    prior = Prior.of(divided)
+    assert prior.rank == 6
+    np.testing.assert_allclose(np.concatenate(prior.factors), place.stacked[:, :6], atol=1e-12)
+    np.testing.assert_allclose(np.concatenate(prior.marginals), place.stacked[:, 6], atol=1e-12)
+    assert prior.background == pytest.approx(place.prior[6] / place.prior.sum())
+    assert prior.pieces is not None
+    assert {int(k) for k in prior.pieces if k >= 0} == set(range(shown))
+
+
+def test_pieces_of_a_prior_stay_apart_under_loud_noise_and_are_joined_where_data_speak(divided: pc.DPEM) -> None:
+    shape, shown = (40, 50), len(divided.weights_)
+    for size, spoken in ((300, 6), (100_000, shown)):
+        method = pc.DPEM(
+            rank=6, privacy=BUDGET, planning_size=size, prior=divided, prior_is_public=True, aggregation="masked"
+        )
+        setting = Setting(shape, tuple(divided.result_.axes), ("a", "b", "c"))
+        public = method.begin(setting, np.random.default_rng(0))
+        assert public.plan.clear == (spoken == shown)
+        assert public.spoken == spoken
+        assert public.shares is not None
+        assert public.shares.sum() == pytest.approx(1.0)
+        assert all((t[:, :spoken].sum(0) > 0.99).all() and not t[:, spoken:].any() for t in public.told)
 
 
 def test_a_prior_has_to_beat_itself_torn_apart() -> None:

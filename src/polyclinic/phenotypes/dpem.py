@@ -26,7 +26,7 @@ from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.dpem_learn import finished, learned, regrouped
 from polyclinic.phenotypes.dpem_memory import remembered
 from polyclinic.phenotypes.dpem_params import DPEMParams
-from polyclinic.phenotypes.dpem_start import leaning, with_marginals
+from polyclinic.phenotypes.dpem_start import leaning, together, with_marginals
 from polyclinic.phenotypes.dpem_state import Array, DPEMPrivate, DPEMPublic, patient_prior, stacked
 from polyclinic.phenotypes.factorization import FederatedFactorization
 from polyclinic.phenotypes.plan import ReleasePlan, plan_for
@@ -110,7 +110,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         )
         if p.prior is None:
             return public
-        return leaning(replace(public, size=p.planning_size), p.prior.on(setting.axes, setting.shape))
+        return together(leaning(replace(public, size=p.planning_size), p.prior.on(setting.axes, setting.shape)))
 
     def _plan(self, shape: Sequence[int], sites: int, size: int | None, *, refused: bool = False) -> ReleasePlan:
         p = self.params
@@ -137,13 +137,8 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             return now
         shares = np.append(public.shares[: plan.rank], public.shares[len(public.shares) - self.params.background :])
         told = tuple(t[:, : plan.rank] for t in public.told)
-        return replace(
-            now,
-            told=told,
-            shares=shares / shares.sum(),
-            size=max(round(count), 1),
-            spoken=min(public.spoken, plan.rank),
-        )
+        sized = replace(now, told=told, shares=shares / shares.sum(), size=max(round(count), 1))
+        return together(replace(sized, spoken=min(public.spoken, plan.rank)))
 
     def _voted(self, public: DPEMPublic, more: float) -> DPEMPublic:
         """The prior stays where more patients speak for it than against it; else the fit goes on as without one.
@@ -157,7 +152,16 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         plan = self._plan([len(m) for m in public.marginals], public.sites, public.size, refused=True)
         factors = tuple(f[:, : plan.rank] for f in public.random)
         alone = replace(
-            public, plan=plan, factors=factors, told=(), expected=(), rival=(), shares=None, random=(), spoken=0
+            public,
+            plan=plan,
+            factors=factors,
+            told=(),
+            expected=(),
+            rival=(),
+            shares=None,
+            random=(),
+            spoken=0,
+            pieces=None,
         )
         alone = replace(alone, marginals=tuple(np.full(len(m), 1.0 / len(m)) for m in public.marginals))
         if plan.rank:

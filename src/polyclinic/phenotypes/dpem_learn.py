@@ -128,6 +128,31 @@ def _joined(sums: Array, noise: Array, found: Sequence[Sequence[int]]) -> tuple[
     return together, np.array([np.sqrt(np.square(noise[list(g)]).mean()) for g in found])
 
 
+def _told_pieces(public: DPEMPublic) -> tuple[list[list[int]], list[bool]]:
+    """Columns by the prior's phenotypes, then every other by itself; and which of these the prior shows.
+
+    Columns of a prior are no pieces but of its own phenotypes, and no ghosts of the noise.
+    """
+    rank = public.factors[0].shape[1]
+    whose = np.full(rank, -1)
+    whose[: public.spoken] = np.arange(public.spoken) if public.pieces is None else public.pieces[: public.spoken]
+    names = list(dict.fromkeys(int(k) for k in whose if k >= 0))
+    found = [[int(r) for r in np.flatnonzero(whose == k)] for k in names]
+    single = [[int(r)] for r in np.flatnonzero(whose < 0)]
+    return found + single, [True] * len(found) + [False] * len(single)
+
+
+def _told_together(public: DPEMPublic, found: Sequence[Sequence[int]]) -> DPEMPublic:
+    """What the prior says of the pieces of every group together, in the scale of :func:`_joined`."""
+    if public.shares is None:
+        return public
+    rank, shares = public.factors[0].shape[1], public.shares
+    inner = [list(g) for g in found if g[0] < rank]
+    told = tuple(np.stack([t[:, g] @ (shares[g] / shares[g].sum()) for g in inner], axis=1) for t in public.told)
+    together = np.array([shares[list(g)].sum() / np.sqrt(len(g)) for g in found])
+    return replace(public, told=told, shares=together / together.sum())
+
+
 def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
     """The phenotypes to show: pieces joined, what the noise explains dropped, codes marked that stand out.
 
@@ -136,13 +161,15 @@ def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
     assert public.released is not None
     assert public.noise is not None
     rank = public.factors[0].shape[1]
-    if p.prune and not public.spoken:  # columns of a prior are no pieces, and no ghosts of the noise
+    found, sure_of = [[r] for r in range(rank)], [False] * rank
+    if p.prune and public.spoken:
+        found, sure_of = _told_pieces(public)
+    elif p.prune:
         found, _ = _pieces(public)
-        found += [[rank]] if p.background else []
-    else:
-        found = [[r] for r in range(public.released.shape[1])]
+        sure_of = [False] * len(found)
+    found += [[rank]] if p.background else []
     sums, noise = _joined(public.released, public.noise, found)
-    factors, mixture, raw = learned(p, public, sums, noise)
+    factors, mixture, raw = learned(p, _told_together(public, found), sums, noise)
     mixture = mixture * np.sqrt([len(g) for g in found])
     columns = factors[0].shape[1]
     shown = []
@@ -153,7 +180,7 @@ def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
     if p.prune:
         # A column's mass has noise of sd / sqrt(sum 1/I_n); below that the noise explains all of it.
         sure = noise[:columns] / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
-        keep = np.flatnonzero((raw[:columns] > sure) | (np.arange(columns) < public.spoken))
+        keep = np.flatnonzero((raw[:columns] > sure) | np.array(sure_of))
         keep = keep if len(keep) else np.array([int(np.argmax(raw[:columns]))])
     left = np.append(keep, columns) if p.background else keep
     parts = np.full(public.released.shape[1], -1, np.int64)

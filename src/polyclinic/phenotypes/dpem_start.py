@@ -12,10 +12,10 @@ from polyclinic.phenotypes.evidence import stands_out
 from polyclinic.phenotypes.prior import Prior
 from polyclinic.phenotypes.shrinkage import between, posterior_mean
 
-__all__ = ["leaning", "with_marginals"]
+__all__ = ["leaning", "together", "with_marginals"]
 
 FLAT: Final = 0.02  # share of the flat law in the marginals: no code is ever impossible
-TOLD: Final = 1e-3  # share of the marginals in a prior's column
+TOLD: Final = 1e-4  # share of the marginals in a prior's column
 
 
 def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
@@ -71,4 +71,27 @@ def leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
         shares *= (1.0 - prior.background) / shares[:rank].sum()
         shares[rank] = prior.background
     shares[: len(order)] *= led / led.mean()
-    return replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors, spoken=len(order))
+    pieces = np.arange(len(order)) if prior.pieces is None else prior.pieces[order]
+    now = replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors)
+    return replace(now, spoken=len(order), pieces=pieces)
+
+
+def together(public: DPEMPublic) -> DPEMPublic:
+    """A prior's pieces joined to the phenotypes that it shows, where the plan says that data speak clearly; else as it is.
+
+    The columns that place the prior's patients are the better model, and where noise hides the data they are all there is.
+    Where data speak they hold EM in the prior's own optimum; joined, they leave columns free for what the prior missed.
+    """
+    if public.shares is None or public.pieces is None or not public.plan.clear:
+        return public
+    rank, old, whose = public.plan.rank, public.shares, public.pieces[: public.spoken]
+    found = [np.flatnonzero(whose == k) for k in dict.fromkeys(int(k) for k in whose if k >= 0)]
+    if not found:
+        return public
+    joint = [np.stack([t[:, g] @ (old[g] / old[g].sum()) for g in found], axis=1) for t in public.told]
+    led = np.array([old[g].sum() for g in found])
+    shares = np.append(np.full(rank, max(1.0 - float(old[rank:].sum()), 0.1) / rank), old[rank:])
+    shares[: len(found)] *= led / led.mean()
+    told = tuple(np.pad(t, ((0, 0), (0, rank - len(found)))) for t in joint)
+    now = replace(public, told=told, shares=shares / shares.sum(), spoken=len(found))
+    return replace(now, pieces=np.arange(len(found)))

@@ -41,6 +41,9 @@ class DPEMPublic:
     random: Factors = ()  # (I_n, R) per mode: the random start, should the prior be refused
     shares: Array | None = None  # (R,) or (R + 1,): the prior's mixture
     spoken: int = 0  # columns that the prior speaks of: the first ones
+    pieces: NDArray[np.int64] | None = (
+        None  # the prior's phenotype that each of these is a piece of; -1: none that it shows
+    )
     size: int | None = None  # patients, as planned with or as bought
     fine: Factors = ()  # at the end: (I_n, K) the columns that place a patient, before pieces were joined
     fine_mixture: Array | None = None  # (K,) or (K + 1,)

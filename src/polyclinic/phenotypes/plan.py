@@ -44,6 +44,11 @@ class ReleasePlan:
     memory: float = MEMORY[0]  # what a release still counts after one more, where nothing is seen to move
     steps: int = STEPS[0]  # EM steps that place a patient within a round
 
+    @property
+    def clear(self) -> bool:
+        """Phenotypes stand out so clearly that they are found early."""
+        return bool(self.multipliers) and self.memory >= MEMORY[1]
+
 
 def clearness(signal: float) -> float:
     """Where between the two ends of the rule a fit stands: 0 up to a signal of 2, 1 from 4, in steps of its logarithm between.

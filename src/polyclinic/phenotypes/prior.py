@@ -42,7 +42,10 @@ class Prior:
     digest
         SHA-256 of the model's file.
     background
-        Share of all events that belong to none of its phenotypes; None: it has no background.
+        Share of all events that belong to its background; None: it has none.
+    pieces
+        (P,) the phenotype that every column is a piece of, -1: of none that it shows. None: every column is one. A model of
+        DPEM speaks by the columns that place its patients: those it shows say less.
 
     Examples
     --------
@@ -59,11 +62,14 @@ class Prior:
     card: Card
     digest: str
     background: float | None = None
+    pieces: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name in ("factors", "marginals"):
             object.__setattr__(self, name, tuple(frozen(f) for f in getattr(self, name)))
         object.__setattr__(self, "mixture", frozen(self.mixture))
+        if self.pieces is not None:
+            object.__setattr__(self, "pieces", frozen(self.pieces, np.int64))
 
     def __repr__(self) -> str:
         return f"Prior(rank={self.rank}, sha256={self.digest})"
@@ -76,7 +82,7 @@ class Prior:
 
     @property
     def rank(self) -> int:
-        """Number of phenotypes."""
+        """Number of columns."""
         return len(self.mixture)
 
     @classmethod
@@ -103,15 +109,20 @@ class Prior:
         share = found.weights * np.prod(sums, axis=0)
         share = share / share.sum() if share.sum() > 0 else np.full(found.rank, 1.0 / found.rank)
         factors = tuple(f / s for f, s in zip(found.factors, sums))
-        if isinstance(found.placing, Events):  # the background's events are in its marginals
-            ends = np.cumsum([len(f) for f in factors])[:-1]
-            whole = found.placing.prior / found.placing.prior.sum()
-            marginals = tuple(w @ whole for w in np.split(found.placing.stacked, ends))
-            apart = float(whole[found.placing.apart].sum()) if found.placing.apart.any() else None
-        else:
-            apart = None
+        if not isinstance(found.placing, Events):
             marginals = tuple(f @ share for f in factors)
-        return cls(factors, share, marginals, found.axes, found.card, found.digest(), apart)
+            return cls(factors, share, marginals, found.axes, found.card, found.digest())
+        place = found.placing
+        columns = np.split(place.stacked, np.cumsum([len(f) for f in factors])[:-1])
+        whole = place.prior / place.prior.sum()
+        mine = len(whole) - bool(place.apart[-1])
+        # The background is how often everything occurs; what the columns add up to may miss it where they fit badly.
+        marginals = tuple(w @ whole if mine == len(whole) else w[:, -1] for w in columns)
+        apart = None if mine == len(whole) else float(whole[-1])
+        factors = tuple(w[:, :mine] / w[:, :mine].sum(0) for w in columns)
+        pieces = None if place.parts is None else place.parts[:mine]
+        share = whole[:mine] / whole[:mine].sum()
+        return cls(factors, share, marginals, found.axes, found.card, found.digest(), apart, pieces)
 
     def on(self, axes: Sequence[Axis], shape: Sequence[int]) -> Prior:
         """The same on the codes of a study: found by label; a code the prior never saw has probability 0 here."""
@@ -152,6 +163,7 @@ class Prior:
             mixture=self.mixture[left] / max(self.mixture[left].sum(), 1e-300),
             marginals=tuple(marginals),
             axes=tuple(axes),
+            pieces=None if self.pieces is None else self.pieces[left],
         )
 
     # ---- what it costs
