@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
+from tests.hostile.spans import few
 
 from polyclinic.engines.flare.folders import SiteFolder
 from polyclinic.errors import PolicyRefusal, PolyclinicError
@@ -224,3 +226,23 @@ def test_the_owners_rule_and_cohorts() -> None:
     assert Policy().repeat_faults(tally, "abc", mine, "other")
     assert not Policy(cohorts_disjoint=True).repeat_faults(tally, "abc", mine, "other")
     assert Tally.restore(tally.state()).counted == tally.counted
+
+
+def test_it_agrees_with_ranks_and_is_fast() -> None:
+    """The oracle of ranks (``tests/hostile/spans.py``) on random lists; and 500 sites in twenty lists."""
+    rng = np.random.default_rng(0)
+    sites = "abcdefgh"
+    shown = 0
+    for _ in range(150):
+        drawn = {"".join(s for s in sites if rng.random() < 0.7) for _ in range(int(rng.integers(2, 5)))} - {""}
+        *lists, new = sorted(drawn)
+        lists = [x for i, x in enumerate(lists) if not few(lists[: i + 1], sites)]  # honest so far
+        found = exposed(lists, new)
+        assert bool(found) == (bool(lists) and new not in lists and bool(few([*lists, new], sites)))
+        shown += bool(found)
+    assert 10 < shown < 140
+    many = [f"s{i:03d}" for i in range(500)]
+    lists = [[s for s in many if rng.random() < 0.8] for _ in range(20)]  # type: ignore[misc]
+    before = time.process_time()
+    assert exposed(lists, many) == ()
+    assert time.process_time() - before < 2.0

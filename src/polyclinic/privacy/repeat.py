@@ -5,24 +5,21 @@ sums over the same patients can be combined as their rows can, and a combination
 
     rank(rows without the columns of T) < rank(rows).
 
-No T of fewer than c + 2 sites may have one, c of them pooling what they know. What was counted before stands in the site's own
-book: which sites, and a keyed sketch of the patients, never a name.
+No T of one or two sites may have one: one of them may pool what it knows, and then two others must be left to hide one. What was
+counted before stands in the site's own book: which sites, and a keyed sketch of the patients, never a name.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["HIDDEN", "alike", "exposed", "sketch"]
+__all__ = ["alike", "exposed", "sketch"]
 
-HIDDEN: Final = (
-    3  # sites that two sums must differ by: one that pools what it knows, and two others among whom one is hidden
-)
 SIZE: Final = 128  # hashes of a sketch
 DIGITS: Final = 16  # of a hash
 ALIKE: Final = 0.5  # patients in common, of all patients of both
@@ -58,8 +55,8 @@ def _hashes(text: str) -> set[str]:
     return {text[i : i + DIGITS] for i in range(0, len(text), DIGITS)}
 
 
-def exposed(lists: Sequence[Sequence[str]], new: Iterable[str], hidden: int = HIDDEN) -> tuple[str, ...]:
-    """Fewer than ``hidden`` sites whose parts a sum over ``new`` gives away, after sums over ``lists``; () if none.
+def exposed(lists: Sequence[Sequence[str]], new: Iterable[str]) -> tuple[str, ...]:
+    """One or two sites whose parts a sum over ``new`` gives away, after sums over ``lists``; () if there are none.
 
     A list that was counted before gives nothing new.
 
@@ -73,28 +70,24 @@ def exposed(lists: Sequence[Sequence[str]], new: Iterable[str], hidden: int = HI
     known, now = {frozenset(x) for x in lists}, frozenset(new)
     if now in known or not known:
         return ()
-    before = sorted(known, key=sorted)
     sites = sorted(frozenset().union(now, *known))
-    rows = np.array([[s in x for s in sites] for x in (*before, now)], np.float64)
-    whole, old = _rank(rows), _rank(rows[:-1])
-    for chosen in _apart(rows, hidden):
-        rest = np.delete(rows, chosen, axis=1)
-        if whole - _rank(rest) > old - _rank(rest[:-1]):
-            return tuple(sites[i] for i in chosen)
-    return ()
+    rows = np.array([[s in x for s in sites] for x in (*sorted(known, key=sorted), now)], np.float64)
+    found = _given_away(rows) & ~_given_away(rows[:-1])
+    alone = np.flatnonzero(found.diagonal())
+    pairs = alone[:1] if len(alone) else np.argwhere(found)[:1].ravel()
+    return tuple(sites[i] for i in pairs)
 
 
-def _apart(rows: np.ndarray[tuple[int, int], np.dtype[np.float64]], hidden: int) -> Iterator[tuple[int, ...]]:
-    """Sets of fewer than ``hidden`` sites that a combination can be of: it is the same at sites that are in the same lists."""
-    groups: dict[bytes, list[int]] = {}
-    for i, column in enumerate(rows.T):
-        groups.setdefault(column.tobytes(), []).append(i)
-    small = [g for g in groups.values() if len(g) < hidden]
-    for n in range(1, hidden):
-        for some in combinations(small, n):
-            if sum(map(len, some)) < hidden:
-                yield tuple(sorted(i for g in some for i in g))
+def _given_away(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(sites, sites) whether a combination of the rows vanishes outside sites i and j; on the diagonal: outside of i.
 
-
-def _rank(rows: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> int:
-    return int(np.linalg.matrix_rank(rows)) if rows.size else 0
+    With P the projection onto the span of the rows there is one iff the largest eigenvalue of P on {i, j} is 1.
+    """
+    _, size, basis = np.linalg.svd(rows, full_matrices=False)
+    span = basis[size > 1e-9 * max(1.0, float(size.max(initial=0.0)))]
+    p = span.T @ span
+    a = p.diagonal()
+    mean, half = (a[:, None] + a[None, :]) / 2, (a[:, None] - a[None, :]) / 2
+    largest = mean + np.sqrt(half**2 + p**2)
+    np.fill_diagonal(largest, a)
+    return np.asarray(largest > 1 - 1e-7)
