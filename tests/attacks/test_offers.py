@@ -21,6 +21,7 @@ from polyclinic.privacy.owner import ledger_of
 
 pytestmark = pytest.mark.attack
 EXACT = 'name = "sumals"\nrank = 3\nrounds = 2\naggregation = "masked"'
+PAID = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 1\naggregation = "masked"'
 EVALUATE = '[people]\nage = [0, 50, 120]\n[evaluate]\nwhat = ["carriers", "people"]\n'
 
 
@@ -168,3 +169,23 @@ def test_a_release_that_waits_is_not_laid_out_anew(tmp_path: Path) -> None:
     again = box.put("r", Contribution({"x": np.zeros(2)}), {"words": ["nothing at all"]})
     assert again.facts["words"] == ["two numbers"]
     assert box.read("r").arrays["x"].tolist() == [1.0, 1.0]
+
+
+def test_a_cohort_of_few_is_in_no_exact_study(tmp_path: Path) -> None:
+    """Days and ages are the order's to choose: a day on which one known patient came would be that patient's record."""
+    from polyclinic.engines.flare.admission import admit
+
+    world = World(tmp_path, patients=25)
+    east = world.sites["east"]
+    day = {"start": "2024-01-05", "end": "2024-01-11"}
+    exact = world.order("day", EXACT)
+    narrow = world.forged(exact, id="narrow", study={**exact.study, "time": {**(exact.study.get("time") or {}), **day}})
+    with pytest.raises(PolicyRefusal) as e:
+        admit(narrow, east, lambda questions: None)
+    assert "fewer than 11 patients here" in str(e.value.faults)
+    admit(exact, east, lambda questions: None)
+    paid = world.order("paid", PAID, tail="[privacy]\nepsilon = 0.1\ndelta = 1e-6\n")
+    paid = world.forged(paid, study={**paid.study, "time": {**(paid.study.get("time") or {}), **day}})
+    admit(paid, east, lambda questions: None)  # noise hides the few as well as the many
+    east.node_path.write_text(east.node_path.read_text().replace("[policy]", "[policy]\nmin_patients = 1"))
+    admit(world.forged(narrow, id="allowed"), SiteFolder.of(east.node_path), lambda questions: None)

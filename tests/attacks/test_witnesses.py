@@ -71,13 +71,14 @@ def test_a_site_put_back_as_a_whole_is_told_by_its_peers(world: World, tmp_path:
     assert witness_of(world.sites["north"].node).about("north"), "kept for `ledger recover`"
 
 
-def test_no_letter_of_the_ring_leaves_a_book_that_was_put_back(world: World, tmp_path: Path) -> None:
+def test_no_letter_of_the_ring_leaves_a_book_that_was_put_back(tmp_path: Path) -> None:
     """Agreeing on codes comes before the first sum, and is a letter of data as well."""
     from tests.hostile.plain_world import Halves
     from tests.hostile.test_hostile_coordinator import RING
 
     from polyclinic.federation import wire
 
+    world = World(tmp_path / "world", patients=20)
     site = world.sites["south"]
     save(world, "south", tmp_path / "saved")
     ledger_of(site.node).write(Note("something was spent"))

@@ -126,7 +126,7 @@ def test_ten_nodes_with_four_neighbours_exchange_fifty_letters_a_second(tmp_path
 
 def test_eighty_hosted_nodes_exchange_a_thousand_letters_a_second(tmp_path: Path) -> None:
     """The paper's eighty persons on ten sites, eight neighbours each; one batch for each pair of sites."""
-    made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), patients=8)
+    made = Federation(tmp_path, tuple(f"site-{i}" for i in range(10)), patients=8, policy="min_patients = 8")
     with running(made):
         letters, seconds = _letters(made, "persons", (1, 2, 3, 4), "deadline = 400\nnodes_per_site = 8\n")
     rate = letters / seconds

@@ -23,6 +23,7 @@ from polyclinic.study import Node
 __all__ = [
     "LedgerRule",
     "door_of",
+    "exact_floor",
     "ledger_of",
     "noise_of",
     "outbox_of",
@@ -115,6 +116,19 @@ def policy_between(node: Node) -> Policy:
     policy = policy_of(node)
     somebody = not node.site.rehearsal and node.keys.get("studies", "ask") != "policy"
     return policy.model_copy(update={"review": "names"}) if somebody and "review" not in node.policy else policy
+
+
+def exact_floor(node: Node) -> int:
+    """So many patients must be here for an exact study between hosts: what the file says, else as many as a report shows.
+
+    Who orders a study chooses its cohort (days, ages, a first code), and could choose one patient. Not in a rehearsal.
+
+    >>> node = Node.parse({"site": {"name": "north"}, "source": {"kind": "files"}})
+    >>> exact_floor(node), exact_floor(node.model_copy(update={"policy": {"min_patients": 3}}))
+    (11, 3)
+    """
+    policy = policy_of(node)
+    return policy.min_patients if node.site.rehearsal or "min_patients" in node.policy else policy.min_cell
 
 
 def ledger_of(node: Node) -> Ledger:

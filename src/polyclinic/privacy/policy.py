@@ -38,7 +38,12 @@ class Policy(BaseModel):
     delta: float = Field(
         1e-6, gt=0, lt=1, description="Delta at which both are computed; a study may not ask for more."
     )
-    min_patients: int = Field(1, ge=0, description="Fewer patients than this: the site does not take part.")
+    min_patients: int = Field(
+        1,
+        ge=0,
+        description="Fewer patients than this: the site does not take part. Not said: min_cell for exact studies between hosts "
+        "(not in a rehearsal).",
+    )
     min_cell: int = Field(11, ge=1, description="Counts from 1 to one less are not shown in any report.")
     min_sites: int = Field(1, ge=1, description="Fewer sites than this: the site does not take part.")
     review: Literal["none", "names", "each"] = Field(

@@ -26,7 +26,7 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.here import rare_here
 from polyclinic.privacy.mechanism import Noise
-from polyclinic.privacy.owner import LedgerRule, ledger_of, noise_of, outbox_of, policy_between, policy_of
+from polyclinic.privacy.owner import LedgerRule, exact_floor, ledger_of, noise_of, outbox_of, policy_between, policy_of
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.repeat import sketch
 from polyclinic.sites.ingest import ingest
@@ -138,6 +138,13 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     made = ingest(folder.node, study, private(home / "data"), events=False)
     site = made.site
     agree(site.patients)
+    few = exact_floor(folder.node) if privacy is None else 0
+    if site.patients < few:
+        raise PolicyRefusal(
+            f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact",
+            faults=[f"fewer than {few} patients here: who chooses a cohort could choose a patient"],
+            hint="[policy] min_patients says how few may be in an exact study",
+        )
     if site.tensor is not None:
         for door in doors.values():
             door.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
