@@ -145,7 +145,7 @@ def test_codes_are_real_icd9cm(data_path: Callable[[str], Path]) -> None:
 def test_hundred_thousand_patients_are_made_without_a_loop_over_them() -> None:
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()  # the machine may be busy
     net = pc.datasets.icu_network(patients=100_000, seed=1)
     assert sum(s.patients for s in net) == 100_000
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60

@@ -407,17 +407,17 @@ def test_port_for_joining_is_bounded(home: CoordinatorFolder, desk: joining.Join
     tls = ssl.create_default_context(cadata=invite["authority"])
     begin = time.monotonic()
     for line in lines:
-        line.settimeout(20)
+        line.settimeout(60)
         assert line.recv(1) == b""
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 45  # of a busy machine; who is not cut off waits for ever
     with tls.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost") as drip:
         drip.settimeout(20)
         begin = time.monotonic()
         with suppress(OSError):
-            for _ in range(100):
+            for _ in range(600):
                 drip.sendall(b"P")
                 time.sleep(0.1)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 30
     # garbage, then too many calls a minute from one address: cut, and the process lives
     for n in range(joining.A_MINUTE):
         with socket.create_connection(("127.0.0.1", port)) as line:

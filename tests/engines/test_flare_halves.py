@@ -219,7 +219,7 @@ def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_t
 
 def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(world: World) -> None:
     """Under a plain sum letters carry no signature of their own: the line on which they came says who speaks."""
-    order = world.order(world.study("name", TRIP.format(2, "plain"), head="deadline = 20\nquorum = 2\n"))
+    order = world.order(world.study("name", TRIP.format(2, "plain"), head="deadline = 600\nquorum = 2\n"))
     world.open(order)
     honest = world.ask
 
@@ -235,7 +235,7 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
     lead = Lead(order, world.coordinator.identity(), world.coordinator.run(order.id), ask, lambda: False)
     begin = time.monotonic()
     outcome = lead.run()
-    assert time.monotonic() - begin < 15  # it is not waited for
+    assert time.monotonic() - begin < 300  # it is not waited for
     refused = [e for e in read_events(lead.events) if e["event"] == "message refused"]
     assert refused
     assert all(e["site"] == "east" and "under the name of 'south'" in e["what"] for e in refused)
@@ -374,13 +374,13 @@ def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world: World) ->
 
 
 def test_silent_site_with_quorum_costs_no_deadline(world: World) -> None:
-    order = world.order(world.study("silent", TRIP.format(2, "plain"), head="deadline = 300\nquorum = 2\n"))
+    order = world.order(world.study("silent", TRIP.format(2, "plain"), head="deadline = 900\nquorum = 2\n"))
     world.open(order)
     world.silent = {"east"}
     try:
         begin = time.monotonic()
         assert world.lead(order).run().public.stage == "end"
-        assert time.monotonic() - begin < 60
+        assert time.monotonic() - begin < 300
     finally:
         world.silent = set()
 

@@ -9,12 +9,12 @@ import hospitals
 import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
 from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 METHOD = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "subspace"'
@@ -53,7 +53,7 @@ def test_a_coordinator_killed_while_the_sites_hold_a_sum_goes_on(shared: World, 
     order = coordination.sign_study(shared.coordinator, Study.read(path))
     outcome = run(Halves(shared, order), kill)
     study = Study.read(path)
-    sites = [ingest(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
+    sites = [ingest_once(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
     reference = Fold(federated(study), sites).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     assert outcome.certified.sites == tuple(sorted(shared.sites))

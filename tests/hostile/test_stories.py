@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
+from tests.ingested import ingest_once
 
 from polyclinic.engines.flare import coordination
 from polyclinic.engines.registry import federated
@@ -18,7 +19,6 @@ from polyclinic.federation import wire
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.messages import seal_ask
 from polyclinic.sites.checkup import check
-from polyclinic.sites.ingest import ingest
 from polyclinic.study import Study
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "{}"'
@@ -30,7 +30,7 @@ def _study(shared: World, name: str, adder: str, head: str = "") -> tuple[Study,
 
 
 def _reference(shared: World, study: Study) -> bytes:
-    sites = [ingest(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
+    sites = [ingest_once(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
     return wire.encode(wire.pack(Fold(federated(study), sites).run().public))
 
 
