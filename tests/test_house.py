@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import runpy
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -29,36 +30,31 @@ FOREIGN: Final = {  # file -> attribute: whose it is
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
-    """File below src/polyclinic -> its syntax tree."""
-    return {str(p.relative_to(SOURCE)): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py"))}
-
-
-def any_in(tree: ast.AST) -> int:
-    """How often a tree says ``Any``: the name itself, ``typing.Any``, and every use of a name that stands for it alone."""
-    alone = {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "Any"
-        for target in node.targets
-        if isinstance(target, ast.Name)
+def trees() -> dict[str, list[ast.AST]]:
+    """File below src/polyclinic -> all nodes of its syntax tree."""
+    return {
+        str(p.relative_to(SOURCE)): list(ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
+        for p in sorted(SOURCE.rglob("*.py"))
     }
-    alone |= {
-        alias.asname
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.name == "Any" and alias.asname
-    }
-    names = sum(isinstance(n, ast.Name) and n.id in {"Any", *alone} for n in ast.walk(tree))
-    return names + sum(isinstance(n, ast.Attribute) and n.attr == "Any" for n in ast.walk(tree))
 
 
-def asked_by_name(tree: ast.AST) -> list[tuple[int, str]]:
+def any_in(nodes: Sequence[ast.AST]) -> int:
+    """How often ``Any`` is said: the name itself, ``typing.Any``, and every use of a name that stands for it alone."""
+    alone = {"Any"}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "Any":
+            alone |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            alone |= {alias.asname for alias in node.names if alias.name == "Any" and alias.asname}
+    names = sum(isinstance(n, ast.Name) and n.id in alone for n in nodes)
+    return names + sum(isinstance(n, ast.Attribute) and n.attr == "Any" for n in nodes)
+
+
+def asked_by_name(nodes: Sequence[ast.AST]) -> list[tuple[int, str]]:
     """Line and attribute of every ``getattr``, ``hasattr`` or ``setattr`` with a literal name."""
     return [
         (node.lineno, str(node.args[1].value))
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("getattr", "hasattr", "setattr")
@@ -71,9 +67,12 @@ def test_the_counters_count() -> None:
     tree = ast.parse(
         "import typing\nfrom typing import Any\nX = Any\ndef f(a: Any, b: X) -> dict[str, typing.Any]: ..."
     )
-    assert any_in(tree) == 5  # X = Any holds two: the name and what it stands for
-    assert any_in(ast.parse("from typing import Any as It\nx: It")) == 1
-    assert asked_by_name(ast.parse("getattr(a, 'b', 0)\nhasattr(a, name)\nsetattr(a, 'c', 1)")) == [(1, "b"), (3, "c")]
+    assert any_in(list(ast.walk(tree))) == 5  # X = Any holds two: the name and what it stands for
+    assert any_in(list(ast.walk(ast.parse("from typing import Any as It\nx: It")))) == 1
+    assert asked_by_name(list(ast.walk(ast.parse("getattr(a, 'b', 0)\nhasattr(a, name)\nsetattr(a, 'c', 1)")))) == [
+        (1, "b"),
+        (3, "c"),
+    ]
 
 
 def test_any_is_rare() -> None:
@@ -107,4 +106,9 @@ def test_functions_are_simple() -> None:
 
 
 def test_no_class_name_is_used_twice() -> None:
-    assert HOUSE["twice"]() == {}
+    where: dict[str, list[str]] = {}
+    for name, nodes in trees().items():
+        for node in nodes:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(name)
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}

@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 Count = int | None
 
 
-class Fitted(Protocol):
+class WithResult(Protocol):
     """Whatever was fitted: an estimator, or anything else with what it learned."""
 
     @property
@@ -111,7 +111,7 @@ def memberships_of(model: object, site: Site) -> Array:
     return np.asarray(value.transform(site), np.float64)
 
 
-def presence(model: Fitted, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
+def presence(model: WithResult, sites: Sequence[Site], *, minimum: int = MINIMUM) -> Presence:
     """Count who has which phenotype of a fitted model (or who belongs to which group of a mixture).
 
     Parameters
