@@ -34,7 +34,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def _order(world: World, name: str, method: str, tail: str = "") -> Any:
-    path = hospitals.study(world.root / "studies", name, method, head="deadline = 6\n", tail=tail)
+    path = hospitals.study(world.root / "studies", name, method, head="deadline = 2\n", tail=tail)
     return Study.read(path), coordination.sign_study(world.coordinator, Study.read(path))
 
 
