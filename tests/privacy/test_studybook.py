@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -79,6 +81,43 @@ def test_what_cannot_be_read_is_refused(data: Any) -> None:
     with pytest.raises(MessageRefused):
         StudyBook.read(data)
     assert StudyBook.several({"north": data}, PUBLIC, "o") == ()
+
+
+ODD: dict[str, Any] = {
+    "noise": [],
+    "site": {},
+    "step": 5,
+    "adjacency": "nobody",
+    "recipient": "all",
+    "formal": "yes",
+    "sd": "large",
+    "share": float("nan"),
+    "shapes": {"x": [2.5]},
+    "event": {"kind": "gaussian", "multiplier": {}, "count": 1},
+    "by": {"name": 5, "reveals": "total"},
+}
+
+
+@pytest.mark.parametrize("field", ODD)
+def test_a_line_of_another_kind_is_not_read_whoever_signed_it(field: str) -> None:
+    """The card of everybody is made from these lines: one of them stopped it."""
+    packed = book("north").pack()
+    site, order, groups = json.loads(zlib.decompress(packed[64:]))
+    groups[0][0][field] = ODD[field]
+    text = json.dumps([site, order, groups]).encode()
+    signed = KEYS["north"].sign(b"polyclinic/study/2" + hashlib.sha256(text).digest())
+    with pytest.raises(MessageRefused):
+        StudyBook.read(signed + zlib.compress(text))
+    assert StudyBook.several({"north": signed + zlib.compress(text)}, PUBLIC, "o") == ()
+
+
+def test_a_site_signs_for_itself_and_its_nodes_only() -> None:
+    """With lines of another's name a site could make a release of that one look cheaper, or look signed."""
+    for site, holds in (("north", True), ("north.07", True), ("south", False)):
+        ledger = Ledger(site="north")
+        ledger.charge(line(site, 0))
+        made = StudyBook.of(ledger, "north", "o", KEYS["north"].sign)
+        assert made.holds(PUBLIC["north"]) is holds
 
 
 def test_a_book_that_unpacks_to_too_much_is_refused() -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from polyclinic.errors import MessageRefused
 from polyclinic.privacy.charge import Charge, charge_from, plain
 from polyclinic.privacy.head import verifier
 from polyclinic.privacy.ledger import Ledger
 from polyclinic.privacy.lines import Entry
+from polyclinic.privacy.release import Adjacency
 
 __all__ = ["StudyBook"]
 
@@ -61,14 +63,17 @@ class StudyBook:
         return json.dumps([self.site, self.order, [[json.loads(k), v] for k, v in groups.items()]]).encode()
 
     def holds(self, key: bytes) -> bool:
-        """Whether the site signed it."""
+        """Whether the site signed it, about itself and this order."""
         from cryptography.exceptions import InvalidSignature
 
         try:
             verifier(key.hex()).verify(self.signature, self._words())
         except (InvalidSignature, ValueError):
             return False
-        return all(c.run == self.order for c in self.lines)
+        own = all(
+            c.site.partition(".")[0] in ("", self.site) for c in self.lines
+        )  # its own, or of a node that it hosts
+        return own and all(c.run == self.order for c in self.lines)
 
     def pack(self) -> bytes:
         """As it travels."""
@@ -117,4 +122,24 @@ def _public(c: Charge) -> Charge:
 
 def _line(value: Mapping[str, Any], at: Iterable[int]) -> Charge:
     round, number, attempt = (int(x) for x in at)
-    return charge_from({**value, "round": round, "number": number, "attempt": attempt})
+    made = charge_from({**value, "round": round, "number": number, "attempt": attempt})
+    if wrong := [name for name, good in _sound(made).items() if not good]:
+        raise ValueError(f"a line whose {', '.join(wrong)} cannot be")
+    return made
+
+
+def _sound(c: Charge) -> dict[str, bool]:
+    """Whether the parts of a line are of their kinds: a site signs what it likes, and the card of everybody is made from it."""
+    texts = (c.study, c.method, c.step, c.cohort, c.site, c.run, c.noise, c.release, c.bytes)
+    by = (c.by.name, c.by.reveals, c.by.topology, c.by.pooled, c.by.sentence, *c.by.saw, *c.by.saw.values())
+    sizes = [n for name, shape in c.shapes.items() for n in (len(name), *shape)]
+    numbers = [c.sd, c.share, *(x for x in (c.sensitivity, c.grid) if x is not None), *vars(c.event).values()]
+    return {
+        "text": all(isinstance(x, str) for x in (*texts, *by)),
+        "way to add": isinstance(c.by.checked, bool) and isinstance(c.by.tolerates_loss, bool),
+        "words": c.adjacency in get_args(Adjacency) and c.how in ("sum", "gather"),
+        "recipient": c.recipient in ("coordinator", "total", "peers"),
+        "truth values": isinstance(c.formal, bool) and isinstance(c.counts, bool),
+        "shapes": all(type(n) is int and 0 <= n < 2**40 for n in (*sizes, c.sites_per_patient)),
+        "numbers": all(type(x) in (int, float) and not math.isnan(x) for x in numbers),
+    }
