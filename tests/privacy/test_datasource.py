@@ -235,3 +235,10 @@ def test_where_nothing_can_be_written_a_site_goes_on_and_its_log_says_so(
     caplog.clear()
     assert Register(None).claim(claims(1)) == []
     assert "not written down" in caplog.text
+
+
+def test_a_register_that_cannot_be_opened_is_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "sources.json").mkdir()  # in the place of the file: also root cannot read it
+    mine = Claim("b.jsonl", "north", ("file:/e.csv",), "")
+    assert Register(tmp_path / "sources.json").faults(mine) == []
+    assert "which book pays for which records cannot be read" in caplog.text

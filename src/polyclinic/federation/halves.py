@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,11 +57,11 @@ class Taken:
         from weakref import WeakKeyDictionary
 
         self.key, self.halving, self.half = key, halving, half
-        self._kept: Any = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Site, Site] = WeakKeyDictionary()
 
     def __call__(self, site: Site) -> Site:
         found = self._kept.get(site)
         if found is None:
             found = site.take(halves_of(site, self.key, self.halving) == self.half)
             self._kept[site] = found
-        return found  # type: ignore[no-any-return]
+        return found

@@ -24,7 +24,7 @@ PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 class ActParams(Params):
     """What every act has."""
 
-    model: Any = Field(None, description="The fitted model.")
+    model: object = Field(None, description="The fitted model.")
     key: str = Field("polyclinic", description="Of the halves; public, fixed before the data are read.")
     halving: int = Field(0, ge=0, description="Which halving of the patients.")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -15,6 +15,9 @@ from polyclinic.errors import ConfigError
 from polyclinic.learned.origin import Origin
 from polyclinic.privacy.card import Card
 from polyclinic.table import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["Array", "Kind", "Unseen", "Value", "frozen"]
 
@@ -118,7 +121,7 @@ class Value:
         """The model for people."""
         raise NotImplementedError
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """The table as a pandas DataFrame."""
         return self.table().to_pandas()
 

@@ -141,7 +141,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         """The mixture of a public state, in the units of the records."""
         raise NotImplementedError
 
-    def _each(self, data: Data, answer: Callable[[Array], Any]) -> object:
+    def _each(self, data: Data, answer: Callable[[Array], NDArray[np.generic]]) -> object:
         """Answer for one matrix, or for every site apart."""
         m, sites, columns = self._mixture(), _sites(data), self.__dict__.get("feature_names_in_")
         if sites is None:

@@ -205,6 +205,20 @@ def test_keys_stay_when_all_were_there(table: Table, truth: Truth) -> None:
     right(table, truth)
 
 
+def test_keys_of_which_one_was_revealed_are_forgotten(table: Table, truth: Truth) -> None:
+    """A site is lost in the second sum: its secret of that sum was opened, so nobody may mask by these keys again."""
+    table.end(table.start())
+    same = parties_digest(table.roster)
+    assert set(table.adder.boards) == {same}
+    table.step = replace(table.step, round=4)
+    table.lay()
+    letters = table.until("masked", table.start()) or table.start()
+    queue = [a for m in letters[:5] for a in table.hand(m)] + table.office.deadline()
+    table.end(queue)
+    right(table, truth, [m.sender for m in letters[:5]])
+    assert table.adder.boards == {}
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_one_that_forgot_its_keys_makes_all_agree_anew(table: Table, truth: Truth, first: bool) -> None:
     table.end(table.start())

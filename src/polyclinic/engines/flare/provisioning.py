@@ -18,7 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from polyclinic.engines.flare import need_flare
 from polyclinic.engines.flare.folders import private, write_json
@@ -145,7 +145,7 @@ def _faults(signed: bytes, request: bytes, name: str) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(signed)) as z:
         made = x509.load_pem_x509_certificate(z.read(f"{name}.crt"))
 
-    def subject(oid: Any) -> list[str]:
+    def subject(oid: x509.ObjectIdentifier) -> list[str]:
         return [str(a.value) for a in made.subject.get_attributes_for_oid(oid)]
 
     hosts = [str(h.value) for h in made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
