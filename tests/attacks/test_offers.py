@@ -171,6 +171,7 @@ def test_a_release_that_waits_is_not_laid_out_anew(tmp_path: Path) -> None:
     assert box.read("r").arrays["x"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_cohort_of_few_is_in_no_exact_study(tmp_path: Path) -> None:
     """Days and ages are the order's to choose: a day on which one known patient came would be that patient's record."""
     from polyclinic.engines.flare.admission import admit

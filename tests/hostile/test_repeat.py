@@ -131,6 +131,7 @@ def test_noise_that_hides_nobody_is_none(world: World) -> None:
     assert not replace(step, multiplier=None).hides
 
 
+@pytest.mark.slow
 def test_other_columns_of_the_same_patients_are_the_same_patients(tmp_path: Path) -> None:
     world = World(tmp_path, FOUR)
     first = world.order("columns", MIXTURE, data=hospitals.FEATURES)
@@ -141,6 +142,7 @@ def test_other_columns_of_the_same_patients_are_the_same_patients(tmp_path: Path
     refused(Halves(world, without(world, second, "west")))
 
 
+@pytest.mark.slow
 def test_a_study_that_began_without_a_site_goes_on_after_a_restart(tmp_path: Path) -> None:
     world = World(tmp_path, FOUR)
     order = world.order("short", EXACT.format("masked").replace("rounds = 1", "rounds = 3"))
@@ -163,6 +165,7 @@ def test_a_study_that_began_without_a_site_goes_on_after_a_restart(tmp_path: Pat
     assert {r.members for r in outcome.releases} == {FOUR[:3]}
 
 
+@pytest.mark.slow
 def test_what_it_is_about_one_sites_part_without_error(tmp_path: Path) -> None:
     """Where owners allow it: a site that comes later, and what two totals tell of it."""
     world = World(tmp_path, FOUR)
