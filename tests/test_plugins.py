@@ -147,6 +147,12 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
         pc.UnPSL(l3=1.0, penaltyy=2.0)  # type: ignore[call-arg]
     assert len(e.value.faults) == 2
     sites = [pc.Site("a", features=[[1.0]])]
+    for given in ("a.csv", Path("a.csv"), None):
+        with pytest.raises(DataError, match=f"one hospital's patients; this is a {type(given).__name__}"):
+            pc.GaussianMixture(n_components=1).fit(given)
+    tiny = pc.SumALS(rank=1, rounds=1).fit(pc.from_numpy([[1, 0], [0, 2]]))
+    with pytest.raises(ConfigError, match="'carrierz' is unknown; did you mean 'carriers'"):
+        pc.evaluate(tiny, [pc.Site("a", pc.from_numpy([[1, 0], [0, 2]]))], what="carrierz")
     with pytest.raises(ConfigError, match="quorm: did you mean 'quorum'"):
         pc.Standardizer().fit(sites, quorm=1)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"Standardizer\(seed=\.\.\.\)\.fit"):

@@ -33,6 +33,7 @@ from polyclinic.findings.placed import (
 )
 from polyclinic.findings.survival import SurvivalAct
 from polyclinic.findings.value import Findings, hidden_counts, outcome_found, survival_found
+from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.card import Card, make_card
 from polyclinic.privacy.facts import MethodFacts
@@ -132,7 +133,8 @@ def plan_for(
     if isinstance(what, str) and what != "all":
         what = (what,)
     asked = tuple(a for a in can if can[a]) if what == "all" else tuple(what)
-    faults = [f"{a!r} is unknown; known: {', '.join(ACTS)}" for a in asked if a not in ACTS]
+    strange = {a: did_you_mean(str(a), ACTS) for a in asked if a not in ACTS}
+    faults = [f"{a!r} is unknown; {n + ' ' if n else ''}known: {', '.join(ACTS)}" for a, n in strange.items()]
     needs = {
         "people": "people=pc.People(...)",
         "outcome": "labels of 0 and 1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 import numpy as np
@@ -193,7 +194,11 @@ def as_sites(data: object, needs: Literal["tensor", "features"] = "tensor") -> l
     listed = list(data) if isinstance(data, list | tuple) else None
     if listed is not None and all(isinstance(s, Site) for s in listed):
         return listed
-    if needs == "features" and not (listed and any(isinstance(s, Site | SparseTensor) for s in listed)):
+    if (
+        needs == "features"
+        and not isinstance(data, str | bytes | Path | None)
+        and not (listed and any(isinstance(s, Site | SparseTensor) for s in listed))
+    ):
         return [Site("local", features=cast(ArrayLike, data))]
     stranger = next((s for s in listed or [data] if not isinstance(s, Site)), data)
     raise DataError(
