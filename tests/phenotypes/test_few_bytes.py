@@ -45,30 +45,45 @@ def test_a_masked_fit_with_its_keys_is_some_twenty_kilobytes_and_says_what_it_co
     assert m.score(sites) == pytest.approx(pc.SumALS(rank=10, seed=3, packed=False).fit(sites).score(sites), rel=5e-3)
 
 
-def test_weak_structure_is_searched_for_with_more_phenotypes_and_then_auditioned(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("weak", [0.0, 1.0])
+def test_what_the_cells_missed_is_searched_for_with_more_phenotypes_and_then_auditioned(
+    weak: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the cells saw little, 1.8 R columns go on for three sweeps; the best R of them are kept; any order, same bits."""
+    """1.8 R columns for five sweeps, random ones, or where structure is not weak beside what was found; any order, same bits."""
     monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.MISSED", 0.0)
-    monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.WEAK", 0.0)
-    names, states, fold = [], [], Fold(pc.SumALS(rank=8, seed=3), SITES)
+    monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.WEAK", weak)
+    names, states, kept, fold = [], [], [], Fold(pc.SumALS(rank=8, seed=3), SITES)
     while (step := fold.step()) is not None:
-        names.append((step.round, step.name, len(fold.public.factors[0].T)))
+        if step.name == "overlap":
+            kept = [np.array_equal(w[:, :8], f) for w, f in zip(fold.public.start.coarse, fold.public.factors)]
+            assert [w.shape[1] for w in fold.public.start.coarse] == [15, 15] and kept == [bool(weak)] * 2
+        names.append(step.name)
         fold.advance()
         states.append(wire.encode(fold.state(), limit=2**30))
-    assert fold.public.search == "done" and fold.public.factors[0].shape[1] == 8
-    assert [n for n in names if n[1] == "audition" and n[0] > 1] and max(w for _, _, w in names) == 15
+    assert kept and fold.public.searched and fold.public.factors[0].shape[1] == 8
+    search = ["overlap", *(f"wide{k}mode{n}" for k in range(1, 6) for n in (1, 2)), "audition", "mode1"]
+    at = names.index("overlap")
+    assert names[at - 1] == "mode1" and [n for n in names[at:] if "+" not in n][: len(search)] == search
     masked = Fold(pc.SumALS(rank=8, seed=3, aggregation="masked"), SITES[::-1]).run()
     ends = [masked.public.factors]
-    for at in (6, 9, len(states) - 2):  # within the search, before its audition, and after
+    for sums in (
+        at + 1,
+        names.index("audition", at) - 1,
+        len(states) - 2,
+    ):  # within the search, before its audition, after
         again = Fold(pc.SumALS(rank=8, seed=3), SITES[::-1])
-        again.restore(wire.decode(states[at], limit=2**30))
+        again.restore(wire.decode(states[sums], limit=2**30))
         ends.append(again.run().public.factors)
     for end in ends:
         for a, b in zip(fold.public.factors, end):
             np.testing.assert_array_equal(a, b)
-    found, short = (pc.SumALS(rank=8, seed=3, rounds=r).fit(SITES) for r in (60, 4))  # 4: no room for a search
-    assert short.traffic_.rounds <= 4 and found.score(SITES) > 0.99 * short.score(SITES)
+
+
+def test_a_short_fit_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyclinic.phenotypes.packedsweeps.MISSED", 0.0)
+    short = pc.SumALS(rank=8, seed=3, rounds=4).fit(SITES)
+    assert short.traffic_.rounds <= 4
+    assert pc.SumALS(rank=8, seed=3).fit(SITES).score(SITES) > 0.99 * short.score(SITES)
 
 
 def test_packed_rounds_of_trip_are_a_third_of_the_bytes_and_the_same_fit() -> None:

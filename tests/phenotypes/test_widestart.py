@@ -85,6 +85,35 @@ def test_a_wrap_of_a_wide_start_is_noticed_and_repaired(stage: str, monkeypatch:
     assert one.explained == pytest.approx(two.explained, rel=1e-3)
 
 
+def test_of_very_many_codes_the_heaviest_are_searched_among_and_the_others_enter_at_last() -> None:
+    """Three planted phenotypes of heavy codes, 1,100 codes in all."""
+    rng, shape = np.random.default_rng(5), (500, 600)
+    sites = []
+    for k in range(3):
+        kind = rng.integers(0, 3, 500)
+        who = np.repeat(np.arange(500), 16)
+        a, b = 12 * kind[who] + rng.integers(0, 12, len(who)), 14 * kind[who] + rng.integers(0, 14, len(who))
+        noise = rng.random(len(who)) < 0.3
+        a[noise], b[noise] = (rng.integers(0, n, int(noise.sum())) for n in shape)
+        sites.append(pc.Site(f"h{k}", SparseTensor(np.column_stack([who, a, b]), np.ones(len(who)), (500, *shape))))
+    fold = Fold(pc.SumALS(rank=3, seed=1), sites)
+    sizes = []
+    while (step := fold.step()) is not None:
+        sizes.append((step.name, step.size))
+        fold.advance()
+    start, names = fold.public.start, [n for n, _ in sizes]
+    assert start.kind == "random" and "1,100 codes the 512" in start.reason and "cells" not in names
+    assert fold.public.whole and sum(n.startswith("mode") and "+" not in n for n in names) % 2 == 0
+    assert [int((start.rows[i:j] >= f).sum()) for (i, j), f in zip(((0, 500), (500, 1100)), start.floors)] == [256, 256]
+    last = [size for n, size in sizes if n.startswith("mode2")]
+    assert last[-1] > 2 * last[-2], "the other codes enter in the last sweep"
+    model = pc.SumALS(rank=3, seed=1, aggregation="masked").fit(sites[::-1])
+    assert model.score(sites) > 0.98 * pc.CPALS(rank=3, seed=0).fit(sites).score(sites)
+    masked = Fold(pc.SumALS(rank=3, seed=1, aggregation="masked"), sites[::-1]).run().public.factors
+    assert all(np.array_equal(a, b) for a, b in zip(masked, fold.public.factors))
+    assert pc.SumALS(rank=3, seed=1, packed=False).fit(sites).start_.kind == "gram"
+
+
 def test_sites_without_a_count_end_as_before() -> None:
     shape = SITES[0].counts().shape
     none = [

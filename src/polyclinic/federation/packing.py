@@ -91,6 +91,9 @@ class Packing:
         Bits more a field than the windows need.
     mends
         How many sums outside their windows are put right; each costs two numbers of 22 bits and a site's logarithm.
+    far
+        Windows away from its own that a sum may be put right. Where few numbers are much larger than all others, narrow windows and many
+        mends cost less than windows for the largest.
 
     Examples
     --------
@@ -106,6 +109,7 @@ class Packing:
     seed: int = 0
     wider: int = 0
     mends: int = MENDS
+    far: int = FAR
 
     def widened(self, times: int) -> Packing:
         """The same with wider fields, for the repetition of a step whose checksum failed.
@@ -300,7 +304,7 @@ class Packing:
             lack = (np.array(sums[at : at + len(weight)], np.int64) - lacking(value[own], weight)) % PRIME
             at += len(weight)
             found = located(lack.tolist(), len(own)) if lack.any() else (own[:0], own[:0])
-            if found is None or np.abs(found[1]).max(initial=0) > FAR:
+            if found is None or np.abs(found[1]).max(initial=0) > self.far:
                 return False
             for j, q in zip(own[found[0]], found[1]):
                 value[j] += q * levels[j]

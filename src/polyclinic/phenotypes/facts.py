@@ -31,6 +31,7 @@ START: Final = {
     "rows*": StepMeaning(
         "squared counts for each code, and how random groups of codes overlap among your patients", RARE
     ),
+    "overlap*": StepMeaning("how random groups of codes overlap among your patients"),
     "wide*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
     "audition": StepMeaning("how well each of at most twelve models fits your patients, one number each"),
 }

@@ -36,7 +36,7 @@ from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.kernels import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["GramStart", "searched"]
+__all__ = ["GramStart"]
 
 Array = NDArray[np.float64]
 PATIENTS: Final = 16  # patients a cell, at least, in every Gram that is shown
@@ -60,8 +60,6 @@ class GramStart:
         Starts of the coarse fit; they cost no byte.
     buckets
         Buckets per mode instead of the rule's.
-    search
-        Keep a coarse model of more phenotypes beside (``spare``, :func:`searched`).
     """
 
     def __init__(
@@ -71,9 +69,8 @@ class GramStart:
         seed: int,
         starts: int = STARTS,
         buckets: int | None = None,
-        search: bool = False,
     ) -> None:
-        self.shape, self.rank, self.seed, self.starts, self.search = tuple(shape), rank, seed, starts, search
+        self.shape, self.rank, self.seed, self.starts = tuple(shape), rank, seed, starts
         self.sizes = bucket_sizes(shape, buckets)
         self.cells = int(np.prod(self.sizes))
         self.maps = maps(self.shape, self.sizes, seed)
@@ -134,7 +131,12 @@ class GramStart:
         """(codes, 1) root of every code's energy: no product of records and model, divided by the root of its Gram, exceeds it."""
         assert start.rows is not None
         first = sum(self.shape[:mode])
-        return np.sqrt(np.maximum(start.rows[first : first + self.shape[mode], None], 0.0))
+        rows = np.maximum(start.rows[first : first + self.shape[mode], None], 0.0)
+        return np.sqrt(np.where(rows >= start.floors[mode], rows, 0.0) if start.floors else rows)
+
+    def sent(self, start: StartPublic, mode: int) -> int:
+        """Codes of a mode that are not left out."""
+        return int((self.bounds(start, mode) > 0).sum()) if start.floors else self.shape[mode]
 
     def _window(self, start: StartPublic, mode: int) -> Field:
         wide = start.coarse[0].shape[1]
@@ -222,30 +224,7 @@ class GramStart:
         fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed, cancelling=False)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
         known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed)
-        wide = searched(rank)
-        if self.search and self.rank != "auto" and wide <= self.cells // 2:
-            more = coarse(gram, self.sizes, wide, starts=3, seed=self.seed)
-            trace = ordered.inner(np.diagonal(gram), np.ones(self.cells))
-            known = replace(
-                known,
-                spare=more.factors,
-                spare_patients=more.patients,
-                spare_explained=max(trace - more.error, 1e-300),
-            )
         return replace(known, stage="lift", explained=explained)
-
-    def widened(self, start: StartPublic) -> StartPublic:
-        """The same start once more, with the spare model: the coming sum is its lift, and no audition follows at once."""
-        return replace(
-            start,
-            stage="lift",
-            coarse=start.spare,
-            patients=start.spare_patients,
-            explained=start.spare_explained,
-            lifted=(),
-            spare=(),
-            spare_patients=None,
-        )
 
     def halves(self, start: StartPublic, opened: Mapping[str, Array]) -> tuple[Array, Array]:
         """The Grams of the two halves of the patients."""
@@ -277,8 +256,7 @@ class GramStart:
             lifted.append(b)
             lengths = lengths * length  # nobody is known to have such a phenotype on the codes
         scaled = within(aa * lengths[:, None] * lengths[None, :], 2.0 * start.unit)
-        # Of a spare model all phenotypes go on, and are auditioned when they have been fitted.
-        ask = wide if self.rank == "auto" or (self.search and not start.spare and start.spare_explained) else self.rank
+        ask = wide if self.rank == "auto" else self.rank
         explained = min(energy(lifted, scaled), 2.0 * start.unit)
         known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained)
         return replace(known, stage="audition" if ask < wide else "over")
@@ -364,15 +342,6 @@ class GramStart:
         if not halved:
             return {"cells": grams[0][upper]}
         return {"first": np.concatenate([grams[0][upper], np.diagonal(grams[0])]), "second": grams[1][upper]}
-
-
-def searched(rank: int) -> int:
-    """Phenotypes of a search: 1.8 for each that is asked for, but no more than 18 until that is 1.5 of each.
-
-    >>> [searched(r) for r in (5, 10, 12, 20)]
-    [9, 18, 18, 30]
-    """
-    return int(max(min(np.ceil(1.8 * rank), 18), np.ceil(1.5 * rank)))
 
 
 def _error(tensor: SparseTensor, factors: Sequence[Array]) -> float:

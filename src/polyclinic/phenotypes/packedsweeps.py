@@ -14,6 +14,7 @@ from polyclinic.federation.protocol import Total
 from polyclinic.phenotypes.rounded import reach, roots, solve_rounded, within
 from polyclinic.phenotypes.started import WEAK, Started
 from polyclinic.phenotypes.startpublic import Far
+from polyclinic.phenotypes.widestart import WideStart
 from polyclinic.tensors import ordered
 from polyclinic.tensors.ordered import power
 
@@ -35,8 +36,6 @@ CAREFUL = 2  # sweeps by projected gradient where the start saw little of the st
 PATIENT = 1e-3  # `tol` where the structure is weak
 LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
 MISSED = 0.01  # a first sum that would gain more: the cells missed something, and a search follows (a rare phenotype of 25 small sites)
-WIDE = 3  # sweeps of a search
-SEARCHING = (2e-2, 1e-2)  # ROUNDING in a search
 AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
 LOOSE = 0.15  # typical distance from a start's prediction above which it says nothing of the coming sums
 AWAY = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
@@ -48,6 +47,9 @@ SLACK = (
 EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window
 MENDS = 4
 ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
+RARE = 4.0  # steps of the grid in one of the grid for codes that enter at last
+SEEN = 3.5  # standard deviations of that rounding: so many rare codes show by chance otherwise
+WORTH = 8.0  # times SEEN that a rare code's root energy is, at least
 
 
 UNKNOWN = Far(np.empty((0, 1)), np.empty((1, 0)))
@@ -67,14 +69,16 @@ class PackedSweeps(Base):
         """How a packed sum travels: products of records and model whitened by the Gram that is known so far, A'A and scores."""
         gram, rank = self._gram(public.factors), len(public.scale)
         n, nth = public.mode - 1, self._nth(public)
-        sure = public.explained if nth > 1 or n or public.search == "done" else public.explained / UNSURE
+        sure = public.explained if nth > 1 or n or public.searched else public.explained / UNSURE
         begun = replace(public.start, explained=sure)
-        shares = SEARCHING if public.search == "wide" else ROUNDING
-        grid = gram.grid(begun, shares[min(nth, len(shares)) - 1], rank * gram.shape[n])
+        grid = gram.grid(begun, ROUNDING[min(nth, len(ROUNDING)) - 1], rank * gram.sent(begun, n))
         bound = gram.bounds(begun, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
         likely, (low, high), mends = self._windows(public, bound, grid)
         fields = {"mttkrp": Packed(likely.shape, grid, low, high)}
+        if public.whole:
+            fields["rare"], more = self._rare(public, grid)
+            mends += more
         if public.mode == 1:
             assert public.patients is not None
             unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
@@ -83,6 +87,15 @@ class PackedSweeps(Base):
             fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
         label = f"{public.round} mode{public.mode} {public.wider}"
         return Packing(fields, begun.sites, label, self.params.seed, mends=mends).widened(public.wider)
+
+    def _rare(self, public: SumPublic, fine: float) -> tuple[Packed, int]:
+        """The last sweep's sums of codes that were left out until then, coarsely; and how many may lie outside their windows."""
+        gram, n, rank = self._gram(public.factors), public.mode - 1, len(public.scale)
+        grid, searched = RARE * fine, gram.bounds(public.start, n) > 0
+        least = WORTH * SEEN * grid * float(np.sqrt(len(public.start.sites) / 12.0))
+        bound = gram.bounds(replace(public.start, floors=()), n)
+        bound = np.where(searched | (bound < least), 0.0, bound) * np.ones((1, rank))
+        return Packed(bound.shape, grid, -0.05 * bound, 0.15 * bound), int((bound > 0).sum()) // EVERY[0]
 
     def _windows(self, public: SumPublic, bound: Array, grid: float) -> tuple[Array, tuple[Array, Array], int]:
         """What is expected of a packed sum, between what it is read, and how many numbers may lie outside and are put right."""
@@ -137,7 +150,8 @@ class PackedSweeps(Base):
             turned = patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
             return replace(again, patients=turned, scale=np.ones(rank))
         _, root = self._roots(public)
-        right = ordered.product(opened["mttkrp"], root)
+        products = opened["mttkrp"] + opened["rare"] if public.whole else opened["mttkrp"]
+        right = ordered.product(products, root)
         aside = None
         if not n:
             patients = np.zeros((rank, rank))
@@ -148,7 +162,10 @@ class PackedSweeps(Base):
             aside = opened["aside"]
         own = patients if not n else patients * public.scale[:, None] * public.scale
         g = self._known_gram(public, own)
-        noise = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
+        noise: float | Array = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
+        if public.whole:  # solve_rounded cuts at 1.5 standard deviations
+            searched = self._gram(public.factors).bounds(public.start, n) > 0
+            noise = np.where(searched, noise, SEEN / 1.5 * RARE * noise)
         solved = solve_rounded(g, right, noise, SWEEPS, public.factors[n])
         if (
             aside is not None and public.round == 1 and not public.start.sweep
@@ -156,14 +173,10 @@ class PackedSweeps(Base):
             gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
                 float(aside[1] - aside[0]), 1e-300
             )
-            if gain > MISSED and public.start.spare and public.round + WIDE + 2 <= self.params.rounds:
-                begun = self._gram(public.factors).widened(public.start)
-                anew = replace(
-                    public, stage="start", start=begun, search="wide", round=2, base=1, patients=None, wider=0
-                )
-                return replace(anew, gain=gain, explained=max(float(aside[1] - aside[0]), least))
-            spared = replace(public.start, spare=(), spare_patients=None, diagonal=None)
-            public = replace(public, careful=gain > WEAK, start=spared)
+            if gain > MISSED and self._searches() and self.params.rank != "auto":
+                begun = WideStart(self._gram(public.factors)).again(public.start, () if gain > WEAK else public.factors)
+                return replace(public, stage="start", start=begun, round=2, base=1, patients=None, wider=0, gain=gain)
+            public = replace(public, careful=gain > WEAK)
         if public.careful and public.round <= CAREFUL:
             solved = _gradient(public.factors[n], g, right)
         new, length = ordered.unit(solved)
@@ -174,8 +187,7 @@ class PackedSweeps(Base):
         if public.mode < len(public.factors):
             return self._turned(public, new, length, aside)
         left = _left(public.everything, new * length, right, g)
-        swept = self._turned(replace(public, end=left), new, length, aside)
-        return self._reduced(swept) if public.search == "wide" and nth == WIDE else swept
+        return self._turned(replace(public, end=left), new, length, aside)
 
     def _reach(self, public: SumPublic, away: Array) -> tuple[Far, ...]:
         """How far the coming sums may lie from what is expected, by how far this one lay; per mode.
@@ -185,7 +197,7 @@ class PackedSweeps(Base):
         n, nth, gram = public.mode - 1, self._nth(public), self._gram(public.factors)
         bound = gram.bounds(public.start, n)
         share = np.abs(away) / np.where(bound > 0, bound, np.inf)
-        typical = float(np.sqrt(ordered.inner(share, share) / share.size))
+        typical = float(np.sqrt(ordered.inner(share, share) / max(int((bound > 0).sum()) * away.shape[1], 1)))
         out = list(public.far)
         if nth == 1 and not n and typical > LOOSE:
             out[n] = Far(min(max(0.7 * float(np.max(share)), 0.03), 0.5) * bound, np.ones((1, away.shape[1])))
@@ -196,24 +208,6 @@ class PackedSweeps(Base):
                 codes = 1.5 * typical * gram.bounds(public.start, q)
                 out[q] = Far(codes, np.ones((1, away.shape[1])))
         return tuple(out)
-
-    def _reduced(self, public: SumPublic) -> SumPublic:
-        """The end of a search: the coming sum is the audition of models of the asked rank within the wide one."""
-        assert public.patients is not None
-        patients = public.patients * public.scale[:, None] * public.scale
-        begun = replace(public.start, stage="audition", lifted=public.factors, patients=patients)
-        return replace(
-            public,
-            stage="start",
-            start=begun,
-            search="done",
-            base=public.round - 1,
-            patients=None,
-            objective=None,
-            end=None,
-            before=None,
-            still=0,
-        )
 
     def _expecting(self, public: SumPublic) -> SumPublic:
         """After a packed sweep: its own sums tell what it gained, and so what another one would (gains fall by their last ratio).
@@ -244,7 +238,7 @@ class PackedSweeps(Base):
         Where the structure is weak, sweeps go on in one direction for long: the next one begins as far again on the way of the last one
         (F + (F - F_before), not below 0), unless that one lost. Nothing more is sent; the next sum's error tells whether it was right.
         """
-        if not self._weak(public) or public.search == "wide":
+        if not self._weak(public):
             return factors, ()
         if len(public.last) != len(factors) or public.last[0].shape != factors[0].shape or public.gained < 0:
             return factors, factors

@@ -50,10 +50,10 @@ def roots(gram: Array) -> tuple[Array, Array]:
     return ordered.product(vectors / size, back), ordered.product(vectors * size, back)
 
 
-def solve_rounded(gram: Array, right: Array, noise: float, sweeps: int, first: Array | None = None) -> Array:
+def solve_rounded(gram: Array, right: Array, noise: float | Array, sweeps: int, first: Array | None = None) -> Array:
     """Non-negative least squares from rounded sums: what is no more than the rounding (1.5 standard deviations) is 0.
 
-    ``noise`` is the standard deviation of an entry of ``right`` times G^(-1/2).
+    ``noise`` is the standard deviation of an entry of ``right`` times G^(-1/2), the same for all or (rows, 1).
     """
     diagonal = np.diagonal(gram)
     if first is None:

@@ -20,7 +20,7 @@ from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, We
 from polyclinic.phenotypes.gramstart import STARTS, GramStart
 from polyclinic.phenotypes.start import start as random_start
 from polyclinic.phenotypes.startpublic import StartPublic
-from polyclinic.phenotypes.widestart import ROUNDS, WORTH, WideStart
+from polyclinic.phenotypes.widestart import ROUNDS, SEARCHED, VOCABULARY, WORTH, WideStart
 from polyclinic.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -29,6 +29,7 @@ __all__ = ["Start", "Started", "StartedParams"]
 Array = NDArray[np.float64]
 ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
 WANDERING: Final = 0.0005  # ... after a random start, which rests on plateaus on its way
+WIDENING: Final = ("rows", "overlap", "wide")  # stages of a wide start
 WEAK: Final = 0.05  # a first sweep that gains more: the cells saw little of the structure
 
 
@@ -113,9 +114,9 @@ class Start:
 
 @lru_cache(maxsize=8)
 def _gram(
-    shape: tuple[int, ...], rank: int | Literal["auto"], seed: int, starts: int, buckets: int | None, search: bool
+    shape: tuple[int, ...], rank: int | Literal["auto"], seed: int, starts: int, buckets: int | None
 ) -> GramStart:
-    return GramStart(shape, rank, seed, starts, buckets, search)
+    return GramStart(shape, rank, seed, starts, buckets)
 
 
 SP = TypeVar("SP", bound=StartedParams)
@@ -177,10 +178,10 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
     def _gram(self, factors: Sequence[Array]) -> GramStart:
         p = self.params
         shape = tuple(len(f) for f in factors)
-        return _gram(shape, p.rank, p.seed, max(p.n_starts, STARTS), p.buckets, self._searches())
+        return _gram(shape, p.rank, p.seed, max(p.n_starts, STARTS), p.buckets)
 
     def _searches(self) -> bool:
-        """Whether a fit of weak structure goes on with more phenotypes for a while."""
+        """Whether a wide start is taken where the cells saw little, or codes are very many."""
         return False
 
     def _packs(self) -> bool:
@@ -193,6 +194,12 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         """After the set-up sum: the Gram's sums, or what is done without one."""
         if begun.kind != "gram":
             return begun
+        codes = sum(len(f) for f in factors)
+        if self._searches() and codes > VOCABULARY:
+            many = f"of {codes:,} codes the {SEARCHED} with most energy are searched among first"
+            wide = self._instead(begun, StartPublic("random", reason=many, patients_summed=patients), factors, unit)
+            if wide.stage != "over":
+                return wide
         return self._instead(begun, self._gram(factors).begin(begun, patients, unit), factors, unit)
 
     def _instead(self, begun: StartPublic, after: StartPublic, factors: Sequence[Array], unit: float) -> StartPublic:
@@ -207,14 +214,14 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
     def _coming(self, begun: StartPublic, factors: Sequence[Array]) -> Step:
         """The start's coming sum."""
         gram = self._gram(factors)
-        return WideStart(gram).step(begun) if begun.stage in ("rows", "wide") else gram.step(begun)
+        return WideStart(gram).step(begun) if begun.stage in WIDENING else gram.step(begun)
 
     def _summed(
         self, step: Step, begun: StartPublic, factors: Sequence[Array], total: Total, unit: float
     ) -> StartPublic:
         """The start after one of its sums."""
         gram = self._gram(factors)
-        if begun.stage in ("rows", "wide"):
+        if begun.stage in WIDENING:
             return WideStart(gram).combine(begun, total)
         after = gram.combine(step, begun, total)
         return after if begun.kind == "random" else self._instead(begun, after, factors, unit)
@@ -224,7 +231,7 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
     ) -> Contribution:
         """A site's part of it; ``tensor``: its counts as fitted."""
         gram = self._gram(factors)
-        if begun.stage in ("rows", "wide"):
+        if begun.stage in WIDENING:
             return WideStart(gram).contribute(tensor, begun, site.name)
         return gram.contribute(step, site, tensor, begun, unit)
 

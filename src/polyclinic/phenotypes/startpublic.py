@@ -52,22 +52,23 @@ class StartPublic:
         Public unit of squared counts.
     rows
         (sum of codes,) energy of every code, the other modes hashed: it bounds what a sum can be.
-    explained
-        Energy that the model so far explains.
+    floors
+        Per mode: the energy below which a code is left out for now; empty: none is.
+    explained, everything
+        Energy that the model so far explains, and all there is (once it was summed; of a wide start).
     wider
         How often the coming sum was repeated because a part of it lay outside its window.
     shown
         Contributions are seen one by one outside their sites (plain sums between hosts).
     apart
         The sites are hosts of their own: each one's door refuses a Gram of few patients that would be seen by itself.
-    spare
-        A coarse model of more phenotypes (and its A'A, and what it explains), for a search where the structure turns out weak.
-    sweep, mode, far
-        Of a wide start: the coming sweep and feature mode, and per mode how far its sums may lie from what the model predicts.
+    sweep, mode, far, last
+        Of a wide start: the coming sweep and feature mode, per mode how far its sums may lie from what the model predicts, and the
+        factors at the end of the last sweep.
     """
 
     kind: Literal["gram", "random", "model"]
-    stage: Literal["energies", "cells", "lift", "rows", "wide", "audition", "over"] = "over"
+    stage: Literal["energies", "cells", "lift", "rows", "overlap", "wide", "audition", "over"] = "over"
     reason: str = ""
     diagonal: Array | None = None
     coarse: tuple[Array, ...] = ()
@@ -80,14 +81,14 @@ class StartPublic:
     sites: tuple[str, ...] = ()
     unit: float = 1.0
     rows: Array | None = None
+    floors: tuple[float, ...] = ()
     explained: float = 0.0
+    everything: float = 0.0
     wider: int = 0
-    spare: tuple[Array, ...] = ()
-    spare_patients: Array | None = None
-    spare_explained: float = 0.0
     sweep: int = 0
     mode: int = 1
     far: tuple[Far, ...] = ()
+    last: tuple[Array, ...] = ()
 
     @property
     def blind(self) -> bool:

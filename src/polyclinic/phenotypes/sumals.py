@@ -20,10 +20,11 @@ from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, 
 from polyclinic.phenotypes import facts as known
 from polyclinic.phenotypes.deviance import LossParams, SumLikelihood
 from polyclinic.phenotypes.losses import Climb
-from polyclinic.phenotypes.packedsweeps import AUDITIONED, SWEEPS, UNKNOWN, UNSURE, PackedSweeps
+from polyclinic.phenotypes.packedsweeps import AUDITIONED, SWEEPS, UNKNOWN, PackedSweeps
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.phenotypes.startpublic import Far, StartPublic
+from polyclinic.phenotypes.widestart import ROUNDS
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -71,12 +72,13 @@ class SumPublic:
     deviance_explained: float | None = None
     careful: bool = False  # weak structure: the first sweeps take gradient steps
     base: int = 0  # rounds before the present sweeps began: a search, and what follows it, begin anew
-    search: Literal["", "wide", "done"] = ""  # weak structure: more phenotypes for some sweeps, then the best of them
+    searched: bool = False  # a wide start came first: what the model explains is known
     everything: float = 0.0  # ||O||^2 as weighted, once it was summed
     end: float | None = None  # packed sums: squared error after the last whole sweep, as its rounded sums tell it
     before: float | None = None  # ... after the sweep before
     last: tuple[Array, ...] = ()  # packed sums, weak structure: factors at the end of the last sweep
     gained: float = 0.0  # share of explained energy that the last packed sweep gained
+    whole: bool = False  # the last sweep of very many codes: those that were left out enter
 
 
 @dataclass(frozen=True)
@@ -159,22 +161,19 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
                 return replace(public, start=start)
             if not start.lifted:
                 return self._climbing(replace(public, stage="sweep", start=start))
-            factors, begun = start.lifted, replace(start, lifted=(), patients=None)
-            if not start.spare:
-                begun = replace(begun, diagonal=None)
+            factors, begun = start.lifted, replace(start, lifted=(), patients=None, diagonal=None)
             if not self.params.packed:
                 begun = replace(begun, rows=None, sites=())
             public = replace(public, stage="sweep", factors=factors, scale=np.ones(factors[0].shape[1]), start=begun)
-            if start.kind == "random":
-                public = replace(public, search="done")
+            if start.sweep:
+                public = replace(public, searched=True, base=public.round - 1)
             if not self.params.packed or self.params.loss != "squares":
                 return self._climbing(public)
             far = [UNKNOWN] * len(factors)
-            if public.search == "done":
+            if public.searched:
                 codes = self._gram(factors).bounds(start, 0)
                 far[0] = Far(AUDITIONED * codes, np.ones((1, factors[0].shape[1])))
-            known = UNSURE * public.explained if public.search == "wide" else np.inf  # of the smaller model, by a sum
-            return replace(public, patients=start.patients, explained=min(start.explained, known), far=tuple(far))
+            return replace(public, patients=start.patients, explained=start.explained, far=tuple(far))
         if public.climb is not None:
             return self._likelihood_combine(public, total)
         if step.name == "score":
@@ -188,7 +187,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         return super().joins and self.params.loss == "squares"
 
     def _searches(self) -> bool:
-        return self._packs()
+        return self._packs() and self.params.rounds >= ROUNDS
 
     def _packs(self) -> bool:
         return self.params.packed and self.params.loss == "squares"
@@ -230,9 +229,13 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
             if public.patients is None and gained is not None:
                 public = self._rested(public, abs(gained) <= self._tol(public.start))
                 ended = ended or self._arrived(public)
-        elif public.patients is not None and public.mode == len(factors) and public.search != "wide":
+        elif public.patients is not None and public.mode == len(factors):
             public = self._expecting(public)
             ended = ended or self._arrived(public)
+        if public.whole:
+            ended = public.mode == len(factors)
+        elif ended and public.start.floors:
+            public, ended = replace(public, whole=True), False
         over = ended or public.mode == len(factors)
         if (
             ended and public.patients is not None and public.end is not None
@@ -310,6 +313,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
         m = mttkrp(tensor, [own, *public.factors], public.mode)
         if public.patients is not None:
             arrays = {"mttkrp": m @ self._roots(public)[0]}
+            arrays |= {"rare": arrays["mttkrp"]} if public.whole else {}
             if public.mode == 1:
                 arrays |= {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error * public.norm}
             return private, self._packing(public).contribution(arrays, site.name)

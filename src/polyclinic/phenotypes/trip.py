@@ -176,7 +176,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         names = begun.sites if packs else ()
         lifted, begun = (
             begun.lifted,
-            replace(begun, lifted=(), diagonal=None, rows=None, patients=None, sites=names),
+            replace(begun, lifted=(), diagonal=None, rows=None, floors=(), patients=None, sites=names),
         )
         if packs:
             public = replace(public, spread=first_spread(lifted, len(names)))

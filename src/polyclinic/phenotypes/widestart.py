@@ -1,12 +1,16 @@
 """A start without a Gram: few patients, sums of a few bits, and more phenotypes than are asked for.
 
 Fewer than sixteen patients a cell show too much of themselves in a Gram of hashed cells. There a random start of 1.8 times as many
-phenotypes (:func:`.gramstart.searched`) is swept a few times, coarsely rounded; many models of the asked rank are fitted to that one
+phenotypes (:func:`searched`) is swept a few times, coarsely rounded; many models of the asked rank are fitted to that one
 offline, and one number per candidate decides which goes on ("audition", as after a Gram).
 
     rows      sum of squares of every code, A_k'A_k for the random columns            sum of codes + W (W + 1) / 2 numbers
+    overlap   A_k'A_k, where columns are left with 512 codes only                      W (W + 1) / 2
     wide      M_n,k G^(-1/2) and A_k'A_k, mode after mode, with new A_k every time     W codes + W (W + 1) / 2, WIDE times
     audition  ||O_k - X^||^2 of every candidate                                       at most 12
+
+Of more than 1,024 codes only the 512 with most energy in their mode are searched among; the others enter when the fit has arrived. Few
+of so many codes carry nearly all energy (DE-SynPUF: 512 of 5,613 codes, and 1 % of what a model explains is lost without the others).
 
 Every part is a function of the site's records and of public values alone, so a sum can be asked for again at any time.
 """
@@ -20,24 +24,28 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.federation.packing import Field, Packing
+from polyclinic.federation.packing import FAR, Field, Packing
 from polyclinic.federation.protocol import Contribution, Step, Total, seeds
-from polyclinic.phenotypes.gramstart import GramStart, searched
+from polyclinic.phenotypes.gramstart import GramStart
 from polyclinic.phenotypes.rounded import reach, roots, solve_rounded
 from polyclinic.phenotypes.startpublic import Far, StartPublic
 from polyclinic.tensors import cp, ordered
 from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["ROUNDS", "WORTH", "WideStart"]
+__all__ = ["ROUNDS", "SEARCHED", "VOCABULARY", "WORTH", "WideStart", "searched"]
 
 Array = NDArray[np.float64]
 WORTH: Final = 2048  # numbers of a sweep, at least: fewer travel whole, in 64 bits each
+VOCABULARY: Final = 1024  # codes, at most, that are all searched among
+SEARCHED: Final = 512  # of more codes: those with most energy in their mode
+STEPS: Final = 64  # of the rounding, in the window of a code's energy among so many: the few larger ones are put right
 ROUNDS: Final = 15  # of a fit, at least: a search needs room
 WIDE: Final = 5  # sweeps
-ROUNDING: Final = (2e-2, 2e-2, 1e-2)  # share of the explained energy that rounding a sum costs: sweep 1, 2, ...
+VAST: Final = 4  # ... among the heaviest of many codes
+ROUNDING: Final = (4e-2, 3e-2, 1e-2)  # share of the explained energy that rounding a sum costs: sweep 1, 2, ...
 SWEEPS: Final = 3  # of HALS
-COMING: Final = 0.1  # of the energy: what a model will explain at least; random columns explain next to nothing
+COMING: Final = 0.03  # of the energy: what a model will explain at least; random columns explain next to nothing
 LEAST: Final = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
 AWAY: Final = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
 SLACK: Final = 0.0  # and so many steps of the grid more (rounding itself has 4.5 standard deviations)
@@ -67,39 +75,74 @@ class WideStart:
         factors = tuple(ordered.unit(rng.random((n, wide)))[0] for n in self.shape)
         return replace(start, stage="rows", coarse=factors, unit=unit, sweep=1, mode=1)
 
+    def again(self, start: StartPublic, found: Sequence[Array]) -> StartPublic:
+        """After a Gram that missed something: what it ``found`` (nothing, where that was little), and random columns beside."""
+        unknown = Far(np.empty((0, 1)), np.empty((1, 0)))
+        begun = self.begin(replace(start, lifted=(), patients=None, wider=0), start.unit)
+        if found:
+            beside = (np.hstack([f, more[:, f.shape[1] :]]) for f, more in zip(found, begun.coarse))
+            begun = replace(begun, coarse=tuple(beside))
+        return replace(begun, stage="overlap", far=(unknown,) * len(self.shape))
+
+    @property
+    def vast(self) -> bool:
+        """Too many codes to search among all of them."""
+        return sum(self.shape) > VOCABULARY
+
+    def _floors(self, rows: Array) -> tuple[float, ...]:
+        """The energy, per mode, that a code needs to be searched among: 512 codes, as many of every mode as there are."""
+        room, parts = SEARCHED, np.split(rows, np.cumsum(self.shape)[:-1])
+        out = [0.0] * len(parts)
+        for done, m in enumerate(sorted(range(len(parts)), key=lambda m: (self.shape[m], m))):
+            take = min(room // (len(parts) - done), self.shape[m])
+            out[m], room = float(np.sort(parts[m])[-take]), room - take
+        return tuple(out)
+
     def packing(self, start: StartPublic) -> Packing:
         """How the coming sum travels."""
         wide = start.coarse[0].shape[1]
-        overlap, mends = wide * (wide + 1) // 2, MENDS
+        overlap, mends, far = wide * (wide + 1) // 2, MENDS, FAR
+        fields = {"aside": Field((2,), start.unit * 2.0**-26, 0.0, start.unit * 8.0)}
         if start.stage == "rows":
-            fields = {
-                "rows": Field((sum(self.shape),), start.unit * 2.0**-18, 0.0, start.unit),
-                "gram": Field((overlap,), start.unit * 2.0**-20, 0.0, start.unit),
-            }
-        else:
-            products, mends = self._products(start)
+            grid = self._fine(start)
+            fields["rows"] = Field((sum(self.shape),), grid, 0.0, STEPS * grid if self.vast else start.unit)
+            if self.vast:
+                mends, far = sum(self.shape) // 40, int(start.unit / grid) // STEPS
+        if start.stage == "wide":
+            fields["products"], mends = self._products(start)
             assert start.patients is not None
             most = max(2.0 * ordered.inner(np.diagonal(start.patients), np.ones(wide)), LEAST * start.unit)
-            fields = {"products": products, "gram": Field((overlap,), most * 2.0**-14, 0.0, most)}
-        fields["aside"] = Field((2,), start.unit * 2.0**-26, 0.0, start.unit * 8.0)
+            fields["gram"] = Field((overlap,), most * 2.0**-12, 0.0, most)
+        elif start.stage == "overlap" or not self.vast:
+            fields["gram"] = Field((overlap,), start.unit * 2.0**-20, 0.0, start.unit)
         label = f"{start.stage} {start.sweep} {start.mode} {start.wider}"
-        return Packing(fields, start.sites, label, self.seed, mends=mends).widened(start.wider)
+        return Packing(fields, start.sites, label, self.seed, mends=mends, far=far).widened(start.wider)
+
+    def _fine(self, start: StartPublic) -> float:
+        """Rounding of codes' energies; of very many the large ones are enough."""
+        return start.unit * 2.0 ** (-15 if self.vast else -18)
 
     def _products(self, start: StartPublic) -> tuple[Field, int]:
         """Windows of whitened products: by the codes' energies at first, then around what the model predicts; and how many
         numbers that lie outside are put right."""
         n, wide = start.mode - 1, start.coarse[0].shape[1]
         share = ROUNDING[min(start.sweep, len(ROUNDING)) - 1]
-        grid = self.gram.grid(start, share, wide * self.shape[n])
+        grid = self.gram.grid(start, share, wide * self.gram.sent(start, n))
         bound = self.gram.bounds(start, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
         sent = wide * int((bound > 0).sum())
         if start.sweep <= LOOSE:
-            every = np.ones((1, wide))
-            return Field((self.shape[n], wide), grid, -0.5 * bound * every, bound * every), MENDS + sent // 400
+            reach = bound * self._share(start) * np.ones((1, wide))
+            return Field((self.shape[n], wide), grid, -0.2 * reach, reach), MENDS + sent // 64
         likely = np.where(bound > 0, self._predicted(start), 0.0)
         room = np.where(bound > 0, np.maximum(start.far[n].window() + SLACK * grid, 0.1 * grid), 0.0)
         return Field(likely.shape, grid, likely - room, likely + room), max(MENDS, sent // EVERY)
+
+    def _share(self, start: StartPublic) -> float:
+        """How much of a code's root energy a phenotype may have: all of it among few patients, else what a model explains."""
+        if start.patients_summed < self.gram.least:
+            return 1.0
+        return float(np.sqrt(min(start.explained / max(start.everything, 1e-300), 1.0)))
 
     def _overlap(self, start: StartPublic, patients: Array) -> Array:
         """G of the coming mode: A'A times the other modes' Grams."""
@@ -119,7 +162,7 @@ class WideStart:
 
     def step(self, start: StartPublic) -> Step:
         """The coming sum."""
-        name = "rows" if start.stage == "rows" else f"wide{start.sweep}mode{start.mode}"
+        name = f"wide{start.sweep}mode{start.mode}" if start.stage == "wide" else start.stage
         return self.packing(start).step(0, name + (f"+{start.wider}" if start.wider else ""))
 
     def combine(self, start: StartPublic, total: Total) -> StartPublic:
@@ -128,18 +171,23 @@ class WideStart:
         if opened is None:
             return replace(start, wider=start.wider + 1)
         wide, start = start.coarse[0].shape[1], replace(start, wider=0)
+        if start.stage == "rows":
+            noise = float(np.sqrt(max(len(start.sites), 1) / 12.0)) * self._fine(start)
+            if not float(np.max(opened["rows"])) > 5.0 * noise:  # nobody has a count
+                return StartPublic("random", reason=start.reason, patients_summed=start.patients_summed)
+            rows, unknown = np.maximum(opened["rows"], 0.0) + 2.0 * noise, Far(np.empty((0, 1)), np.empty((1, 0)))
+            start = replace(start, rows=rows, far=(unknown,) * len(self.shape))
+            if self.vast:
+                start = replace(start, stage="overlap", floors=self._floors(rows))
+                kept = [self.gram.bounds(start, m) > 0 for m in range(len(self.shape))]
+                return replace(start, coarse=tuple(ordered.unit(f * k)[0] for f, k in zip(start.coarse, kept)))
         patients = np.zeros((wide, wide))
         patients[np.triu_indices(wide)] = opened["gram"]
         patients = np.maximum(patients + np.triu(patients, 1).T, 0.0)  # memberships are not negative; rounding may be
         left, all_ = (float(x) for x in opened["aside"])
         explained = max(all_ - left, COMING * all_, LEAST * start.unit)
-        if start.stage == "rows":
-            noise = float(np.sqrt(max(len(start.sites), 1) / 12.0)) * start.unit * 2.0**-18
-            if not float(np.max(opened["rows"])) > 5.0 * noise:  # nobody has a count
-                return StartPublic("random", reason=start.reason, patients_summed=start.patients_summed)
-            rows, unknown = np.maximum(opened["rows"], 0.0) + 2.0 * noise, Far(np.empty((0, 1)), np.empty((1, 0)))
-            far = (unknown,) * len(self.shape)
-            return replace(start, stage="wide", rows=rows, patients=patients, explained=explained, far=far)
+        if start.stage != "wide":
+            return replace(start, stage="wide", patients=patients, explained=explained, everything=all_)
         return self._swept(start, opened, patients, explained)
 
     def _swept(self, start: StartPublic, opened: Mapping[str, Array], patients: Array, explained: float) -> StartPublic:
@@ -155,21 +203,34 @@ class WideStart:
         start = replace(start, coarse=factors, patients=patients, explained=explained, far=far)
         if start.mode < len(factors):
             return replace(start, mode=start.mode + 1)
-        if start.sweep < WIDE:
-            return replace(start, mode=1, sweep=start.sweep + 1)
-        return replace(start, stage="audition", lifted=factors, coarse=(), far=())
+        sweeps = VAST if start.floors else WIDE
+        if start.sweep < sweeps:
+            on = factors
+            if start.sweep > 1:  # as far again on the way of the last sweep
+                on = tuple(ordered.unit(np.maximum(2.0 * f - old, 0.0))[0] for f, old in zip(factors, start.last))
+            return replace(start, mode=1, sweep=start.sweep + 1, coarse=on, last=factors)
+        return replace(start, stage="audition", lifted=factors, coarse=(), far=(), last=())
 
     # ---- a hospital
 
     def contribute(self, tensor: SparseTensor, start: StartPublic, name: str) -> Contribution:
         """M_kn = X_k(n) kr(A_k, A_m != A_n) G^(-1/2) and A_k'A_k, for its own patients A_k = argmin_{A >= 0} ||X_k - [A, A_1, ...]||^2."""
         own, error = _members(tensor, start.coarse)
-        arrays = {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error}
+        arrays, packing = {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error}, self.packing(start)
         if start.stage == "rows":
             arrays["rows"] = np.concatenate([_energies(tensor, m, n) for m, n in enumerate(self.shape)])
-        else:
+        if start.stage == "wide":
             arrays["products"] = mttkrp(tensor, [own, *start.coarse], start.mode) @ self.roots(start)[0]
-        return self.packing(start).contribution(arrays, name)
+        return packing.contribution(arrays, name)
+
+
+def searched(rank: int) -> int:
+    """Phenotypes of a search: 1.8 for each that is asked for, but no more than 18 until that is 1.5 of each.
+
+    >>> [searched(r) for r in (5, 10, 12, 20)]
+    [9, 18, 18, 30]
+    """
+    return int(max(min(np.ceil(1.8 * rank), 18), np.ceil(1.5 * rank)))
 
 
 def _members(tensor: SparseTensor, factors: Sequence[Array]) -> tuple[Array, Array]:
