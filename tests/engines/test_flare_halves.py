@@ -55,12 +55,12 @@ class Lead:
 class World:
     """Three enrolled sites and a coordinator whose wire is a function call."""
 
-    def __init__(self, root: Path, policy: str = "") -> None:
+    def __init__(self, root: Path, policy: str = "", patients: int = 25) -> None:
         os.umask(0o077)
         self.root = root
         hospitals.vocabulary(root / "studies")
         self.coordinator = CoordinatorFolder(root / "coordinator")
-        nodes = {n: hospitals.hospital(root / n, n, patients=25, policy=policy) for n in hospitals.NAMES}
+        nodes = {n: hospitals.hospital(root / n, n, patients=patients, policy=policy) for n in hospitals.NAMES}
         self.sites = enrolled(self.coordinator, nodes)
         self.roster = coordination.roster(self.coordinator)
         self.desks: dict[str, Worker] = {}
