@@ -32,10 +32,11 @@ from polyclinic.privacy.budget import Privacy
 from polyclinic.privacy.charge import Charge
 from polyclinic.privacy.door import Door
 from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Accept, CloseLine, Evaluate, Refuse, Reserve, Rules, Withdraw
+from polyclinic.privacy.lines import Accept, CloseLine, Counted, Evaluate, Refuse, Reserve, Rules, Withdraw
 from polyclinic.privacy.payer import Payer
 from polyclinic.privacy.policy import Policy, price
 from polyclinic.privacy.release import Contribution, Step
+from polyclinic.privacy.repeat import sketch
 from polyclinic.privacy.tally import Account, Tally, cost, part_label
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -264,3 +265,28 @@ def test_decisions_change_what_an_order_may() -> None:
         tally.add(Evaluate("o", "all", people))
     assert tally.evaluated == {"all": ["x", "y"]}
     assert Tally.restore(tally.state()).state() == tally.state()
+
+
+def test_a_list_of_sites_is_written_once_and_not_without_rules(tmp_path: Path) -> None:
+    book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
+    Payer(None, book).counts("o", crowd, ["a", "b", "c", "d"], "what", write=True, shown=False)
+    assert book.count == 0
+    payer = Payer(Policy(), book)
+    payer.counts("o", crowd, ["a", "b", "c", "d"], "what", write=False, shown=False)
+    assert book.count == 0
+    for sites in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
+        payer.counts("o", crowd, sites, "what", write=True, shown=False)
+    assert [(e.body.order, e.body.sites) for e in book.entries if isinstance(e.body, Counted)] == [
+        ("o", ("a", "b", "c", "d"))
+    ]
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_who_agreed_to_show_whom_an_order_loses_agreed_for_that_order_alone(tmp_path: Path, write: bool) -> None:
+    book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
+    payer, fewer = Payer(Policy(), book), ["a", "b", "c"]
+    payer.counts("o", crowd, [*fewer, "d"], "what", write=True, shown=True)
+    for order, shown in (("o", False), ("another", True), ("another", False)):
+        with pytest.raises(PolicyRefusal, match="'d'"):
+            payer.counts(order, crowd, fewer, "what", write=write, shown=shown)
+    payer.counts("o", crowd, fewer, "what", write=write, shown=True)
