@@ -610,6 +610,7 @@ class SumALSKeywords(TypedDict, total=False):
     buckets: int | None
     warmup: int
     packed: bool
+    half: bool
 
 
 class SumALSTyped:
@@ -632,6 +633,7 @@ class SumALSTyped:
     buckets: int | None
     warmup: int
     packed: bool
+    half: bool
 
     if TYPE_CHECKING:
 
