@@ -18,9 +18,10 @@ HEAD = "deadline = 200\nreplicate = 1\n"
 PATIENTS = 760  # in each of three hospitals: a half has 16 for each of 64 cells
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("replicating"), policy="max_epsilon_total = 20", patients=PATIENTS)
+@pytest.fixture
+def large(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    """Hospitals with books of their own for each test: an exact study has no epsilon."""
+    return World(tmp_path, policy=request.param, patients=PATIENTS)
 
 
 def whole(path: Path) -> Whole:
@@ -31,6 +32,7 @@ def whole(path: Path) -> Whole:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("large", [""], indirect=True)
 def test_halves_from_their_gram_have_the_flags_of_one_process(large: World) -> None:
     path = large.study("gram", 'name = "sumals"\nrank = 3\naggregation = "masked"', HEAD)
     order = large.order(path)
@@ -51,6 +53,7 @@ def test_halves_from_their_gram_have_the_flags_of_one_process(large: World) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("large", ["max_epsilon_total = 20"], indirect=True)
 def test_the_paid_link_runs_between_hosts_within_the_budget(large: World) -> None:
     """Three planted phenotypes of 2,280 patients at epsilon 8: some column comes back, so the link is bought."""
     method = f'name = "dpem"\nrank = 4\nrounds = 4\naggregation = "masked"\nplanning_size = {3 * PATIENTS}'
