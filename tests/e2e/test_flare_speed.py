@@ -50,9 +50,11 @@ class Work:
 
 def _overhead(made: Any, rank: int, rounds: int) -> tuple[float, float, int, float]:
     """Median seconds of a round between hosts, the same in one process, bytes that a site contributes, processor seconds."""
-    study = made.study(
-        "overhead", f'name = "trip"\nrank = {rank}\nrounds = {rounds}\naggregation = "plain"', head="deadline = 300\n"
+    method = (  # whole rounds of 64-bit numbers, to the last: what is measured is the way of a letter
+        f'name = "trip"\nrank = {rank}\nrounds = {rounds}\ntol = 0.0\n'
+        'start = "random"\npacked = false\nwarmup = 0\naggregation = "plain"'
     )
+    study = made.study("overhead", method, head="deadline = 300\n")
     order = made.order(study)
     marks = {}  # type: ignore[var-annotated]
     with Work(made) as work:
