@@ -157,6 +157,11 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
         pc.Standardizer().fit(sites, quorm=1)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"Standardizer\(seed=\.\.\.\)\.fit"):
         pc.Standardizer().fit(sites, seed=1)  # type: ignore[call-arg]
+    for central in (pc.CPALS, pc.CPSGD):
+        with pytest.raises(ConfigError, match=f"{central.__name__}.fit does not take strat\n.*did you mean 'start'"):
+            central(rank=1).fit(sites, strat=None)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=rf"{central.__name__}\(rounds=\.\.\.\)\.fit"):
+            central(rank=1).fit(sites, rounds=3)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match="did you mean 'DPEM'"):
         pc.DPME  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="did you mean 'icu_network'"):

@@ -267,6 +267,28 @@ def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path: Path) -> None:
     assert 14 * 86_400 - 60 < left <= 14 * 86_400
 
 
+def test_what_was_set_aside_is_held_up_to_its_last_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path / "l.jsonl")
+    assert ledger.reserve(Reserve("o", "icu", until=1_000.0)) == []
+    for now, left in ((1_000.0, ["o", "p"]), (1_000.5, ["p"])):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert ledger.reserve(Reserve("p", "icu")) == []
+        assert sorted(ledger.tally.open) == left
+
+
+def test_a_head_that_is_whole_is_not_written_again_before_the_next_line(tmp_path: Path) -> None:
+    path, heads = tmp_path / "l.jsonl", []
+    Ledger(path).reserve(Reserve("o", "icu"))
+
+    class Watched(Ledger):
+        def _write_head(self) -> None:
+            super()._write_head()
+            heads.append(self._reading.count)
+
+    Watched(path).reserve(Reserve("p", "icu"))
+    assert heads == [3]
+
+
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
 def test_a_share_is_a_part(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):

@@ -261,7 +261,7 @@ def test_steps_that_were_approved_ahead_do_not_wait(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.write(Approve("order", "stat*", "ahead", "officer"))
     door = Door("n", policy=Policy(review="names"), ledger=ledger, study="icu", store=tmp_path, run="order")
-    door.release(step(), values())
+    assert door.release(step(), values()).arrays["x"].shape == values().arrays["x"].shape
     with pytest.raises(PolicyRefusal, match="waits"):
         door.release(Step(0, "setup", {"size": (2,)}, bound=1e9), Contribution({"size": np.ones(2)}))
 

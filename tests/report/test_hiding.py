@@ -96,6 +96,23 @@ def test_a_phenotype_without_a_name_says_why_and_the_top_of_the_page_what_would_
     assert "report RUN --local SITE" in page
 
 
+def test_a_phenotype_that_failed_a_test_names_the_test_that_it_failed(plain_run: RunFolder) -> None:
+    columns = ["phenotype", "comes_back", "halves", "low", "high", "holds_together", "rho", "replicable"]
+    rows = [
+        [0, "no", 0.3, 0.1, 0.5, True, 0.4, False],
+        [1, "yes", 0.95, 0.9, 1.0, False, 0.0, False],
+        [2, "no", 0.3, 0.1, 0.5, False, 0.0, False],
+    ]
+    contents = RunContents.read(plain_run)
+    rows += [[r, "yes", 0.95, 0.9, 1.0, True, 0.4, True] for r in range(3, len(contents.phenotypes.weights))]
+    found = {"replicable": len(rows) - 3, "replicability": {"columns": columns, "rows": rows}}
+    told = cards(replace(contents, findings=found))
+    assert [c.reason for c in told[:4]] == ["failed", "failed", "failed", ""]
+    halves = "another half of the patients gives another phenotype (0.30)"
+    together = "its codes do not go together in patients nobody looked at"
+    assert [c.why(11) for c in told[:4]] == [halves, together, f"{halves}; {together}", ""]
+
+
 def test_the_owners_report_hides_nothing_is_stamped_and_private(plain_run: RunFolder) -> None:
     site = RunContents.read(plain_run).sites[0]
     path = write_local_report(plain_run, site)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, Unpack, cast, get_args
@@ -87,6 +87,18 @@ class Configured(Generic[P]):
     def with_params(self, **params: object) -> Self:
         """A new, unfitted one with some parameters changed."""
         return type(self)(**{**self.get_params(), **params})
+
+    def _refuse_unknown(self, options: Mapping[str, object], known: Iterable[str]) -> None:
+        """What ``fit`` was given and does not take: the nearest that it does, and where a parameter goes."""
+        if not (strange := sorted(set(options) - set(known))):
+            return
+        name = type(self).__name__
+        params = [k for k in strange if k in type(self).Params.model_fields]
+        raise ConfigError(
+            f"{name}.fit does not take {', '.join(strange)}",
+            faults=[f"{k}: {did_you_mean(k, known) or 'unknown'}" for k in strange],
+            hint=f"{name}({params[0]}=...).fit(sites)" if params else "parameters are given to the class",
+        )
 
     # ---- scikit-learn's habits
 
@@ -234,16 +246,7 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
         progress
             Called with every :class:`~polyclinic.federation.fold.Progress` event.
         """
-        if strange := sorted(set(options) - set(FoldOptions.__annotations__)):
-            told = [f"{k}: {did_you_mean(k, FoldOptions.__annotations__) or 'unknown'}" for k in strange]
-            params = [k for k in strange if k in type(self).Params.model_fields]
-            raise ConfigError(
-                f"{type(self).__name__}.fit does not take {', '.join(strange)}",
-                faults=told,
-                hint=f"{type(self).__name__}({params[0]}=...).fit(sites)"
-                if params
-                else "parameters are given to the class",
-            )
+        self._refuse_unknown(options, FoldOptions.__annotations__)
         self.publish(Fold(self, as_sites(sites, self.needs), progress=progress, **options).run())
         return self
 

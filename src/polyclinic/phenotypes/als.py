@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         *,
         start: Sequence[Matrix] | None = None,
         progress: Callable[[Progress], None] | None = None,
+        **unknown: Never,
     ) -> Self:
         """Learn phenotypes from the union of the sites (or one site, or one tensor).
 
@@ -104,6 +105,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         progress
             Called with a :class:`~polyclinic.federation.fold.Progress` event after every sweep.
         """
+        self._refuse_unknown(unknown, ("start", "progress"))
         tensor, parts = self._pool(data)
         seeds = [self.params.seed + k for k in range(1 if start is not None else self.params.n_starts)]
         if self.params.loss != "squares":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,10 @@ class CPSGD(CPSGDTyped, Central[CPSGDParams]):
         *,
         start: Sequence[Matrix] | None = None,
         progress: Callable[[Progress], None] | None = None,
+        **unknown: Never,
     ) -> Self:
         """Learn phenotypes from the union of the sites (or one site, or one tensor); see :meth:`CPALS.fit`."""
+        self._refuse_unknown(unknown, ("start", "progress"))
         tensor, parts = self._pool(data)
         p = self.params
         seeds = [p.seed + k for k in range(1 if start is not None else p.n_starts)]

@@ -102,6 +102,7 @@ class PhenotypeCard:
     least: str = ""  # that mode
     named: bool = True  # its codes may name it: those shown hold at least half of it in each mode
     reason: Literal["", "carriers", "few", "held", "noise", "failed"] = ""  # why no name is suggested
+    fault: str = ""  # which test of the halves it failed, and how
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
     courses: tuple[tuple[str, str], ...] = ()  # ordered modes (visits, times) and the line of the phenotype over them
 
@@ -126,7 +127,7 @@ class PhenotypeCard:
             "few": f"its strongest codes are held by fewer than {minimum} patients",
             "held": "two patients hold most of its strongest codes",
             "noise": "the known noise explains all of it",
-            "failed": "it does not come back or does not hold together",
+            "failed": self.fault,
         }[self.reason]
 
     @property
@@ -202,6 +203,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
                 run.axes[int(kept[r].argmin())].name,
                 not hidden_by,
                 reason,
+                judged[r].reason if reason == "failed" else "",
                 tuple(shares),
                 () if too_few else _courses(run, r, name),
             )

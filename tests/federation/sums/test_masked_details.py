@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.errors import ConfigError, MessageRefused
+from polyclinic.federation import envelope
 from polyclinic.federation.envelope import parties_digest
 from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
+from polyclinic.federation.sums import masked_site
 from polyclinic.federation.sums.ballot import VOTE
 from polyclinic.federation.sums.bits import to_bits
 from polyclinic.federation.sums.masked import Masked, MaskedCoordinator, MaskedSite
@@ -113,6 +116,14 @@ def test_every_number_of_slots_gives_the_sums(table: Table, truth: Truth, slots:
             table.lay()
             table.end(table.start())
             right(table, truth)
+
+
+def test_who_has_a_key_keeps_it(table: Table, network: Network) -> None:
+    roster, _, _ = network(6, 3)
+    keys = table.adder.enrol(roster).keys
+    assert keys == table.roster.keys == table.adder.enrol(roster).keys
+    larger, _, _ = network(7, 3)
+    assert set(table.adder.enrol(larger).keys) == {*larger.sites, "coordinator"}
 
 
 def test_a_key_has_32_bytes(table: Table) -> None:
@@ -253,6 +264,18 @@ def test_nobody_agrees_anew_without_keys_or_after_a_vote(table: Table) -> None:
         table.hand(table.office.envelope.seal(name, "again", {}))
 
 
+def test_in_one_process_two_sites_compute_their_key_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: list[set[str]] = []
+
+    def agree(key: X25519PrivateKey, other: bytes, id: bytes, use: str, me: str, peer: str) -> bytes:
+        pairs.extend([{me, peer}] if use == "pair" else [])
+        return envelope.agree(key, other, id, use, me, peer)
+
+    monkeypatch.setattr(masked_site, "agree", agree)
+    table.until("inbox", table.start())
+    assert len(pairs) == 6 * 5 // 2 and not table.adder.agreed
+
+
 def test_keys_come_once(table: Table) -> None:
     letters = table.until("keys", table.start())
     m = letters[0]
@@ -262,6 +285,16 @@ def test_keys_come_once(table: Table) -> None:
     site.envelope.lines.clear()
     with pytest.raises(MessageRefused, match="expects no keys now"):
         table.hand(m)
+
+
+def test_a_key_that_i_gave_away_before_is_not_mine(table: Table) -> None:
+    """Shown its older key, rightly signed, a site would mask by a secret that is gone: it refuses."""
+    letters = table.start()
+    name = letters[0].sender
+    table.sites[name].start()  # started anew: it has another key
+    shown = next(m for m in table.until("keys", letters) if m.to == name)
+    with pytest.raises(MessageRefused, match="another key as its own"):
+        table.hand(shown)
 
 
 def test_lists_have_no_strangers_no_doubles_and_are_long_enough(table: Table, truth: Truth) -> None:
@@ -382,11 +415,13 @@ def test_who_is_told_to_agree_anew_forgets_its_keys_at_once(table: Table) -> Non
     table.step = replace(table.step, round=4)
     table.lay()
     name = next(iter(table.sites))
+    assert table.sites[name].envelope.lines
     (vector,) = table.sites[name].start()
     (again,) = table.hand(vector)
     (fresh,) = table.hand(again)
     assert (vector.kind, again.kind, fresh.kind) == ("masked", "again", "advertise")
     assert (name, parties_digest(table.roster)) not in table.adder.sessions
+    assert not table.sites[name].envelope.lines
 
 
 def test_shares_come_once_also_where_there_are_secrets_for_one_sum_only(table: Table, truth: Truth) -> None:

@@ -125,8 +125,8 @@ class MaskedCoordinator(Party):
         kind, length = (np.uint64, count) if size == 8 else (np.uint8, size * (count - 2) + 16)
         if not isinstance(vector, np.ndarray) or vector.dtype != kind or vector.shape != (length,):
             raise ValueError(f"a vector of {count} words is expected, {size} bytes each but for the last two")
-        if size < 8:
-            vector = np.concatenate([widen(vector[:-16], size), widen(vector[-16:], 8)])
+        if size != 8:
+            vector = np.concatenate([widen(vector[:-16], size), widen(vector[-16:])])
         if octets(body["session"]) != board.id[:8] or list(body["slot"]) != [board.batch, board.slot]:
             raise ValueError("a vector under other keys")
         self._sum[:-1] += vector[:-1]  # added at once, never kept
@@ -227,7 +227,7 @@ class MaskedCoordinator(Party):
         except ValueError:
             return self._burn()  # a keeper sent false shares: the sum stays closed
         size = width(self.step, len(self.roster.sites))
-        if size < 8:
+        if size != 8:
             total[:-2] = widen(narrow(total[:-2], size), size)
         self.opened, self._sum = total, np.zeros(0, np.uint64)
         values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])

@@ -188,7 +188,7 @@ class MaskedSite(Party):
             accumulate(vector, stream(key, vector.size + 1), sign)
         self._tag, self._slot = tag, slot
         size = width(self.step, len(self.roster.sites))
-        sent = vector if size == 8 else np.concatenate([narrow(vector[:-2], size), narrow(vector[-2:], 8)])
+        sent = vector if size == 8 else np.concatenate([narrow(vector[:-2], size), narrow(vector[-2:])])
         return self._send("masked", {"vector": sent, "session": session.id[:8], "slot": [session.batch, slot]})
 
     def _on_survivors(self, sender: str, body: dict[str, Any]) -> list[Message]:

@@ -29,7 +29,7 @@ def width(step: Step, sites: int = 1) -> int:
     return min(8, (2 * most + 1).bit_length() // 8 + 1)
 
 
-def narrow(words: NDArray[np.generic], size: int) -> Bytes:
+def narrow(words: NDArray[np.generic], size: int = 8) -> Bytes:
     """The lowest bytes of every word, one after the other.
 
     >>> widen(narrow(np.array([5, -7], np.int64), 2), 2).view(np.int64).tolist()
@@ -38,7 +38,7 @@ def narrow(words: NDArray[np.generic], size: int) -> Bytes:
     return np.ascontiguousarray(words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)[:, :size]).ravel()
 
 
-def widen(data: Bytes, size: int) -> NDArray[np.uint64]:
+def widen(data: Bytes, size: int = 8) -> NDArray[np.uint64]:
     """Inverse of :func:`narrow`: signed numbers of ``size`` bytes as words of 64 bits."""
     out = np.zeros((len(data) // size, 8), np.uint8)
     out[:, 8 - size :] = data.reshape(-1, size)
