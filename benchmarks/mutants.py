@@ -95,6 +95,7 @@ TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     FOLD: (
         "tests/federation/test_fold.py",
         "tests/federation/test_fold_details.py",
+        "tests/federation/test_setting.py",
         "tests/federation/test_floor.py",
         "tests/federation/test_left.py",
         "tests/federation/test_wire.py",
@@ -205,6 +206,21 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
         "if len(size) != len(common[0]):",
         "another number",
     ): "there are as many digests as sizes",
+    (
+        "federation/fold.py",
+        "class RunOptions(FoldOptions, total=False):",
+        "truth turned",
+    ): "read by type checkers alone",
+    (
+        "federation/fold.py",
+        "class FoldOptions(TypedDict, total=False):",
+        "truth turned",
+    ): "read by type checkers alone",
+    (
+        "federation/fold.py",
+        "for _ in range(8):  # a secure sum has several phases, each with its own deadline",
+        "another number",
+    ): "a sum has fewer phases than either",
     (
         "federation/sums/masked.py",
         "slots: int = 20,",

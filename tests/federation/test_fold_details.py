@@ -205,6 +205,7 @@ def test_a_checkpoint_of_a_chain_keeps_it_and_an_older_one_has_none() -> None:
     again = Conductor(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
     again.restore(state)
     assert (again.chain, again.before, again.number) == (pair.lead.chain, b"root", 1)
+    assert again.link is not None and again.link == pair.lead.link
     old = {k: v for k, v in state.items() if k not in ("chain", "before", "number")}
     again = Conductor(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
     again.restore(old)
