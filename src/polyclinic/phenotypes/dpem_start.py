@@ -43,8 +43,8 @@ def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
         factors.append(0.9 * around + 0.1 * x[:, None])
     now = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
     if now.shares is not None:
-        now = replace(now, told=tuple(told), alone=tuple(alone), rival=tuple(rival))
-        return replace(now, stage="vote", round=0, mixture=now.shares)
+        asked = replace(now, stage="vote", round=0, mixture=now.shares)
+        return replace(asked, told=tuple(told), alone=tuple(alone), rival=tuple(rival))
     if public.plan.rank:
         return now
     # Too little data for any phenotype: the whole budget went here (PRIVACY 5).

@@ -18,7 +18,7 @@ NATS: Final = 4.0  # a patient whom one of two models explains better by so much
 VERDICT_GRID: Final = 2.0**-10
 
 
-def _explained(rows: NDArray[np.int64], who: NDArray[np.int64], w: Array, share: Array) -> Array:
+def _explained(rows: NDArray[np.int32], who: NDArray[np.int64], w: Array, share: Array) -> Array:
     """Log-probability of cells (``rows``, of patients ``who``), given what share of everything each patient has."""
     out = np.empty(len(rows))
     for lo in range(0, len(rows), 65_536):
