@@ -176,7 +176,9 @@ def many(seed: int) -> Iterator[Line]:
     while (step := fold.step()) is not None:
         fold.advance()
         words += width(step, len(sites)) * step.size / 1e3
-        like = float(cosines(fold.public.factors, rare).max()) if fold.public.stage in ("sweep", "score", "end") else 0.0
+        like = (
+            float(cosines(fold.public.factors, rare).max()) if fold.public.stage in ("sweep", "score", "end") else 0.0
+        )
         found = min(found, words) if like >= FOUND else found
     yield Line("25 sites of 80, hidden phenotype at rank 8, likeness", like, FOUND, most=False)
     yield Line("25 sites of 80, payload kB until it is found", found, 8.0)

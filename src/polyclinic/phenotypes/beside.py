@@ -25,7 +25,9 @@ Array = NDArray[np.float64]
 BESIDE: Final = 2  # columns
 REACH: Final = 0.5  # of a code's root energy: what a sum of such a column may be
 ENERGY: Final = 1e-4  # of the explained energy: what random columns hold of it, about (2e-5 to 8e-4 on all data tried)
-WORTH: Final = 0.008  # of the explained energy: what columns beside the found ones hold alone, where one found a phenotype
+WORTH: Final = (
+    0.008  # of the explained energy: what columns beside the found ones hold alone, where one found a phenotype
+)
 
 
 def columns_beside(factors: Sequence[Array], patients: Array, seed: int) -> tuple[tuple[Array, ...], Array]:
@@ -51,8 +53,7 @@ def roots_beside(gram: Array, beside: int, explained: float) -> tuple[Array, Arr
     return white, root
 
 
-def worth_hearing(factors: Sequence[Array], patients: Array, beside: int) -> tuple[bool, float]:
-    """What the found columns alone lose of the energy that the swept model explains, and whether that is worth an audition."""
+def worth_hearing(factors: Sequence[Array], patients: Array, beside: int) -> bool:
+    """Whether the found columns alone lose enough of the energy that the swept model explains for an audition."""
     own, everything = explains(factors, patients, tuple(range(len(patients) - beside)))
-    lost = max(everything - own, 0.0)
-    return lost > WORTH * everything, lost
+    return everything - own > WORTH * everything

@@ -129,7 +129,9 @@ class PackedSweeps(Base):
         """G^(-1/2) and G^(1/2) of the mode's Gram as far as everybody knows it before the sum."""
         assert public.patients is not None
         gram = self._known_gram(public, public.patients * public.scale[:, None] * public.scale)
-        return roots_beside(gram, public.beside, public.explained) if public.beside and public.mode == 1 else roots(gram)
+        return (
+            roots_beside(gram, public.beside, public.explained) if public.beside and public.mode == 1 else roots(gram)
+        )
 
     def _predicted(self, public: SumPublic) -> Array:
         """What the whitened products would be if the model were at rest: F G^(1/2)."""
@@ -206,13 +208,13 @@ class PackedSweeps(Base):
 
     def _chosen(self, public: SumPublic, new: Array, length: Array) -> SumPublic:
         """After the first sweep: on with the columns that the Gram found, or an audition of those beside them."""
-        assert public.patients is not None and public.end is not None
-        factors, found = (*public.factors[:-1], np.where(length > 0, new, public.factors[-1])), len(length) - public.beside
+        assert public.patients is not None
+        factors = (*public.factors[:-1], np.where(length > 0, new, public.factors[-1]))
+        found = len(length) - public.beside
         scale = public.scale * length
         patients = public.patients * scale[:, None] * scale
-        hear, lost = worth_hearing(factors, patients, public.beside)
-        public = replace(public, beside=0, end=public.end + lost)
-        if hear:
+        beside, public = public.beside, replace(public, beside=0)
+        if worth_hearing(factors, patients, beside):
             begun = replace(public.start, stage="audition", lifted=factors, patients=patients)
             return replace(public, stage="start", start=begun, round=public.round + 1, mode=1)
         kept = replace(
