@@ -58,7 +58,7 @@ screenshot: setup
 	@$(PY) docs/images/screenshot.py $(OUT)/report.html docs/images/report.png
 
 papers: setup
-	$(PYTEST) -n 2 -m "paper and not slow" tests papers/tests
+	$(PYTEST) -n 2 -m "paper and not slow" $$(grep -rl --include='*.py' 'mark\.paper' tests) papers/tests
 
 # Every experiment in full (hours; goes on where it was), and the page of results in the docs.
 papers-full: setup

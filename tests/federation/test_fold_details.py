@@ -16,7 +16,7 @@ from polyclinic.federation.certificate import Opened, grow, state_digest
 from polyclinic.federation.fold import Fold, deliver, roster_for
 from polyclinic.federation.folding import Conductor, Folding
 from polyclinic.federation.outcome import Progress
-from polyclinic.federation.protocol import Message, Roster, Step, Total
+from polyclinic.federation.protocol import Contribution, Message, Roster, Step, Total
 from polyclinic.federation.setting import fits, setting_from, setting_of, shown
 from polyclinic.federation.sums import by_name
 from polyclinic.federation.sums.masked import Masked
@@ -427,6 +427,18 @@ def test_a_setting_travels() -> None:
 
 
 # ---- a hospital's half
+
+
+def test_a_bound_may_be_below_one() -> None:
+    fold = Fold(method(), example_sites(), adder=Plain())
+    step = fold.step()
+    assert step is not None
+    party, small = fold.parties["site0"], {k: np.full(shape, 0.25) for k, shape in step.shapes.items()}
+    party.method.contribute = lambda s, site, private, *rest: (private, Contribution(small))  # type: ignore[method-assign]
+    for bound in (0.25, 0.5):
+        party.contribute(replace(step, bound=bound), fold.public, fold.roster, 0)
+    with pytest.raises(DataError, match="too large"):
+        party.contribute(replace(step, round=0, bound=0.2), fold.public, fold.roster, 1)
 
 
 def test_a_bound_is_kept_to_the_last_bit_and_not_a_number_is_divergence() -> None:

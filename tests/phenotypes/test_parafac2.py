@@ -97,7 +97,7 @@ def test_courses_are_non_negative_and_explain_the_visits() -> None:
 def test_not_worse_than_matcouply_and_faster() -> None:
     """Squared error at most 1.02 times that of MatCoupLy's AO-ADMM with the same constraints, much faster."""
     matcouply = pytest.importorskip("matcouply.decomposition")
-    sites = pc.datasets.planted_courses(patients=120, codes=40, phenotypes=3, seed=3, sites=1, visits=(5, 13))
+    sites = pc.datasets.planted_courses(patients=50, codes=40, phenotypes=3, seed=3, sites=1, visits=(5, 13))
     X = matrices(list(sites))
     cpu = time.process_time()
     with warnings.catch_warnings():

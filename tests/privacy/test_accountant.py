@@ -143,3 +143,10 @@ def test_events_survive_the_ledger(event: Any) -> None:
 def test_unknown_event_is_refused() -> None:
     with pytest.raises(LedgerError):
         acc.from_json({"kind": "laplace", "scale": 1})
+
+
+def test_gaussian_events_have_a_multiplier_and_others_none() -> None:
+    gaussian: list[acc.Event] = [Gaussian(3.0), DiscreteGaussian(3.0, 100.0), SubsampledGaussian(0.1, 3.0)]
+    assert [acc.multiplier_of(e) for e in gaussian] == [3.0, 3.0, 3.0]
+    others: list[acc.Event | None] = [ZCDP(0.1), Unbounded(), None]
+    assert [acc.multiplier_of(e) for e in others] == [None, None, None]

@@ -261,6 +261,9 @@ def test_only_lines_that_were_checked_before_are_trusted(tmp_path: Path) -> None
     path.write_bytes(b"".join(lines))
     assert Reading(trusted=2).all(path)[1] == []
     assert Reading(trusted=1).all(path)[1] == ["line 2: was not signed by the book's key"]
+    first = json.loads(lines[0])["signature"].encode()
+    path.write_bytes(lines[0].replace(first, b"00" * 64))
+    assert Reading().all(path)[1] == ["line 1: was not signed by the book's key"]
 
 
 def test_a_number_that_is_none_does_not_make_the_next_line_wrong() -> None:

@@ -157,6 +157,20 @@ def test_a_database_is_its_host_name_schema_and_people(monkeypatch: pytest.Monke
     assert "hunter2" not in odd[0] and odd != places_of(omop("host=db2 password=hunter2"))
 
 
+def test_a_database_without_a_host_is_its_words() -> None:
+    found = [places_of(omop(u)) for u in ("postgresql:///clinic", "postgresql:///other", "//host/clinic")]
+    assert all(p.startswith("database:") for (p,) in found) and len(set(found)) == 3
+
+
+def test_options_of_a_plugged_source_are_the_same_in_any_order() -> None:
+    plain = omop("x")
+
+    def place(options: dict[str, object]) -> tuple[str, ...]:
+        return places_of(plain.model_copy(update={"source": plain.source.model_copy(update={"options": options})}))
+
+    assert place({"a": 1, "b": 2}) == place({"b": 2, "a": 1}) != place({"a": 1, "b": 3})
+
+
 def test_where_the_users_state_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POLYCLINIC_STATE", str(tmp_path))
     assert state_folder() == tmp_path

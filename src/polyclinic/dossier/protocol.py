@@ -13,7 +13,6 @@ from polyclinic.privacy.review import list_ahead
 
 __all__ = ["categories", "cohort", "privacy", "protocol", "recipients", "retention"]
 
-FIELDS: Final = ("question", "cohort", "data", "method", "leaves", "recipients", "retention", "privacy", "rules")
 WINDOW: Final = {
     "visit": "in one visit",
     "day": "on one day",

@@ -30,8 +30,6 @@ __all__ = ["PARTS", "BatteryCheck", "Checks", "check_protocol"]
 
 Given = Sequence[Site] | None
 
-Maker = Callable[..., Fold]
-
 
 @dataclass(frozen=True)
 class BatteryCheck:

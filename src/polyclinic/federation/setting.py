@@ -94,7 +94,7 @@ def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, ob
     most = max(groups.values(), key=len, default=[])
     one = most[0] if most else next(iter(known))
     first, other = known[one], [s for s in known if s not in most]
-    if other and len(most) < max(1, order.least):
+    if other and len(most) < order.least:
         raise ProtocolMismatch(
             f"study {order.id!r}: sites do not fit together",
             faults=[f"{s!r} has another vocabulary, shape or other columns than {one!r}" for s in other],

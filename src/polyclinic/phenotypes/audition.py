@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 from typing import Final
 
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from polyclinic.federation.protocol import seeds
 from polyclinic.tensors import ordered
+from polyclinic.tensors.compiled import kernel
+from polyclinic.tensors.ordered import add_product, add_transposed, cholesky, dot, make_unit, substitute, sweep_rows
 
-__all__ = ["candidates", "explains"]
+__all__ = ["candidates"]
 
 Array = NDArray[np.float64]
 SUBSETS: Final = 8  # kept of a beam
@@ -45,12 +47,15 @@ def candidates(lifted: Sequence[Array], patients: Array, rank: int, seed: int) -
     return [tuple(np.array(f) for f in model) for model in _candidates(key, rank, seed)]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)  # a study may fit several ranks on all patients and on halves at once
 def _candidates(key: tuple[tuple[tuple[int, ...], bytes], ...], rank: int, seed: int) -> list[tuple[Array, ...]]:
     """Remembered by content: sites of one process, and the steps of one site, ask for the same."""
     *lifted, patients = (np.frombuffer(b).reshape(shape) for shape, b in key)
     wide = len(patients)
-    omega, explained = _overlaps(lifted, patients)
+    omega = np.ones((wide, wide))
+    for f in lifted:
+        omega = omega * ordered.transposed_product(f, f)
+    explained = ordered.product(ordered.product(omega, patients), omega)
     chosen = _subsets(omega, explained, rank)
     out: list[tuple[Array, ...]] = [tuple(f[:, list(j)] for f in lifted) for j in chosen]
     starts = [*out[:4]]
@@ -66,20 +71,6 @@ def _candidates(key: tuple[tuple[tuple[int, ...], bytes], ...], rank: int, seed:
             errors.append(error)
             models.append(model)
     return [*out[: CANDIDATES - len(models)], *models]
-
-
-def explains(lifted: Sequence[Array], patients: Array, columns: Sequence[int]) -> tuple[float, float]:
-    """Energy that some ``columns`` explain of the lifted model, and that all do."""
-    omega, explained = _overlaps(lifted, patients)
-    return _share(omega, explained, columns), _share(omega, explained, range(len(patients)))
-
-
-def _overlaps(lifted: Sequence[Array], patients: Array) -> tuple[Array, Array]:
-    """Omega, and Omega A'A Omega."""
-    omega = np.ones_like(patients)
-    for f in lifted:
-        omega = omega * ordered.transposed_product(f, f)
-    return omega, ordered.product(ordered.product(omega, patients), omega)
 
 
 def _share(omega: Array, explained: Array, columns: Sequence[int]) -> float:
@@ -104,35 +95,85 @@ def _subsets(omega: Array, explained: Array, rank: int) -> list[tuple[int, ...]]
 
 def _reduce(lifted: Sequence[Array], patients: Array, start: Sequence[Array]) -> tuple[float, tuple[Array, ...]]:
     """A CP model of the lifted model [[A, B_1, ..]], A known by A'A: alternating least squares in Q x R, no data."""
-    c = [np.array(f) for f in start]
-    rank = c[0].shape[1]
+    offsets = np.cumsum([0, *(len(b) for b in lifted)]).astype(np.int64)
+    b, c = (np.concatenate([np.asarray(f, np.float64) for f in parts]) for parts in (lifted, start))
+    error = float(_alternate(b, np.ascontiguousarray(patients, np.float64), offsets, c, ITERATIONS))
+    return error, tuple(c[i:j].copy() for i, j in pairwise(offsets))
+
+
+@kernel
+def _alternate(b, patients, offsets, c, iterations):  # type: ignore[no-untyped-def]
+    """The loop of :func:`_reduce`: modes one below the other in ``b`` (codes, Q) and ``c`` (codes, R), which is changed."""
+    modes, wide, rank = len(offsets) - 1, b.shape[1], c.shape[1]
+    inner, grams = np.empty((modes, wide, rank)), np.empty((modes, rank, rank))
+    turn, left, scaled = np.empty((wide, rank)), np.empty((wide, rank)), np.empty((wide, rank))
+    g, low, aa, full = np.empty((rank, rank)), np.empty((rank, rank)), np.empty((rank, rank)), np.empty((rank, rank))
+    half, length = np.empty((rank, wide)), np.empty(rank)
     before, error = np.inf, np.inf
-    for _ in range(ITERATIONS):
-        inner = [ordered.transposed_product(b, f) for b, f in zip(lifted, c)]  # (Q, R)
-        grams = [ordered.transposed_product(f, f) for f in c]
-        turn = ordered.solve(_times(grams), _times(inner))  # loadings of the reduced model: A turn
-        aa = ordered.product(ordered.transposed_product(turn, patients), turn)
-        left = ordered.product(patients, turn)  # (Q, R)
-        for m, b in enumerate(lifted):
-            others = [x for q, x in enumerate(inner) if q != m]
-            g = 0.5 * (aa + aa.T) * _times([x for q, x in enumerate(grams) if q != m], rank)
-            right = ordered.product(b, left * _times(others, rank, len(left)))
-            new, length = ordered.unit(ordered.hals(c[m], g, right, 3))
-            if m == len(lifted) - 1:
-                full = new * length
-                error = ordered.inner(ordered.transposed_product(full, full), g) - 2.0 * ordered.inner(full, right)
-            c[m] = np.where(length > 0, new, c[m])
-            length = np.where(length > 0, length, 1.0)
-            aa, left = aa * length[:, None] * length[None, :], left * length
-            inner[m], grams[m] = ordered.transposed_product(b, c[m]), ordered.transposed_product(c[m], c[m])
+    for _ in range(iterations):
+        g[:] = 1.0
+        turn[:] = 1.0
+        for m in range(modes):
+            at, to = offsets[m], offsets[m + 1]
+            inner[m], grams[m] = 0.0, 0.0
+            add_transposed(b[at:to], c[at:to], inner[m])
+            add_transposed(c[at:to], c[at:to], grams[m])
+            for r in range(rank):
+                for q in range(rank):
+                    g[r, q] *= grams[m, r, q]
+                for i in range(wide):
+                    turn[i, r] *= inner[m, i, r]
+        trace = 0.0
+        for r in range(rank):
+            trace += g[r, r]
+        for r in range(rank):
+            g[r, r] += 1e-9 * trace / rank
+        low[:] = 0.0
+        cholesky(g, low)
+        substitute(low, turn)  # loadings of the reduced model: A turn
+        half[:], aa[:], left[:] = 0.0, 0.0, 0.0
+        add_transposed(turn, patients, half)
+        add_product(half, turn, aa)
+        add_product(patients, turn, left)
+        for m in range(modes):
+            at, to = offsets[m], offsets[m + 1]
+            for r in range(rank):
+                for q in range(rank):
+                    x = 1.0
+                    for n in range(modes):
+                        if n != m:
+                            x *= grams[n, r, q]
+                    g[r, q] = 0.5 * (aa[r, q] + aa[q, r]) * x
+                for i in range(wide):
+                    x = 1.0
+                    for n in range(modes):
+                        if n != m:
+                            x *= inner[n, i, r]
+                    scaled[i, r] = left[i, r] * x
+            right, new = np.zeros((to - at, rank)), c[at:to].copy()
+            add_product(b[at:to], scaled, right)
+            sweep_rows(new, g, right, 3)
+            make_unit(new, length)
+            if m == modes - 1:
+                whole = new * length
+                full[:] = 0.0
+                add_transposed(whole, whole, full)
+                error = dot(full.ravel(), g.ravel()) - 2.0 * dot(whole.ravel(), right.ravel())
+            for r in range(rank):
+                if length[r] > 0.0:
+                    for i in range(to - at):
+                        c[at + i, r] = new[i, r]
+                else:
+                    length[r] = 1.0
+            for r in range(rank):
+                for q in range(rank):
+                    aa[r, q] = aa[r, q] * length[r] * length[q]
+                for i in range(wide):
+                    left[i, r] *= length[r]
+            inner[m], grams[m] = 0.0, 0.0
+            add_transposed(b[at:to], c[at:to], inner[m])
+            add_transposed(c[at:to], c[at:to], grams[m])
         if abs(before - error) <= 1e-7 * abs(error):
             break
         before = error
-    return error, tuple(c)
-
-
-def _times(parts: Sequence[Array], rank: int = 0, rows: int = 0) -> Array:
-    out = np.ones((rows or rank, rank)) if rank else np.ones_like(parts[0])
-    for p in parts:
-        out = out * p
-    return out
+    return error

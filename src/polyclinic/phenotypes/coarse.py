@@ -19,7 +19,7 @@ from polyclinic.federation.protocol import seeds
 from polyclinic.tensors import ordered
 from polyclinic.tensors.compiled import kernel
 from polyclinic.tensors.matching import match
-from polyclinic.tensors.ordered import cholesky, power, substitute
+from polyclinic.tensors.ordered import cholesky, power
 
 __all__ = ["Coarse", "coarse", "replicable_rank"]
 
@@ -29,7 +29,6 @@ GRADIENT: Final = 20  # first iterations by projected gradient: they find better
 ENOUGH: Final = 1e-7
 CANCELS: Final = 1.2  # tr A'A beside the explained energy: more is of columns that cancel each other
 AGREE: Final = 0.9  # product of cosines of the weakest matched pair
-OPPOSED: Final = -0.6  # correlation of two columns' loadings: below it they cancel each other, and agree for that alone
 RANKS: Final = tuple(range(3, 17))
 
 
@@ -53,6 +52,25 @@ class Coarse:
 
 
 @kernel
+def _solve_columns(low, columns):  # type: ignore[no-untyped-def]
+    """:func:`polyclinic.tensors.ordered.substitute` for the columns of an array instead of its rows: the same bits, many at a time."""
+    n, many = columns.shape
+    for i in range(n):
+        for k in range(i):
+            for c in range(many):
+                columns[i, c] -= low[i, k] * columns[k, c]
+        for c in range(many):
+            columns[i, c] /= low[i, i]
+    for back in range(n):
+        i = n - 1 - back
+        for k in range(i + 1, n):
+            for c in range(many):
+                columns[i, c] -= low[k, i] * columns[k, c]
+        for c in range(many):
+            columns[i, c] /= low[i, i]
+
+
+@kernel
 def _fit(s, digits, offsets, f, iterations, gradient, enough, aa):  # type: ignore[no-untyped-def]
     """Alternate between free patients and one step on every mode; ``f`` (sum of buckets, R) and ``aa`` are changed."""
     cells, modes = digits.shape
@@ -61,12 +79,13 @@ def _fit(s, digits, offsets, f, iterations, gradient, enough, aa):  # type: igno
     for c in range(cells):
         trace += s[c, c]
     grams = np.empty((modes, rank, rank))
-    w, v = np.empty((cells, rank)), np.empty((cells, rank))
+    p, v = np.empty((rank, cells)), np.empty((cells, rank))
     g, low = np.empty((rank, rank)), np.zeros((rank, rank))
     top = 0
     for m in range(modes):
         top = max(top, offsets[m + 1] - offsets[m])
-    right = np.empty((top, rank))
+    right, own, row = np.empty((top, rank)), np.empty((rank, top)), np.empty(top)
+    turned, column = np.ascontiguousarray(s.T), np.empty(cells)
     before = np.inf
     error = trace
     for it in range(iterations):
@@ -89,26 +108,28 @@ def _fit(s, digits, offsets, f, iterations, gradient, enough, aa):  # type: igno
         for r in range(rank):
             g[r, r] += 1e-9 * ridge / rank
         cholesky(g, low)
-        for c in range(cells):
-            for r in range(rank):
+        for r in range(rank):  # cells are the inner loop, here and below: every number is added up in the same order
+            for c in range(cells):
                 x = 1.0
                 for m in range(modes):
                     x *= f[offsets[m] + digits[c, m], r]
-                w[c, r] = x
-        substitute(low, w)  # w is P now
-        for c in range(cells):
-            for r in range(rank):
-                v[c, r] = 0.0
+                p[r, c] = x
+        _solve_columns(low, p)
+        for r in range(rank):
+            for c in range(cells):
+                column[c] = 0.0
             for d in range(cells):
-                x = s[c, d]
-                for r in range(rank):
-                    v[c, r] += x * w[d, r]
+                x = p[r, d]
+                for c in range(cells):
+                    column[c] += turned[d, c] * x
+            for c in range(cells):
+                v[c, r] = column[c]  # V = S P
         for r in range(rank):
             for q in range(rank):
                 aa[r, q] = 0.0
         for c in range(cells):
             for r in range(rank):
-                x = w[c, r]
+                x = p[r, c]
                 for q in range(rank):
                     aa[r, q] += x * v[c, q]
         for m in range(modes):
@@ -143,15 +164,23 @@ def _fit(s, digits, offsets, f, iterations, gradient, enough, aa):  # type: igno
                     for r in range(rank):
                         f[at + b, r] = max(low[0, r], 0.0)
             else:
-                for b in range(size):
-                    for _ in range(3):
-                        for r in range(rank):
-                            if g[r, r] <= 0.0:
-                                continue
-                            x = right[b, r]
-                            for k in range(rank):
-                                x -= f[at + b, k] * g[k, r]
-                            f[at + b, r] = max(f[at + b, r] + x / g[r, r], 0.0)
+                for r in range(rank):
+                    for b in range(size):
+                        own[r, b] = f[at + b, r]
+                for _ in range(3):
+                    for r in range(rank):
+                        if g[r, r] <= 0.0:
+                            continue
+                        for b in range(size):
+                            row[b] = right[b, r]
+                        for k in range(rank):
+                            for b in range(size):
+                                row[b] -= own[k, b] * g[k, r]
+                        for b in range(size):
+                            own[r, b] = max(own[r, b] + row[b] / g[r, r], 0.0)
+                for r in range(rank):
+                    for b in range(size):
+                        f[at + b, r] = own[r, b]
             if m == modes - 1:
                 error = trace
                 for r in range(rank):
@@ -257,9 +286,8 @@ def replicable_rank(
 ) -> tuple[int | None, dict[int, float]]:
     """The largest rank at which two halves of the patients give the same phenotypes over cells, and what each rank gave.
 
-    Every rank is fitted to both Grams; its figure is the WEAKEST matched pair (product of cosines), or 0 where the loadings of two
-    columns are opposed in a half: above the true rank both halves split a phenotype into the same two columns, one less the other,
-    which nobody who has no less than nothing of a phenotype can have. A rank counts from ``AGREE``. None: no rank does. This is a proposal, never a count of phenotypes: it moves with the hash, and permuted codes
+    Every rank is fitted to both Grams; its figure is the WEAKEST matched pair (product of cosines). A rank counts from
+    ``AGREE``. None: no rank does. This is a proposal, never a count of phenotypes: it moves with the hash, and permuted codes
     can give the same answer.
 
     Parameters
@@ -267,35 +295,20 @@ def replicable_rank(
     first, second
         (K, K) Grams of the two halves.
     """
-    sizes, tried = tuple(int(b) for b in buckets), tuple(r for r in ranks if r <= len(first))
-    weakest = dict(_weakest(_frozen(first), _frozen(second), sizes, tried, starts, seed))
+    halves = np.ascontiguousarray(first, np.float64).tobytes(), np.ascontiguousarray(second, np.float64).tobytes()
+    sizes = tuple(int(b) for b in buckets)
+    weakest = {r: _weakest(*halves, sizes, r, starts, seed) for r in ranks if r <= len(first)}
     good = [r for r, w in weakest.items() if w >= AGREE]
     return (max(good) if good else None), weakest
 
 
-def _frozen(gram: Matrix) -> bytes:
-    return np.ascontiguousarray(gram, np.float64).tobytes()
-
-
-@lru_cache(maxsize=4)
-def _weakest(
-    first: bytes, second: bytes, buckets: tuple[int, ...], ranks: tuple[int, ...], starts: int, seed: int
-) -> tuple[tuple[int, float], ...]:
-    """Remembered by content: every party computes it, also where several are in one process."""
+@lru_cache(maxsize=64)
+def _weakest(first: bytes, second: bytes, buckets: tuple[int, ...], rank: int, starts: int, seed: int) -> float:
+    """Remembered by content: every party computes it, also where several are in one process, and fits of several ranks do."""
     cells = int(np.prod(buckets))
-    grams = [np.frombuffer(s).reshape(cells, cells) for s in (first, second)]
-    out = []
-    for rank in ranks:
-        a, b = (coarse(s, buckets, rank, starts=starts, seed=seed, enough=1e-6) for s in grams)
-        alike = float(match(a.factors, b.factors, _likeness(a, b)).likeness.min())
-        out.append((rank, 0.0 if min(_least(a), _least(b)) < OPPOSED else alike))
-    return tuple(out)
-
-
-def _least(fitted: Coarse) -> float:
-    """The least correlation of two columns' loadings."""
-    size = np.sqrt(np.maximum(np.diagonal(fitted.patients), 1e-300))
-    return float(np.min(fitted.patients / (size[:, None] * size)))
+    grams = (np.frombuffer(s).reshape(cells, cells) for s in (first, second))
+    a, b = (coarse(s, buckets, rank, starts=starts, seed=seed, enough=1e-6) for s in grams)
+    return float(match(a.factors, b.factors, _likeness(a, b)).likeness.min())
 
 
 def _likeness(a: Coarse, b: Coarse) -> Matrix:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -126,9 +125,9 @@ class Contribution:
                 continue
             if a.shape != tuple(shape):
                 faults.append(f"{name}: shape {a.shape}, announced {tuple(shape)}")
-            elif a.size and not math.isfinite(worst := max(float(a.max()), -float(a.min()))):  # without a copy
+            elif a.size and not np.isfinite(a).all():
                 faults.append(f"{name}: holds NaN or infinity")
-            elif a.size and worst > step.bound:
+            elif a.size and (worst := float(np.abs(a).max())) > step.bound:
                 faults.append(f"{name}: largest entry {worst:.6g} exceeds the announced bound {step.bound:.6g}")
         if not 0 <= self.weight <= step.weight_bound:
             faults.append(f"weight {self.weight!r} outside 0..{step.weight_bound!r}")

@@ -19,7 +19,8 @@ Matrix = NDArray[np.float64]
 
 
 @kernel
-def _product(a, b, out):  # type: ignore[no-untyped-def]
+def add_product(a, b, out):  # type: ignore[no-untyped-def]
+    """A B is added to ``out``."""
     for i in range(a.shape[0]):
         for k in range(a.shape[1]):
             x = a[i, k]
@@ -29,7 +30,8 @@ def _product(a, b, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _transposed(a, b, out):  # type: ignore[no-untyped-def]
+def add_transposed(a, b, out):  # type: ignore[no-untyped-def]
+    """A'B is added to ``out``."""
     for k in range(a.shape[0]):
         for i in range(a.shape[1]):
             x = a[k, i]
@@ -45,7 +47,7 @@ def product(a: Matrix, b: Matrix) -> Matrix:
     [[11.0]]
     """
     out = np.zeros((a.shape[0], b.shape[1]))
-    _product(np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64), out)
+    add_product(np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64), out)
     return out
 
 
@@ -56,12 +58,13 @@ def transposed_product(a: Matrix, b: Matrix) -> Matrix:
     [[11.0]]
     """
     out = np.zeros((a.shape[1], b.shape[1]))
-    _transposed(np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64), out)
+    add_transposed(np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64), out)
     return out
 
 
 @kernel
-def _inner(a, b):  # type: ignore[no-untyped-def]
+def dot(a, b):  # type: ignore[no-untyped-def]
+    """Sum of the products of two rows of numbers."""
     out = 0.0
     for i in range(a.shape[0]):
         out += a[i] * b[i]
@@ -74,7 +77,7 @@ def inner(a: Matrix, b: Matrix) -> float:
     >>> inner(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     11.0
     """
-    return float(_inner(np.ascontiguousarray(a, np.float64).ravel(), np.ascontiguousarray(b, np.float64).ravel()))
+    return float(dot(np.ascontiguousarray(a, np.float64).ravel(), np.ascontiguousarray(b, np.float64).ravel()))
 
 
 def power_of_two(size: float) -> float:
@@ -142,7 +145,8 @@ def solve(gram: Matrix, rows: Matrix, ridge: float = 1e-9) -> Matrix:
 
 
 @kernel
-def _hals(factor, gram, mttkrp, sweeps):  # type: ignore[no-untyped-def]
+def sweep_rows(factor, gram, mttkrp, sweeps):  # type: ignore[no-untyped-def]
+    """Sweeps of :func:`hals`; ``factor`` is changed."""
     rank = factor.shape[1]
     largest = 0.0
     for r in range(rank):
@@ -166,7 +170,7 @@ def hals(factor: Matrix, gram: Matrix, mttkrp: Matrix, sweeps: int) -> Matrix:
     [[3.0, 0.0]]
     """
     out = np.array(factor, np.float64, order="C")
-    _hals(out, np.ascontiguousarray(gram, np.float64), np.ascontiguousarray(mttkrp, np.float64), sweeps)
+    sweep_rows(out, np.ascontiguousarray(gram, np.float64), np.ascontiguousarray(mttkrp, np.float64), sweeps)
     return out
 
 
@@ -237,7 +241,8 @@ def eigen(symmetric: Matrix) -> tuple[Matrix, Matrix]:
 
 
 @kernel
-def _unit(a, lengths):  # type: ignore[no-untyped-def]
+def make_unit(a, lengths):  # type: ignore[no-untyped-def]
+    """Columns of ``a`` get length 1, ``lengths`` what they had."""
     for r in range(a.shape[1]):
         x = 0.0
         for i in range(a.shape[0]):
@@ -255,5 +260,5 @@ def unit(matrix: Matrix) -> tuple[Matrix, Matrix]:
     [5.0, 0.0]
     """
     out, lengths = np.array(matrix, np.float64, order="C"), np.zeros(matrix.shape[1])
-    _unit(out, lengths)
+    make_unit(out, lengths)
     return out, lengths

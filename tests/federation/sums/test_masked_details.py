@@ -118,6 +118,15 @@ def test_every_number_of_slots_gives_the_sums(table: Table, truth: Truth, slots:
             right(table, truth)
 
 
+def test_who_was_away_reads_the_same_total_from_words_that_others_checked(table: Table, truth: Truth) -> None:
+    table.end(table.start())
+    opened, members = table.office.opened, tuple(table.office.members)
+    total = masked_site.read(table.step, 1.0, opened, Promise(0, members, sites=len(members)), checked=False)
+    np.testing.assert_allclose(total.arrays["B"], truth(table.step, table.parts).arrays["B"], rtol=1e-12)
+    with pytest.raises(MessageRefused, match="other words"):
+        masked_site.read(table.step, 1.0, opened[:-1], Promise(0, members, sites=len(members)), checked=False)
+
+
 def test_who_has_a_key_keeps_it(table: Table, network: Network) -> None:
     roster, _, _ = network(6, 3)
     keys = table.adder.enrol(roster).keys
@@ -158,8 +167,9 @@ def test_a_vector_is_of_this_sum_and_refused_ones_leave_nothing(table: Table, tr
     letters = table.until("masked", table.start())
     m = letters[0]
     vector = m.body["vector"]
-    for bad in (vector[:-1], np.append(vector, vector[:1]), vector.astype(np.float64), list(vector)):
+    for bad in (vector[:-1], np.append(vector, vector[:1]), vector[-2:], vector.astype(np.float64), list(vector)):
         table.refuses(m, "malformed", vector=bad)
+    table.refuses(m, "malformed", vector=(vector >> np.uint64(33)).astype(np.uint32))
     session, (batch, slot) = bytes(m.body["session"]), m.body["slot"]
     table.refuses(m, "malformed", session=bytes(8))
     table.refuses(m, "malformed", session=session[:7])

@@ -14,7 +14,6 @@ PROJECT: Final = "polyclinic"
 ADMIN: Final = "coordinator@polyclinic.local"
 CONTROLLER: Final = "polyclinic.engines.flare.controller.StudyController"
 EXECUTOR: Final = "polyclinic.engines.flare.executor.StudyExecutor"
-HEARTBEAT: Final = 2.0  # seconds; FLARE's default of 10 makes every recovery slower
 LOST: Final = 30  # seconds without a heartbeat until FLARE forgets a site
 FRAME: Final = wire.LIMIT + 16 * 2**20  # bytes; the longest frame that FLARE may believe
 
