@@ -110,6 +110,37 @@ def test_a_time_format_reads_other_dates_and_refuses_what_does_not_fit(tmp_path:
         made(tmp_path, events="e.csv", time_format="%Y/%m/%d")
 
 
+def test_several_time_formats_read_a_column_of_mixed_dates(tmp_path: Path) -> None:
+    first, *others = ROWS.splitlines(keepends=True)
+    (tmp_path / "e.csv").write_text(HEAD + first.replace("2020-01-01", "01.01.2020") + "".join(others))
+    one = made(tmp_path, events="e.csv", time_format=["%Y-%m-%d", "%d.%m.%Y"])
+    assert one.manifest["steps"][0]["rows_out"] == 4
+    with duckdb.connect() as con:
+        times = con.execute(
+            f"SELECT DISTINCT CAST(time AS VARCHAR) FROM read_parquet('{tmp_path}/out/events.parquet')"
+        ).fetchall()
+    assert times == [("2020-01-01 00:00:00",)]
+
+
+def test_texts_that_mean_no_value_are_unknown_labels(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS)
+    (tmp_path / "l.csv").write_text("patient_id,died\n1,yes\n2,NA\n3,unknown\n4,\n")
+    source = {"events": "e.csv", "labels": "l.csv", "columns": {"label": "died"}}
+    with pytest.raises(DataError, match="2 labels are neither") as e:
+        made(tmp_path, **source)
+    assert 'missing = ["", "NA"]' in e.value.hint
+    one = made(tmp_path, missing=["", "NA", "unknown"], **source)
+    assert one.manifest["labels"]["rows without label"] == 3
+
+
+def test_a_label_table_without_the_column_says_which_it_has(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEAD + ROWS)
+    (tmp_path / "l.csv").write_text("patient_id,died\n1,1\n")
+    with pytest.raises(DataError, match="column label missing") as e:
+        made(tmp_path, events="e.csv", labels="l.csv")
+    assert e.value.hint == "l.csv has patient_id, died: columns = {label = 'their_name'}"
+
+
 def test_a_file_that_is_not_utf8_is_refused_without_quoting_a_patient(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes((HEAD + "Meier,v,2020-01-01,drug,Aspirín\n").encode("latin-1"))
     with pytest.raises(DataError, match=r"e\.csv: cannot be read") as e:

@@ -41,6 +41,9 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     born = source.columns.get("birth", "birth")
     if "birth" in source.columns and born not in present:
         faults.append(f"{path.name}: column {born} (birth) missing")
+    hints = []
+    if faults:
+        hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}")
     labels = None
     if source.labels:
         open_file(con, node.path(source.labels), "raw labels")
@@ -49,15 +52,16 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         if mapped["patient_id"] not in there:
             mapped["patient_id"] = "patient_id"  # the map may be meant for the event file only
         place = node.path(source.labels).name
-        faults += [f"{place}: column {name} missing" for name in mapped.values() if name not in there]
-        chosen = ", ".join(f"{_quoted(name)} AS {c}" for c, name in mapped.items())
+        lacking = [(c, f"{place}: column {name} missing") for c, name in mapped.items() if name not in there]
+        if lacking:
+            hints.append(f"{place} has {', '.join(there)}: columns = {{{lacking[-1][0]} = 'their_name'}}")
+        faults += [said for _, said in lacking]
+        chosen = ", ".join(
+            f"{_cell(name, there, source.missing)} AS {c}" for c, name in mapped.items() if name in there
+        )
         labels = f'SELECT {chosen} FROM "raw labels"'
     if faults:
-        raise DataError(
-            f"site {node.name!r}: the event files lack columns",
-            faults=faults,
-            hint=f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}",
-        )
+        raise DataError(f"site {node.name!r}: the event files lack columns", faults=faults, hint="; ".join(hints))
     if source.wide:
         parts = [_wide(kind, node, picked, present) for kind in source.wide]
         events = "\nUNION ALL\n".join(sql for sql, _ in parts)
@@ -97,7 +101,9 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
     cell = _cell(mapped, present, source.missing)
     if name == "time" and source.time_format and present[mapped] == "VARCHAR":
         # What does not fit the format stays as it is, and is counted as unreadable later.
-        return f"coalesce(CAST(try_strptime({cell}, {literal(source.time_format)}) AS VARCHAR), {cell} || ' ?')"
+        formats = (source.time_format,) if isinstance(source.time_format, str) else source.time_format
+        listed = ", ".join(map(literal, formats))
+        return f"coalesce(CAST(try_strptime({cell}, [{listed}]) AS VARCHAR), {cell} || ' ?')"
     return cell
 
 

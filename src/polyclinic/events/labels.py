@@ -113,9 +113,9 @@ def _given(con: Connection, query: str, outcome: str) -> Labels:
     if not rows:
         faults.append("the table is empty")
     if faults:
-        raise DataError(
-            "the label table is not usable", faults=faults, hint="one row a patient: patient_id, label (0 or 1)"
-        )
+        unknown = '; texts that mean unknown, in a file: [source] missing = ["", "NA"]' if odd else ""
+        hint = f"one row a patient: patient_id, label (0 or 1){unknown}"
+        raise DataError("the label table is not usable", faults=faults, hint=hint)
     con.execute(f"INSERT INTO labels SELECT patient_id, {number} FROM given WHERE label IS NOT NULL AND label <> ''")
     return Labels(
         outcome, {"rows": rows, "rows without label": rows - _one(con, "SELECT count(*) FROM labels"), **_patients(con)}

@@ -37,9 +37,10 @@ class Source(TomlSection):
     wide: dict[str, WideKind] = Field(default_factory=dict, description="files: kinds spread over several columns.")
     systems: dict[str, str] = Field(default_factory=dict, description="files: kind -> code system, e.g. icd9cm.")
     kinds: dict[str, str] = Field(default_factory=dict, description="meds: first part of a code -> kind.")
-    missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value'.")
-    time_format: str | None = Field(
-        None, description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y."
+    missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value', in events and labels.")
+    time_format: str | tuple[str, ...] | None = Field(
+        None,
+        description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y. A list: the first that fits a cell.",
     )
     path: str | None = Field(None, description="Any kind: stands for events, features, folder, database or url.")
     folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
