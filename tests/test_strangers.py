@@ -206,6 +206,23 @@ def test_the_battery_catches_a_broken_sum(adder: type[Plain], part: str) -> None
         pc.check_sum(adder(), parts=[part])
 
 
+class Keyed(Plain):
+    """A sum that hides and signs: it wants the keys."""
+
+    facts = SumFacts(name="keyed", reveals="total", saw={"coordinator": "sums"})
+
+    def __init__(self, **options: Any) -> None:
+        self.identities = options.get("identities")
+
+
+def test_a_sum_is_given_keys_where_it_takes_them_and_needs_no_init_else() -> None:
+    assert pc.check_sum(Showing(), parts=["between"]).passed
+    with plug("polyclinic.sums", "keyed", Keyed), plug("polyclinic.sums", "showing", Showing):
+        assert vars(by_name("keyed", identities={"a": 1}))["identities"] == {"a": 1}
+        assert isinstance(by_name("showing", identities={"a": 1}), Showing)
+        assert vars(by_name("masked", identities={"a": 1}))["identities"] == {"a": 1}
+
+
 def test_the_battery_says_what_an_engine_would_meet() -> None:
     with pytest.raises(AssertionError, match=r"'site0': TypeError: .*unexpected keyword argument 'promises'"):
         pc.check_sum(Forgetful(), parts=["between"])

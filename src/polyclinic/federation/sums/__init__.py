@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from typing import cast
 
 from polyclinic.errors import ConfigError
@@ -35,13 +36,14 @@ def by_name(name: str, **options: object) -> Sum:
         ``"krum"``, ``"multikrum"``, ``"bounded"``. Secure and robust exclude each other.
         Or the name of a plugged one (entry point group ``polyclinic.sums``): ``"cycle"`` comes with polyclinic-papers.
     options
-        For that sum. ``identities`` (signing keys) are passed to secure sums and ignored by the others.
+        For that sum. ``identities`` (signing keys) are passed to sums that take them and ignored by the others.
 
     >>> by_name("plain").reveals, by_name("masked").reveals
     ('each', 'total')
     """
     kind = kind_of(name)
-    if kind.facts.reveals == "each":
+    takes = signature(kind).parameters.values()
+    if not any(t.name == "identities" or t.kind is t.VAR_KEYWORD for t in takes):
         options.pop("identities", None)
     return kind(**options)
 
