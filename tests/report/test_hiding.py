@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from polyclinic.cli import main
 from polyclinic.errors import ConfigError
 from polyclinic.evaluation.association import associate
 from polyclinic.evaluation.attrition import attrition
+from polyclinic.evaluation.presence import presence
 from polyclinic.events.accounting import Attrition, shared
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
@@ -111,6 +113,22 @@ def test_a_phenotype_that_failed_a_test_names_the_test_that_it_failed(plain_run:
     halves = "another half of the patients gives another phenotype (0.30)"
     together = "its codes do not go together in patients nobody looked at"
     assert [c.why(11) for c in told[:4]] == [halves, together, f"{halves}; {together}", ""]
+
+
+def test_codes_that_noise_explains_are_not_said_to_be_of_few_patients(plain_run: RunFolder) -> None:
+    contents = RunContents.read(plain_run)
+    shown = [np.ones(f.shape, bool) for f in contents.factors]
+    shown[1][:, 0] = False
+    noised = replace(contents, model=replace(contents.phenotypes, shown=tuple(shown)))
+    found = cards(noised)
+    assert found[0].reason == "noisy" and not found[0].named
+    said = hiding(noised, found)
+    assert said is not None and "1 because the known noise explains most of what its codes weigh" in said.why
+    assert "explained by noise, too few patients" in render(noised)
+    sites = pc.datasets.icu_network(patients=600, seed=1)
+    whole = SimpleNamespace(result_=contents.phenotypes)
+    some = SimpleNamespace(result_=noised.phenotypes)
+    assert presence(whole, sites).named - presence(some, sites).named == cards(contents)[0].named
 
 
 def test_the_owners_report_hides_nothing_is_stamped_and_private(plain_run: RunFolder) -> None:

@@ -140,6 +140,8 @@ def presence(model: WithResult, sites: Sequence[Site], *, minimum: int = MINIMUM
     n0 = value.saturation if isinstance(value, Phenotypes) else None
     sums = [_sums(sites, loadings, has, mode, n0) for mode in range(1, len(factors) + 1)]
     few = [s.hidden(minimum) for s in sums]
+    told = value.shown if isinstance(value, Phenotypes) and value.shown else [f != 0 for f in factors]
+    noise = [~np.asarray(t, bool) for t in told]  # codes that the known noise explains are not shown, either
     size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T
     relative = size / np.maximum(size.max(1, keepdims=True), 1e-300)
     strength = tuple(
@@ -156,7 +158,7 @@ def presence(model: WithResult, sites: Sequence[Site], *, minimum: int = MINIMUM
         tuple(few),
         tuple(s.hidden(minimum) & (s.support >= minimum) for s in sums),
         tuple(bool(c) for c in carried) if factors else (),
-        kept_shares(factors, [h | ~carried for h in few]) if factors else (),
+        kept_shares(factors, [h | ~carried | n for h, n in zip(few, noise)]) if factors else (),
         () if factors else _certainty(everybody, minimum),
     )
 

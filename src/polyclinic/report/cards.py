@@ -101,7 +101,7 @@ class PhenotypeCard:
     kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
     least: str = ""  # that mode
     named: bool = True  # its codes may name it: those shown hold at least half of it in each mode
-    reason: Literal["", "carriers", "few", "held", "noise", "failed"] = ""  # why no name is suggested
+    reason: Literal["", "carriers", "few", "held", "noise", "noisy", "failed"] = ""  # why no name is suggested
     fault: str = ""  # which test of the halves it failed, and how
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
     courses: tuple[tuple[str, str], ...] = ()  # ordered modes (visits, times) and the line of the phenotype over them
@@ -127,6 +127,7 @@ class PhenotypeCard:
             "few": f"its strongest codes are held by fewer than {minimum} patients",
             "held": "two patients hold most of its strongest codes",
             "noise": "the known noise explains all of it",
+            "noisy": "the known noise explains most of what its codes weigh",
             "failed": self.fault,
         }[self.reason]
 
@@ -219,7 +220,7 @@ def _courses(run: RunContents, r: int, name: str) -> tuple[tuple[str, str], ...]
     )
 
 
-def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", "noise"]:
+def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", "noise", "noisy"]:
     """Why a phenotype may not be named: the codes that may be shown hold less than half of it in some mode."""
     if not run.carried[r]:
         return "carriers"
@@ -228,9 +229,11 @@ def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", 
     least = int(np.argmin(run.kept[r]))
     if run.kept[r, least] >= NAMED:
         return ""
+    square = np.square(run.factors[least][:, r]) * run.hidden[least][:, r]
+    if run.phenotypes.shown and float(square[~run.phenotypes.shown[least][:, r]].sum()) > float(square.sum()) / 2:
+        return "noisy"
     if least >= len(run.held):
         return "few"
-    square = np.square(run.factors[least][:, r]) * run.hidden[least][:, r]
     by_two = float(square[run.held[least][:, r]].sum())
     return "held" if by_two > float(square.sum()) / 2 else "few"
 

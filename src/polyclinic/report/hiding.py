@@ -43,6 +43,8 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
         f"A code is shown if at least {least} patients have it and carry the phenotype, and no two patients hold more than "
         "half of its weight; otherwise it would describe single patients."
     )
+    if run.phenotypes.shown:
+        why += " Codes that the known noise explains are not shown, either."
     if unnamed:
         numbers = [(sum(c.too_few for c in unnamed), f"fewer than {least} patients carry it")]
         numbers.append(
@@ -52,6 +54,9 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
             )
         )
         numbers.append((sum(c.reason == "held" for c in unnamed), "two patients hold most of its strongest codes"))
+        numbers.append(
+            (sum(c.reason == "noisy" for c in unnamed), "the known noise explains most of what its codes weigh")
+        )
         counted = "; ".join(f"{n} because {text}" for n, text in numbers if n)
         why += f" Of the {len(unnamed)} without a name: {counted}." if counted else ""
     return Hiding(head, why, tuple(_helps(run, unnamed)) if unnamed else ())
