@@ -21,7 +21,7 @@ from polyclinic.evaluation.judging import Judging
 from polyclinic.evaluation.neighbours import neighbours
 from polyclinic.evaluation.presence import MINIMUM, Presence, presence
 from polyclinic.evaluation.summary import summary
-from polyclinic.events.accounting import Attrition, shared
+from polyclinic.events.accounting import shared
 from polyclinic.federation.estimator import Configured, Estimator
 from polyclinic.federation.outcome import Progress
 from polyclinic.federation.protocol import Method
@@ -122,7 +122,7 @@ def run_study(
             **({"small": who.to_json()} if who.joined or who.skipped else {}),
             "replication": replication_words(study),
             "halvings": folds_of(method),
-            **({"attrition": shared(_flow(who), _least(study))} if found.attrition and study.privacy is None else {}),
+            **(_shown_flow(who, study) if found.attrition and study.privacy is None else {}),
             **_versions(),
         },
     )
@@ -183,10 +183,13 @@ def _untold(folder: RunFolder) -> bool:
     return told.exists() and not folder.read_json(told)["effects"]
 
 
-def _flow(who: Gathered) -> tuple[Attrition, ...]:
+def _shown_flow(who: Gathered, study: Study) -> dict[str, object]:
     """Who is left after each step of the protocol, to those who take part: people, not rows of the sites' tensors."""
     *steps, last = who.sites.attrition
-    return (*steps, replace(last, step="have codes together, at a site that takes part", patients=who.people))
+    least = study.rule().minimum_patients
+    told = f"these are codes of {least} patients or more" if least > 1 else "have codes together"
+    flow = (*steps, replace(last, step=f"{told}, at a site that takes part", patients=who.people))
+    return {"attrition": shared(flow, _least(study))}
 
 
 def _left_out(who: Gathered, minimum: int) -> int | None:

@@ -161,3 +161,32 @@ def test_a_cohort_of_joined_units_starts_at_the_index_date_of_the_study(tmp_path
     assert (place / "memberships.npz").stat().st_mode & 0o077 == 0
     page = (tmp_path / "run" / "study.json").read_text() + (tmp_path / "run" / "outcome.json").read_text()
     assert "2020-06" not in page  # days are the owner's own
+
+
+def test_a_divided_source_accounts_for_events_without_partner_and_for_codes_of_few(tmp_path: Path) -> None:
+    rows = [f"p{p},v{p},{k},{k}1,w{p % 3}" for p in range(60) for k in ("drug", "diagnosis")]
+    rows += [f"q{p},u{p},drug,drug1,w1" for p in range(20)]  # no diagnosis
+    rows += [f"r{p},x{p},{k},rare{p},w2" for p in range(12) for k in ("drug", "diagnosis")]  # codes of one patient
+    rows += [f"p{p},v{p},drug,drug1,moon" for p in range(15)]  # a unit where nothing occurs together
+    rows += ["p1,v1,drug,drug1,"] * 11  # of no site
+    rows += [f"t{p},y{p},{k},{k}1,tiny" for p in range(3) for k in ("drug", "diagnosis")]
+    (tmp_path / "e.csv").write_text("patient_id,visit_id,kind,code,ward\n" + "\n".join(rows) + "\n")
+    path = tmp_path / "study.toml"
+    path.write_text(
+        '[study]\nname = "s"\nreplicate = 0\n[tensor]\nmodes = ["drug", "diagnosis"]\n[sites]\nsplit = "ward"\n'
+        '[sites.source]\nkind = "files"\nevents = "e.csv"\ncolumns = {time = ""}\n'
+        '[method]\nname = "trip"\nrank = 1\nrounds = 2\naggregation = "plain"\n'
+    )
+    for arguments in (["simulate", str(path), "--out", str(tmp_path / "run")], ["report", str(tmp_path / "run")]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+    (steps,) = json.loads((tmp_path / "run" / "attrition.json").read_text()).values()
+    assert steps[-1]["step"] == "count together"
+    assert steps[-1]["dropped"] == {"names no site": 11, "no partner in the same visit": 35}
+    assert steps[-1]["rows_in"] == steps[-1]["rows_out"] + 46 == len(rows)
+    left = json.loads((tmp_path / "run" / "study.json").read_text())["attrition"]
+    assert [a["patients"] for a in left] == [95, 75, 63]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "2 sites were joined into one, others 1, so that none has fewer than 11 patients" in page
+    assert "patients of the sources who take no part" in page

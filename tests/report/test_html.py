@@ -112,6 +112,7 @@ def test_a_formal_run_shows_its_guarantee_and_nothing_unpaid(
     text = _parsed(page).text
     assert "not paid for" in text
     assert "formal, patient-level: ε\u00a0=\u00a08 at δ\u00a0=\u00a01e-05" in text
+    assert not re.search(r"ε\s*=?\s*[\d.]+\s*</td>", page), "an epsilon without its delta"
     assert "odds ratio" not in text.lower()
     # what the simulation knows but nobody paid for has no influence on the page at all
     other = copied(formal_run)

@@ -48,9 +48,9 @@ def command(
     small = folder.read_json(folder.study).get("small")
     if small:
         gone = [x for names in small["joined"].values() for x in names] or small["skipped"]
-        became = f"joined into {len(small['joined'])}" if small["joined"] else "left out"
+        became = f"joined into {len(small['joined'])}, so that none has" if small["joined"] else "left out:"
         console.print(
-            f"{'small sites':<24} {len(gone)} {became} (fewer than {small['minimum']} patients): see the report"
+            f"{'small sites':<24} {len(gone)} {became} fewer than {small['minimum']} patients; see the report"
         )
     console.print(f"{'run folder':<24} {folder.path}")
 

@@ -51,9 +51,9 @@ MERIT = {
 }
 ASIDE = ("epsilon", "delta", "adjacency", "guarantee", "simulation_only")
 PEOPLE = {
-    "phenotypes_named": "phenotypes with a name",
+    "phenotypes_named": "phenotypes whose shown codes may name them",
     "outcome_unknown": "patients without a known outcome",
-    "patients_left_out": "patients of sites that take no part",
+    "patients_left_out": "patients of the sources who take no part",
 }
 COST = {
     "rounds": "rounds",

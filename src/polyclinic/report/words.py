@@ -179,11 +179,9 @@ def _small(small: Mapping[str, Any] | None) -> list[str]:
     many = sum(len(v) for v in joined.values())
     into = "one" if len(joined) == 1 else str(len(joined))
     which = ", ".join(joined) if len(joined) <= 4 else f"{next(iter(joined))} to {list(joined)[-1]}"
-    most = ", most" if len(joined) == 1 else ""  # a lone remainder takes the smallest other site in
-    text = (
-        f"{many} sites{most} with fewer than {small['minimum']} patients{',' if most else ''} were joined into {into}"
-    )
-    return [f"{text}: {which} (see Method)."]
+    # not "with fewer": a lone remainder takes the smallest other site in, and that one may be large
+    text = f"{many} sites were joined into {into}, {which}, so that none has fewer than {small['minimum']} patients"
+    return [f"{text} (see Method)."]
 
 
 def _where(cards: Sequence[PhenotypeCard]) -> list[str]:

@@ -126,6 +126,7 @@ def read_sites(study: Study) -> Sites:
     steps: dict[str, list[dict[str, object]]] = {}
     tables: list[tuple[Attrition, ...]] = []
     periods: dict[str, tuple[str, str]] = {}
+    together = 0  # people, before codes of few patients are left out; one of several units is one
     for node in nodes:
         with session(node.home) as (con, scratch):
             split = study.sites is not None and bool(study.sites.split)
@@ -134,11 +135,13 @@ def read_sites(study: Study) -> Sites:
             elif split:
                 sites, steps[node.name], attrition = _split(con, scratch, node, study)
                 found += sites
+                together += len({p for s in sites for p in s.counts().axes[0].labels or ()})
                 tables.append(attrition)
                 periods |= _periods(con, study, scratch / "events.parquet")
             else:
                 made = _make(con, scratch, node, study)
                 found.append(made.site)
+                together += made.site.patients
                 steps[node.name] = made.manifest["steps"]
                 tables.append(made.attrition)
                 days = _periods(con, study, scratch / "events.parquet")
@@ -148,8 +151,9 @@ def read_sites(study: Study) -> Sites:
     # Under [privacy] a floor counted from the data would itself have to be paid for.
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
     out = floor([_distinct(s) for s in found], minimum)
+    flow = [*added(tables), Attrition("have codes together", together, 0)] if minimum > 1 else added(tables)
     last = Attrition("code rules", sum(s.patients for s in out), 0)
-    told = Sites(out, steps=steps, attrition=(*added(tables), last))
+    told = Sites(out, steps=steps, attrition=(*flow, last))
     told.periods = periods
     return told
 
@@ -236,11 +240,12 @@ def _split(
     table, vocabulary, _ = _read(con, scratch, node, study)
     if not vocabulary.sites:
         raise DataError(f"node {node.name!r}: no event names a site", hint="map it: columns = {site = 'their_column'}")
+    tensors, step = tensors_by_unit(con, study, vocabulary)
     out = [
         Site(name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
-        for name, tensor in tensors_by_unit(con, study, vocabulary)
+        for name, tensor in tensors
     ]
-    return out, [s.to_json() for s in (*table.steps, vocabulary.step)], table.attrition
+    return out, [s.to_json() for s in (*table.steps, vocabulary.step, step)], table.attrition
 
 
 def _people(con: Connection, node: Node, study: Study, tensor: SparseTensor) -> People | None:

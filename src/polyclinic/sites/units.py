@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polyclinic.events.accounting import Stage
 from polyclinic.events.engine import Connection
 from polyclinic.sites.floor import floor
 from polyclinic.sites.site import Site
 from polyclinic.sites.small import Gathered, gather
 from polyclinic.study import Study
 from polyclinic.tensors.cooccurrence import NothingTogether, Vocabulary, count_together
+from polyclinic.tensors.place import lonely
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Units", "tensors_by_unit", "units_of"]
@@ -52,24 +54,34 @@ class Units:
         return out
 
 
-def tensors_by_unit(con: Connection, study: Study, vocabulary: Vocabulary) -> list[tuple[str, SparseTensor]]:
-    """A tensor for every value of the site column, on one vocabulary; a unit where nothing occurs together has none."""
+def tensors_by_unit(
+    con: Connection, study: Study, vocabulary: Vocabulary
+) -> tuple[list[tuple[str, SparseTensor]], Stage]:
+    """A tensor for every value of the site column, on one vocabulary, and which events no unit counts.
+
+    A unit where nothing occurs together has no tensor; its events are among those without a partner.
+    """
+    rule = study.rule()
     whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))  # aligned from the start
-    out = []
+    out, entered, used = [], 0, 0
     for name in vocabulary.sites:
         try:
-            tensor, _ = count_together(con, study.rule(), whole, site=name)
-        except NothingTogether:
+            tensor, step = count_together(con, rule, whole, site=name)
+        except NothingTogether as e:
+            entered += e.entering
             continue
+        entered, used = entered + step.rows_in, used + step.rows_out
         out.append((name, tensor))
-    return out
+    rows = vocabulary.step.rows_out
+    gone = {lonely(rule): entered - used, "names no site": rows - entered}
+    return out, Stage("count together", rows, used, {why: n for why, n in gone.items() if n})
 
 
 def units_of(con: Connection, study: Study, vocabulary: Vocabulary, least: int) -> Units:
     """Divide, apply the floor and join as a simulation does; what that refuses, this refuses with the same words."""
     asked = study.sites
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
-    sites = floor([Site(name, t) for name, t in tensors_by_unit(con, study, vocabulary)], minimum)
+    sites = floor([Site(name, t) for name, t in tensors_by_unit(con, study, vocabulary)[0]], minimum)
     least = (asked.min_patients if asked is not None else None) or least
     small = tuple(sorted(s.name for s in sites if s.patients < least))
     made = gather(sites, least, (asked.small if asked is not None else None) or "merge", same_people=True)

@@ -38,6 +38,9 @@ Cells = list[NDArray[np.generic]]  # patients, how many cells each has, codes of
 class NothingTogether(DataError):
     """No patient has one code of every mode in a place: there is no tensor."""
 
+    entering: int = 0
+    """How many events found no partner: all of them."""
+
 
 def count_together(
     con: Connection, rule: TensorRule, vocabulary: Vocabulary, *, site: str | None = None
@@ -59,10 +62,12 @@ def count_together(
     dropped = {lonely(rule): entering - used} if entering > used else {}
     step = Stage("count together" if site is None else f"count together at {site}", entering, used, dropped)
     if not parts:
-        raise NothingTogether(
+        nothing = NothingTogether(
             "nothing occurs together: the tensor would be empty",
             hint="a wider window, other modes, or fewer restrictions on codes",
         )
+        nothing.entering = entering
+        raise nothing
     return _tensor(parts, vocabulary), step
 
 
