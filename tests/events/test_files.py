@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.sites.checkup import check_node
 from polyclinic.sites.ingest import Ingested, ingest, read_site
 from polyclinic.study import Node, Study
 
@@ -153,3 +155,47 @@ def test_codes_may_hold_anything_a_text_can(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(("\ufeff" + HEAD.replace("\n", "\r\n") + rows).encode())
     axes = made(tmp_path, events="e.csv").site.counts().axes
     assert [a.labels for a in axes] == [("é1",), ('a, "b"\nc',), ("NULL",)]
+
+
+def peopled(folder: Path, **source: Any) -> tuple[Node, Study]:
+    rows = "".join(f"p{p},v{p},2020-01-01,{k},{k}1\n" for p in range(30) for k in ("drug", "diagnosis"))
+    (folder / "e.csv").write_text(HEAD.replace("patient_id", "Patient ID") + rows)
+    people = "".join(f"p{p},{p % 2},{'NA' if p % 10 == 0 else 40 + p},{'FM'[p % 2]}\n" for p in range(30))
+    (folder / "l.csv").write_text("patient_id,died,Alter,sex\n" + people)
+    columns = {"patient_id": "Patient ID", "label": "died", **source.pop("columns", {})}
+    given = {"kind": "files", "events": "e.csv", "labels": "l.csv", "columns": columns, **source}
+    node = Node.parse({"site": {"name": "a"}, "source": given}, folder=folder)
+    asked = {"outcome": "label", "age": [0, 50, 120], "sex": True}
+    return node, Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"]}, "people": asked})
+
+
+def test_covariates_beside_the_labels_have_names_and_unknown_values_of_their_own(tmp_path: Path) -> None:
+    node, study = peopled(tmp_path, columns={"age": "Alter"}, missing=["", "NA"])
+    assert check_node(node, study).ok
+    people = ingest(node, study, tmp_path / "out").site.people
+    assert people is not None
+    assert np.isnan(people.columns["age"].astype(float)).sum() == 3
+    assert set(people.columns["sex"].tolist()) == {"F", "M"}
+
+
+@pytest.mark.parametrize(
+    ("source", "fault", "hint"),
+    [
+        ({}, "'age' is a column of neither the labels nor the visits", "columns = {age = 'theirs'}"),
+        ({"columns": {"age": "Alter"}}, "3 values of 'Alter' are no numbers", 'missing = ["", "NA"]'),
+    ],
+)
+def test_check_finds_covariates_that_a_study_would_not(
+    tmp_path: Path, source: dict[str, Any], fault: str, hint: str
+) -> None:
+    node, study = peopled(tmp_path, **source)
+    found = check_node(node, study)
+    assert not found.ok and any(fault in f for f in found.faults) and any(hint in h for h in found.advice)
+    with pytest.raises(DataError, match=re.escape(fault)):
+        ingest(node, study, tmp_path / "out")
+
+
+def test_a_map_of_a_column_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+    node, study = peopled(tmp_path, columns={"age": "Age"})
+    with pytest.raises(ConfigError, match=r"columns\.age: unknown"):
+        ingest(node, study, tmp_path / "out")

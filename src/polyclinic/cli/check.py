@@ -53,7 +53,11 @@ def command(
         for mark, lines in told:
             for line in lines:
                 console.print(f"{mark}{line}", markup=False, soft_wrap=True)
-        console.print(f"{len(faults)} faults; nothing was sent" if faults else "ready; nothing was sent")
+        console.print(
+            f"{len(faults)} fault{'s' if len(faults) > 1 else ''}; nothing was sent"
+            if faults
+            else "ready; nothing was sent"
+        )
     if faults:
         sys.exit(code)
 

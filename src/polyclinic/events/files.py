@@ -24,10 +24,17 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     source = node.source
     if not source.events:
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
-    unknown = [f"columns.{c}: unknown" for c in source.columns if c not in (*COLUMNS, "label", "birth")]
-    if unknown:
+    beside: Mapping[str, str] = {}
+    if source.labels:
+        open_file(con, node.path(source.labels), "raw labels")
+        beside = describe(con, "raw labels")
+    # a column of the table of labels may have any name: [people] asks for it by that
+    strange = [c for c, name in source.columns.items() if c not in (*COLUMNS, "label", "birth") and name not in beside]
+    if strange:
         raise ConfigError(
-            f"node {node.name!r}: wrong map", faults=unknown, hint=f"known: {', '.join((*COLUMNS, 'label', 'birth'))}"
+            f"node {node.name!r}: wrong map",
+            faults=[f"columns.{c}: unknown" for c in strange],
+            hint=f"known: {', '.join((*COLUMNS, 'label', 'birth'))}, and what is a column of [source] labels",
         )
     path = node.path(source.events)
     cheap = open_file(con, path, "raw")
@@ -46,18 +53,16 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}")
     labels = None
     if source.labels:
-        open_file(con, node.path(source.labels), "raw labels")
-        there = describe(con, "raw labels")
         mapped = {c: source.columns.get(c, c) for c in ("patient_id", "label")}
-        if mapped["patient_id"] not in there:
+        if mapped["patient_id"] not in beside:
             mapped["patient_id"] = "patient_id"  # the map may be meant for the event file only
         place = node.path(source.labels).name
-        lacking = [(c, f"{place}: column {name} missing") for c, name in mapped.items() if name not in there]
+        lacking = [(c, f"{place}: column {name} missing") for c, name in mapped.items() if name not in beside]
         if lacking:
-            hints.append(f"{place} has {', '.join(there)}: columns = {{{lacking[-1][0]} = 'their_name'}}")
+            hints.append(f"{place} has {', '.join(beside)}: columns = {{{lacking[-1][0]} = 'their_name'}}")
         faults += [said for _, said in lacking]
         chosen = ", ".join(
-            f"{_cell(name, there, source.missing)} AS {c}" for c, name in mapped.items() if name in there
+            f"{_cell(name, beside, source.missing)} AS {c}" for c, name in mapped.items() if name in beside
         )
         labels = f'SELECT {chosen} FROM "raw labels"'
     if faults:

@@ -14,6 +14,7 @@ from polyclinic.events import EventTable, read_events
 from polyclinic.events.engine import Connection, session
 from polyclinic.events.labels import read_labels
 from polyclinic.events.matrix import read_matrix
+from polyclinic.sites.rows import read_people
 from polyclinic.sites.units import units_of
 from polyclinic.study import FeatureRule, Node, Study
 from polyclinic.tensors.cooccurrence import choose_codes, count_together, repeats
@@ -128,6 +129,7 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
                 out.blame(e)
             if study is not None and study.tensor is not None:
                 _study(con, table, study, limits, out)
+                _people(con, node, study, out)
             else:
                 _enough(out.figures["patients"], limits.min_patients, out)
     except PolyclinicError as e:
@@ -266,6 +268,17 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
     out.findings += [f"mode {mode}: vocabulary {digest}" for mode, digest in hashes.items()]
     out.figures |= {"shape": list(tensor.shape), "nnz": tensor.nnz, "bytes": size, "vocabulary": hashes}
     _enough(tensor.patients, limits.min_patients, out)
+
+
+def _people(con: Connection, node: Node, study: Study, out: Checkup) -> None:
+    """Whether the source has what ``[people]`` names."""
+    try:
+        read = read_people(con, study.people, (), node.source.columns, node.source.missing)
+    except DataError as e:
+        out.blame(e)
+        return
+    if read is not None and study.people is not None:
+        out.findings.append(f"people: {', '.join(study.people.names)}")
 
 
 def _enough(patients: int, least: int | None, out: Checkup) -> None:

@@ -249,7 +249,7 @@ def _split(
 
 
 def _people(con: Connection, node: Node, study: Study, tensor: SparseTensor) -> People | None:
-    return read_people(con, study.people, tensor.axes[0].labels or (), dict(node.source.columns))
+    return read_people(con, study.people, tensor.axes[0].labels or (), node.source.columns, node.source.missing)
 
 
 def _distinct(site: Site) -> Site:
