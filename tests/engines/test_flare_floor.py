@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import hospitals
 import numpy as np
 import pytest
 from tests.engines.test_flare_halves import TRIP, World, _same
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare.folders import read_json
+from polyclinic.engines.flare.folders import SiteFolder, read_json
 from polyclinic.engines.flare.result import read_model, write_outcome
 from polyclinic.engines.registry import federated
 from polyclinic.errors import PeerLost, PolyclinicError
@@ -103,3 +104,39 @@ def test_with_one_nothing_is_added(world: World) -> None:
     world.open(order)
     assert all(r.step.name != SUPPORT for r in world.lead(order).run().releases)
     assert read_json(Path(world.coordinator.run(order.id)) / "order.json")
+
+
+def test_codes_of_one_hospital_stay_out_where_its_owner_minds(tmp_path: Path) -> None:
+    """East's most frequent drug becomes one that nobody else has: its sums are east's alone, unless east leaves them out."""
+    world = World(tmp_path)
+    events = tmp_path / "east" / "events.parquet"
+    with duckdb.connect() as con:
+        everywhere = [f"'{tmp_path / n / 'events.parquet'}'" for n in world.sites]
+        con.execute(f"CREATE TABLE east AS SELECT * FROM '{events}'")
+        found = con.execute("SELECT code FROM east WHERE kind = 'drug' GROUP BY code ORDER BY count(*) DESC").fetchone()
+        assert found is not None
+        seen = con.execute(f"SELECT DISTINCT code FROM read_parquet([{', '.join(everywhere)}])").fetchall()
+        place = next(n for n in range(hospitals.DRUGS) if (f"DR{n:02d}",) not in seen)
+        con.execute("UPDATE east SET code = ? WHERE code = ?", [f"DR{place:02d}", found[0]])
+        con.execute(f"COPY east TO '{events}' (FORMAT parquet)")
+    rows: dict[int, np.ndarray[Any, Any]] = {}
+    node = world.sites["east"].node_path
+    text = node.read_text()
+    for least in (1, 2):
+        node.write_text(text.replace("[policy]\n", f"[policy]\nmin_feeders = {least}\n"))
+        world.sites["east"] = SiteFolder.of(node)
+        method = 'name = "sumals"\nrank = 2\nrounds = 2\nstart = "random"\nwarmup = 0\npacked = false\naggregation = "masked"'
+        order = world.order(world.study(f"feeders-{least}", method, data=FLOORED.replace("= 30 ", "= 11 ")))
+        world.open(order)
+        public = world.lead(order).run().public
+        assert public.kept[0][place] and public.support[0][place] >= 11
+        rows[least] = public.inner.factors[0][place]
+        shared = public.kept[0] & (np.arange(len(public.kept[0])) != place)
+        assert (public.inner.factors[0][shared].sum(1) > 0).all()
+    assert rows[1].sum() > 0.01
+    assert rows[2].max() < 1e-12
+    order = world.order(world.study("feeders-uncounted", TRIP.format(2, "masked")))  # no floor: nobody counts first
+    world.open(order)
+    world.desks["east"].loaded.result(60)
+    assert world.desks["east"].study.stage == "refused"
+    assert "min_feeders" in str(world.desks["east"].study.reasons)

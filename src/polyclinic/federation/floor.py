@@ -10,6 +10,10 @@ k who have code j in at least one cell::
 A dropped code keeps its place on the axis and has no cell left, so shapes, public lists and every later sum are as without
 a floor; a patient may be left without cells. Nothing is known of the inner method but that it is one.
 
+A site knows its own n_kj, so the total tells it which codes nobody else has: ``support_j = n_kj``. Their later sums would be
+that hospital's alone. Where its owner minds (``[policy] min_feeders = 2``, :attr:`Floor.feeders`) it leaves their cells out of its
+own part; the codes stay, as for everybody, and nothing more is sent. That is its own affair: the public state is the same.
+
 When a group of sites leaves a study of exact secure sums for good (``[study] lost = "group"``), the support of those who stay
 is taken before any other of their sums; a code that is now of too few patients drops out, and none comes back (TRUST A9).
 """
@@ -66,6 +70,7 @@ class _Counted(Protocol):
     inner: object
     done: bool
     kept: tuple[NDArray[np.bool_], ...]
+    support: tuple[NDArray[np.float64], ...]  # of the codes that are kept; 0 of the others
 
 
 class _Inside(Protocol):
@@ -109,6 +114,7 @@ class Floor(Method[Params, _Counted, _Inside]):
                 f"{method.name}: a floor counts the patients of every code; not of features, and not under [privacy]"
             )
         self.method, self.minimum, self.modes = method, minimum, modes
+        self.feeders = 1  # hospitals that a code must have for this one to take part in its sums; of the owner's policy
         self.params, self.needs, self.name, self.version = method.params, method.needs, method.name, method.version  # type: ignore[misc]
         self.slack, self.exact = method.slack, method.exact  # type: ignore[misc]
         self.facts = MethodFacts.joined([method.facts, FACTS])  # type: ignore[misc]
@@ -119,6 +125,7 @@ class Floor(Method[Params, _Counted, _Inside]):
                 ("inner", method.Public),
                 ("done", bool, field(default=False)),
                 ("kept", tuple[NDArray[np.bool_], ...], field(default=())),
+                ("support", tuple[NDArray[np.float64], ...], field(default=())),
             ],
             frozen=True,
         )
@@ -127,6 +134,7 @@ class Floor(Method[Params, _Counted, _Inside]):
         self._less: WeakKeyDictionary[Site, tuple[tuple[NDArray[np.bool_], ...], Site]] = (
             WeakKeyDictionary()
         )  # a site as the method sees it, made once
+        self._mine: WeakKeyDictionary[Site, list[Array]] = WeakKeyDictionary()
 
     def counted(self, sites: Sequence[Site]) -> list[Array]:
         """Per feature mode the patients of each code over some sites."""
@@ -166,7 +174,8 @@ class Floor(Method[Params, _Counted, _Inside]):
                 faults=faults,
                 hint=f"[tensor] minimum_patients (now {self.minimum}), coarser codes, or more sites",
             )
-        return replace(public, done=True, kept=kept)
+        support = tuple(np.where(k, total.arrays[f"mode{n}"], 0.0) for n, k in enumerate(kept, start=1))
+        return replace(public, done=True, kept=kept, support=support)
 
     def left(self, public: _Counted) -> _Counted:
         return replace(public, done=False)
@@ -210,11 +219,19 @@ class Floor(Method[Params, _Counted, _Inside]):
     def _site(self, site: Site, public: _Counted) -> Site:
         if not public.kept:
             return site
-        found = self._less.get(site)
-        if found is None or any(not np.array_equal(a, b) for a, b in zip(found[0], public.kept)):
-            found = (public.kept, without_cells(site, public.kept))
+        found, masks = self._less.get(site), self._masks(site, public)
+        if found is None or any(not np.array_equal(a, b) for a, b in zip(found[0], masks)):
+            found = (masks, without_cells(site, masks))
             self._less[site] = found
         return found[1]
+
+    def _masks(self, site: Site, public: _Counted) -> tuple[NDArray[np.bool_], ...]:
+        """Codes of which this site sends cells: those that are kept and, where the owner asks for it, that others have, too."""
+        if self.feeders < 2:
+            return public.kept
+        if site not in self._mine:
+            self._mine[site] = self.counted([site])
+        return tuple(k & (s - m > 0.5) for k, s, m in zip(public.kept, public.support, self._mine[site]))
 
     def _mode(self, n: int) -> str:
         return f"mode {self.modes[n]!r}" if n < len(self.modes) else f"mode {n + 1}"

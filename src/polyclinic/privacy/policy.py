@@ -46,6 +46,13 @@ class Policy(BaseModel):
     )
     min_cell: int = Field(11, ge=1, description="Counts from 1 to one less are not shown in any report.")
     min_sites: int = Field(1, ge=1, description="Fewer sites than this: the site does not take part.")
+    min_feeders: int = Field(
+        1,
+        ge=1,
+        le=2,
+        description="2: this site's patients take no part in exact sums, between hosts, of codes that no other site's patients have "
+        "(such a sum is this site's alone).",
+    )
     review: Literal["none", "names", "each"] = Field(
         "none",
         description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'. "

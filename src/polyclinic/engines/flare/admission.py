@@ -152,6 +152,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     if limit is not None and (used := sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) / 1e6) > limit:
         drop_data(home)
         raise PolicyRefusal(f"study {order.id!r} takes {used:.1f} MB of disk", faults=[f"this site allows {limit} MB"])
+    _feeding(order, method, policy_of(folder.node).min_feeders)
     whole = method.method if isinstance(method, Floor) else method
     if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
@@ -176,6 +177,18 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
         policy_of(folder.node).all_witnesses,
         counts,
     )
+
+
+def _feeding(order: Order, method: Method, least: int) -> None:
+    """Codes of this site alone stay out of exact sums where the owner minds; which they are, the support sum tells."""
+    if isinstance(method, Floor):
+        method.feeders = least
+    elif least > 1 and method.needs == "tensor" and method.params.privacy is None:
+        raise PolicyRefusal(
+            f"study {order.id!r} takes exact sums of codes without counting their patients first",
+            faults=[f"[policy] min_feeders = {least}: this site could not tell which codes it has alone"],
+            hint="[tensor] minimum_patients = 2 or more counts them",
+        )
 
 
 def _counts(order: Order, folder: SiteFolder, people: Sequence[str]) -> Callable[[tuple[str, ...], bool], None]:
