@@ -41,7 +41,12 @@ def attempt(world: World, method: str, seed: int, tail: str = "") -> int:
     for name, site in world.sites.items():
         charges = [c for c in ledger_of(site.node).charges() if c.study == study.name]
         assert ledger_of(site.node).verify() == ()
-        if order.aggregation != "subspace":  # there the masks' leak is paid for in every attempt
+        paid = [(c.number, c.attempt) for c in charges]
+        assert {n for n, _ in paid} == set(range(len(outcome.releases))), name
+        assert len(set(paid)) == len(paid), name  # the masks' leak is paid for in every attempt, once
+        releases = {c.number: c.release for c in charges}
+        assert all(c.release == releases[c.number] for c in charges), name  # and noise was drawn once
+        if order.aggregation != "subspace":
             assert len(charges) == len(outcome.releases), name
         assert not list(site.study(order.digest).glob("releases/*.npz"))
     if not tail:
@@ -54,7 +59,7 @@ def attempt(world: World, method: str, seed: int, tail: str = "") -> int:
 
 
 CASES = [("plain", TRIP, ""), ("masked", TRIP, ""), ("subspace", TRIP.replace("rounds = 4", "rounds = 1"), "")]
-CASES += [("masked", DPEM, PAID), ("plain", DPEM, PAID)]
+CASES += [("masked", DPEM, PAID), ("plain", DPEM, PAID), ("subspace", DPEM.replace("rounds = 3", "rounds = 1"), PAID)]
 
 
 @pytest.mark.timeout(600)
