@@ -97,6 +97,14 @@ def test_shares_rise_faster_more_is_remembered_and_fewer_steps_place_where_pheno
     assert clearness(1e-9) == 0.0
 
 
+def test_patients_are_placed_in_four_steps_where_the_noise_is_soft() -> None:
+    plans = [plan_for(Privacy(8.0, 1e-6), (202, 316), rank=20, planning_size=n) for n in (3_000, 5_000, 7_926)]
+    assert plans[0].steps == 12
+    assert 4 < plans[1].steps < 12
+    assert plans[2].steps == 4
+    assert {(p.memory, p.rounds) for p in plans} == {(MEMORY[1], 12)}
+
+
 def test_a_release_is_remembered_as_the_plan_says() -> None:
     rng = np.random.default_rng(4)
     truth = np.arange(4000.0)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,17 @@ import pytest
 import polyclinic as pc
 from polyclinic.evaluation.heldout import CountModel, marginal_model, structure_kept
 from polyclinic.evaluation.prediction import split
-from polyclinic.federation.protocol import Setting
+from polyclinic.federation.protocol import Setting, Total
 from polyclinic.learned.placing import Events
+from polyclinic.phenotypes.dpem_state import DPEMPublic
+from polyclinic.phenotypes.dpem_told import divided
+from polyclinic.phenotypes.plan import plan_for
 from polyclinic.phenotypes.prior import Prior
-from polyclinic.phenotypes.vote import votes
+from polyclinic.phenotypes.vote import VERDICT_GRID, gains, votes
+from polyclinic.privacy import accountant
 from polyclinic.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.matching import match
 from polyclinic.tensors.sparse import SparseTensor
 
 LAW = {"procedures": 40, "diagnoses": 50, "phenotypes": 5, "codes": (6, 8)}
@@ -57,17 +63,17 @@ def test_a_prior_of_the_same_law_is_never_lost_and_helps_where_noise_hides_the_d
 
 
 @pytest.fixture(scope="module")
-def divided() -> pc.DPEM:
+def in_pieces() -> pc.DPEM:
     """A model that shows fewer phenotypes than it places patients by."""
     return pc.DPEM(rank=6, rounds=4, seed=1).fit(pc.datasets.planted_counts(1_500, seed=3005, **LAW))  # type: ignore[arg-type]
 
 
-def test_a_model_of_dpem_speaks_by_the_columns_that_place_its_patients(divided: pc.DPEM) -> None:
-    place = divided.result_.placing
+def test_a_model_of_dpem_speaks_by_the_columns_that_place_its_patients(in_pieces: pc.DPEM) -> None:
+    place = in_pieces.result_.placing
     assert isinstance(place, Events)
-    shown = len(divided.weights_)
+    shown = len(in_pieces.weights_)
     assert shown < 6  # else this says nothing
-    prior = Prior.of(divided)
+    prior = Prior.of(in_pieces)
     assert prior.rank == 6
     np.testing.assert_allclose(np.concatenate(prior.factors), place.stacked[:, :6], atol=1e-12)
     np.testing.assert_allclose(np.concatenate(prior.marginals), place.stacked[:, 6], atol=1e-12)
@@ -76,13 +82,13 @@ def test_a_model_of_dpem_speaks_by_the_columns_that_place_its_patients(divided: 
     assert {int(k) for k in prior.pieces if k >= 0} == set(range(shown))
 
 
-def test_pieces_of_a_prior_stay_apart_under_loud_noise_and_are_joined_where_data_speak(divided: pc.DPEM) -> None:
-    shape, shown = (40, 50), len(divided.weights_)
+def test_pieces_of_a_prior_stay_apart_under_loud_noise_and_are_joined_where_data_speak(in_pieces: pc.DPEM) -> None:
+    shape, shown = (40, 50), len(in_pieces.weights_)
     for size, spoken in ((300, 6), (100_000, shown)):
         method = pc.DPEM(
-            rank=6, privacy=BUDGET, planning_size=size, prior=divided, prior_is_public=True, aggregation="masked"
+            rank=6, privacy=BUDGET, planning_size=size, prior=in_pieces, prior_is_public=True, aggregation="masked"
         )
-        setting = Setting(shape, tuple(divided.result_.axes), ("a", "b", "c"))
+        setting = Setting(shape, tuple(in_pieces.result_.axes), ("a", "b", "c"))
         public = method.begin(setting, np.random.default_rng(0))
         assert public.plan.clear == (spoken == shown)
         assert public.spoken == spoken
@@ -137,6 +143,139 @@ def test_votes_are_whole_and_at_most_one(bench: Bench) -> None:
     said = votes(bench.judge, place.stacked, [[m[:, 0] for m in bench.none.factors]], place.prior, steps=16)  # type: ignore[union-attr]
     assert set(np.unique(said)) <= {-1.0, 0.0, 1.0}
     assert said.sum() > 0.5 * len(said)
+
+
+def at_the_verdict(bench: Bench, prior: pc.DPEM, **more: int) -> tuple[pc.DPEM, DPEMPublic, list[Site]]:
+    """A fit up to its last question, with noise of a fixed seed."""
+    asked = {"rank": 6, "rounds": 3, "planning_size": 2_000, **more}
+    m = pc.DPEM(privacy=BUDGET, aggregation="masked", prior=prior, prior_is_public=True, **asked)  # type: ignore[arg-type]
+    sites, rng = [pooled(bench.train)], np.random.default_rng(5)
+    public = m.begin(Setting((40, 50), tuple(sites[0].counts().axes[1:]), ("a",)), rng)
+    while public.stage != "verdict":
+        step = m.next(public)
+        assert step is not None
+        _, c = m.contribute(step, sites[0], m.open(sites[0], public, rng), public, rng)
+        noisy = {k: v + step.noise_sd * rng.standard_normal(v.shape) for k, v in c.arrays.items()}
+        if step.name == "vote":  # whatever they think of it
+            noisy = {"n": np.array([float(sites[0].patients)])}
+        public = m.combine(step, public, Total(noisy, 1.0, 1, step.noise_sd))
+    return m, public, sites
+
+
+def test_a_fit_that_its_patients_do_not_prefer_is_its_prior_to_the_bit(bench: Bench, in_pieces: pc.DPEM) -> None:
+    for prior, columns in ((bench.like, 6), (in_pieces, 6), (bench.like, 3)):  # 3: the prior has more than this fit
+        m, public, _ = at_the_verdict(bench, prior, rank=columns)
+        step = m.next(public)
+        assert step is not None
+        assert (step.name, step.sensitivity, step.grid) == ("verdict", 1.0, VERDICT_GRID)
+        assert step.multiplier == public.plan.multipliers[-1]
+        just = 2.0 * np.hypot(np.sqrt(2_000), step.noise_sd)
+        said = {
+            n: m.combine(step, public, Total({"n": np.array([n])}, 1.0, 1, step.noise_sd)) for n in (just, just + 1.0)
+        }
+        told, fitted = said[just], said[just + 1.0]
+        assert {told.stage, fitted.stage} == {"end"}
+        place = prior.result_.placing
+        assert isinstance(place, Events)
+        mine = m._events(told, np.ones(told.factors[0].shape[1]))
+        order = np.append(np.argsort(-place.prior[:-1], kind="stable"), len(place.prior) - 1)
+        np.testing.assert_allclose(mine.stacked, place.stacked[:, order], rtol=1e-12)
+        np.testing.assert_allclose(mine.prior, place.prior[order], rtol=1e-12)
+        assert told.factors[0].shape[1] == told.shown[0].shape[1] == len(told.mixture) - 1
+        assert told.parts is not None
+        assert set(told.parts.tolist()) == {-1, *range(told.factors[0].shape[1])}
+        for f, s in zip(told.factors, told.shown):
+            np.testing.assert_allclose(f.sum(0), 1.0)
+            assert s.shape == f.shape
+        assert fitted.fine == public.factors
+
+
+def test_a_column_of_the_prior_that_holds_two_phenotypes_is_divided_and_a_light_one_given_up(bench: Bench) -> None:
+    _, public, _ = at_the_verdict(bench, bench.like)
+    m = pc.DPEM(rank=4, privacy=BUDGET)
+    four = [np.kron(np.eye(4), np.full((n // 4, 1), 4.0 / n)) for n in (40, 48)]
+    both = tuple(np.column_stack([(f[:, 0] + f[:, 1]) / 2, f[:, 2], f[:, 3], f.mean(1)]) for f in four)
+    now = replace(
+        public,
+        factors=both,
+        told=both,
+        marginals=tuple(np.full(len(f), 1.0 / len(f)) for f in both),
+        mixture=np.array([0.45, 0.24, 0.24, 0.03, 0.04]),
+        precision=np.ones(5),
+        pieces=np.arange(4),
+        spoken=4,
+    )
+    then = divided(m.params, now)
+    assert then.pieces is not None
+    assert then.precision is not None
+    assert then.pieces.tolist() == [-1, 1, 2, -1]
+    assert then.precision.tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert then.mixture.tolist() == pytest.approx([0.225 / 0.97, 0.24 / 0.97, 0.24 / 0.97, 0.225 / 0.97, 0.04 / 0.97])
+    for f, g, t, marginal in zip(now.factors, then.factors, then.told, now.marginals):
+        np.testing.assert_array_equal(f[:, 1:3], g[:, 1:3])
+        np.testing.assert_allclose(g.sum(0), 1.0)
+        assert not g[f[:, 0] == 0][:, [0, 3]].any()  # halves of what it held
+        assert abs(g[:, 0] - g[:, 3]).max() > 0.2 * g.max()  # and no copies
+        np.testing.assert_array_equal(t[:, [0, 3]], np.column_stack([marginal] * 2))
+    even = replace(now, factors=tuple(four), told=tuple(four), mixture=np.array([0.24, 0.24, 0.24, 0.24, 0.04]))
+    same = divided(m.params, even)
+    assert all(np.array_equal(f, g) for f, g in zip(same.factors, even.factors))
+    assert same.pieces is not None
+    assert same.pieces.tolist() == [0, 1, 2, 3]
+
+
+def test_a_fit_leaves_a_prior_in_which_two_phenotypes_are_one() -> None:
+    """Where noise is soft; without the division EM stays in the prior's optimum (structure kept .92 against 1.09)."""
+    net = pc.datasets.planted_counts(4_500, seed=3202, sites=3, **LAW)  # type: ignore[arg-type]
+    first, rest = split(net, 1 / 3, 3202)
+    train, _ = split(rest, 2 / 3, 3203)
+    prior = pc.DPEM(rank=6, rounds=4, seed=1).fit([pooled(first)])
+    asked = pc.Privacy(8.0, 1e-6)
+    fit = pc.DPEM(rank=6, privacy=asked, aggregation="masked", prior=prior, prior_is_public=True).fit(train)
+    truth = list(net.truth.factors)
+    assert match(prior.factors_, truth).likeness.min() < 0.5
+    assert match(fit.factors_, truth).likeness.min() > 0.9
+
+
+def test_patients_speak_against_a_fit_that_is_worse_than_its_prior(bench: Bench) -> None:
+    m, public, (site,) = at_the_verdict(bench, bench.like)
+    rng = np.random.default_rng(0)
+    torn = (public.factors[0], np.roll(public.factors[1], 1, axis=1))
+
+    def said(now: DPEMPublic) -> float:
+        step = m.next(now)
+        assert step is not None
+        _, c = m.contribute(step, site, m.open(site, now, rng), now, rng)
+        c.check(step, "a")
+        return float(c.arrays["n"][0])
+
+    assert said(replace(public, factors=torn)) < -0.5 * site.patients
+    full = tuple(f / f.sum(0) for f in bench.full.factors)
+    better = replace(public, factors=full, mixture=np.append(0.9 * bench.full.mixture / bench.full.mixture.sum(), 0.1))  # type: ignore[operator,union-attr]
+    assert said(better) > 0.2 * site.patients
+
+
+def test_no_patient_moves_the_verdict_by_more_than_one(bench: Bench) -> None:
+    place, full = bench.like.result_.placing, bench.full.stacked()
+    assert isinstance(place, Events)
+    pair = (full, np.full(full.shape[1], 0.05)), (np.array(place.stacked), np.array(place.prior))
+    said = gains(bench.judge, *pair, steps=16)
+    assert np.abs(said).max() == 1.0
+    assert np.array_equal(said, np.rint(said / VERDICT_GRID) * VERDICT_GRID)
+    assert np.array_equal(gains(bench.judge, *pair[::-1], steps=16), -said)
+    some = bench.judge.take(np.arange(40))
+    for p in range(40):
+        without = gains(some.take([k for k in range(40) if k != p]), *pair, steps=16)
+        assert abs(gains(some, *pair, steps=16).sum() - without.sum()) <= 1.0
+
+
+def test_the_verdict_is_paid_for_where_a_prior_is_taken_and_not_where_it_is_refused() -> None:
+    asked, refused = (plan_for(BUDGET, (40, 50), planning_size=2_000, prior=p) for p in ("asked", "refused"))  # type: ignore[arg-type]
+    assert (len(asked.multipliers), len(refused.multipliers)) == (asked.rounds + 3, refused.rounds + 2)
+    for plan in (asked, refused):
+        spent = accountant.epsilon([accountant.Gaussian(m) for m in plan.multipliers], 1e-6)
+        assert spent == pytest.approx(1.0, abs=1e-6)
+    assert asked.multipliers[-1] == pytest.approx(asked.multipliers[1])  # as much as the vote
 
 
 def test_the_priors_epsilon_joins_the_card(bench: Bench, tmp_path: Path) -> None:

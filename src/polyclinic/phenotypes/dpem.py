@@ -28,9 +28,10 @@ from polyclinic.phenotypes.dpem_memory import remembered
 from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_start import leaning, together, with_marginals
 from polyclinic.phenotypes.dpem_state import Array, DPEMPrivate, DPEMPublic, patient_prior, stacked
+from polyclinic.phenotypes.dpem_told import as_told, divided
 from polyclinic.phenotypes.factorization import FederatedFactorization
 from polyclinic.phenotypes.plan import ReleasePlan, plan_for
-from polyclinic.phenotypes.vote import votes
+from polyclinic.phenotypes.vote import VERDICT_GRID, gains, votes
 from polyclinic.sites.doors import warn_of_odd_counts
 from polyclinic.sites.site import Site
 from polyclinic.tensors import device, em_kernels
@@ -162,6 +163,10 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             random=(),
             spoken=0,
             pieces=None,
+            alone=(),
+            alone_shares=None,
+            alone_parts=None,
+            alone_shown=(),
         )
         alone = replace(alone, marginals=tuple(np.full(len(m), 1.0 / len(m)) for m in public.marginals))
         if plan.rank:
@@ -191,6 +196,17 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
                 sensitivity=1.0 if paid else None,
                 multiplier=paid[1] if paid else None,
                 grid=1.0,
+                counts=False,
+            )
+        if public.stage == "verdict":
+            return Step(
+                public.round,
+                "verdict",
+                {"n": (1,)},
+                bound=BOUND,
+                sensitivity=1.0,
+                multiplier=paid[-1],
+                grid=VERDICT_GRID,
                 counts=False,
             )
         first = public.stage == "marginals"
@@ -224,6 +240,10 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             # Patients of another law, or the noise, may say yes by chance: two standard deviations of both are no yes.
             chance = 2.0 * np.hypot(np.sqrt(public.size or 0.0), total.noise_sd)
             return self._voted(public, float(total.arrays["n"][0]) - chance)
+        if step.name == "verdict":
+            chance = 2.0 * np.hypot(np.sqrt(public.size or 0.0), total.noise_sd)
+            better = float(total.arrays["n"][0]) > chance
+            return finished(self.params, public) if better else as_told(self.params, public)
         now = remembered(public, total.arrays["sums"], total.noise_sd)
         assert now.released is not None
         assert now.noise is not None
@@ -231,12 +251,15 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         objective = None if public.plan.multipliers or self._heat(public) < 1 else -float(total.arrays["objective"][0])
         now = replace(now, factors=factors, mixture=mixture, objective=objective)
         if step.round >= public.plan.rounds or self._settled(public, now):
-            return finished(self.params, now)
+            verdict = bool(public.plan.multipliers) and bool(public.alone)
+            return replace(now, stage="verdict") if verdict else finished(self.params, now)
         asked = self.params.regroup
         if asked is None:  # without noise annealing does more; a prior's columns are to stay its own
             asked = bool(public.plan.multipliers) and not public.told
         if asked and step.round in REGROUP and public.plan.rounds - step.round >= 2:
             now = regrouped(self.params, now, renew=step.round == REGROUP[0])
+        elif public.told and public.plan.clear and step.round in REGROUP and public.plan.rounds - step.round >= 2:
+            now = divided(self.params, now)
         return replace(now, round=step.round + 1)
 
     def _heat(self, public: DPEMPublic) -> float:
@@ -284,6 +307,13 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             torn = [np.column_stack([t, f[:, public.spoken :]]) for t, f in zip(torn, public.factors)]
             apart = stacked(tuple(torn), public.marginals, len(public.mixture)) if len(torn) > 1 else None
             said = votes(site.counts(), w, rivals, prior, steps=VOTE_STEPS, torn=apart)
+            return private, Contribution({"n": np.array([said.sum()])})
+        if step.name == "verdict":
+            assert public.alone_shares is not None
+            mine = stacked(public.factors, public.marginals, len(public.mixture))
+            priors = [patient_prior(m, self.params.smoothing) for m in (public.mixture, public.alone_shares)]
+            told = np.concatenate(public.alone)
+            said = gains(site.counts(), (mine, priors[0]), (told, priors[1]), steps=VOTE_STEPS)
             return private, Contribution({"n": np.array([said.sum()])})
         if step.name == "marginals":
             w, prior = np.ones((sum(len(m) for m in public.marginals), 1)), np.ones(1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.phenotypes.dpem_state import Array, DPEMPublic, by_mode
 from polyclinic.phenotypes.evidence import stands_out
@@ -20,7 +21,7 @@ TOLD: Final = 1e-4  # share of the marginals in a prior's column
 
 def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
     """The background from the first release, and the start of every phenotype around it."""
-    marginals, factors, told, rival = [], [], [], []
+    marginals, factors, told, rival, alone = [], [], [], [], []
     for n, (s, m, g) in enumerate(zip(by_mode(sums, public.marginals), public.marginals, public.factors)):
         whole = np.maximum(s.sum(), 1.0)
         x = posterior_mean(s, whole * m, sd) + 1e-12 * m
@@ -32,17 +33,18 @@ def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
         around = g * x[:, None]
         around = around / around.sum(0)
         if public.told:  # a code that the prior never saw is as frequent as it is here; so is a column without a prior
-            known, t = public.expected[n] > 0, public.told[n]
-            spoken = t.sum(0) > 0
-            q = np.where(known[:, None] & spoken, t * x[known].sum(), x[:, None])
-            q = (1 - TOLD) * q / q.sum(0) + TOLD * x[:, None]
+            known, spoken = public.expected[n] > 0, public.told[n].sum(0) > 0
+            q = _said(np.where(spoken, public.told[n], x[:, None] / x[known].sum()), x, known)
             around = np.where(spoken, q, around)
             told.append(q)
+            seen = bool((public.alone[n][known].max(1) > 0).all())  # nothing that it saw is impossible to it
+            alone.append(_said(public.alone[n], x, known, 0.0 if seen else TOLD))
         marginals.append(x)
         factors.append(0.9 * around + 0.1 * x[:, None])
     now = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
     if now.shares is not None:
-        return replace(now, stage="vote", round=0, told=tuple(told), mixture=now.shares, rival=tuple(rival))
+        asked = replace(now, stage="vote", round=0, mixture=now.shares)
+        return replace(asked, told=tuple(told), alone=tuple(alone), rival=tuple(rival))
     if public.plan.rank:
         return now
     # Too little data for any phenotype: the whole budget went here (PRIVACY 5).
@@ -57,13 +59,21 @@ def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
     )
 
 
+def _said(columns: Array, marginals: Array, known: NDArray[np.bool_], least: float = TOLD) -> Array:
+    """A prior's columns on the codes of this study: as frequent as here where the prior never saw a code."""
+    q = np.where(known[:, None], columns * marginals[known].sum(), marginals[:, None])
+    out: Array = (1 - least) * q / q.sum(0) + least * marginals[:, None]
+    return out
+
+
 def leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
     """The start with a prior: its heaviest phenotypes are the first columns, what is left of the rank begins at random.
 
     Before the marginals are known, a column of ``told`` without a prior is 0.
     """
     rank, columns = public.plan.rank, len(public.mixture)
-    order = np.argsort(-prior.mixture, kind="stable")[:rank]
+    heaviest = np.argsort(-prior.mixture, kind="stable")
+    order = heaviest[:rank]
     told = tuple(np.pad(f[:, order], ((0, 0), (0, rank - len(order)))) for f in prior.factors)
     shares = np.full(columns, 1.0 / columns)
     led = prior.mixture[order]
@@ -73,7 +83,20 @@ def leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
     shares[: len(order)] *= led / led.mean()
     pieces = np.arange(len(order)) if prior.pieces is None else prior.pieces[order]
     now = replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors)
-    return replace(now, spoken=len(order), pieces=pieces)
+    return replace(_by_itself(now, prior, heaviest), spoken=len(order), pieces=pieces)
+
+
+def _by_itself(public: DPEMPublic, prior: Prior, order: NDArray[np.int64]) -> DPEMPublic:
+    """The prior as it places patients, whatever the rank of this fit: what the fit is compared with at its end."""
+    pieces = np.arange(prior.rank) if prior.pieces is None else prior.pieces[order]
+    names = {k: i for i, k in enumerate(dict.fromkeys(int(k) for k in pieces if k >= 0))}
+    parts = np.array([names.get(int(k), -1) for k in pieces], np.int64)
+    shares, alone = prior.mixture[order], tuple(f[:, order] for f in prior.factors)
+    if prior.background is not None:
+        shares, parts = np.append((1.0 - prior.background) * shares, prior.background), np.append(parts, -1)
+        alone = tuple(np.column_stack([f, m]) for f, m in zip(alone, prior.marginals))
+    shown = tuple(s[:, list(names)] for s in prior.shown)
+    return replace(public, alone=alone, alone_shares=shares, alone_parts=parts, alone_shown=shown)
 
 
 def together(public: DPEMPublic) -> DPEMPublic:

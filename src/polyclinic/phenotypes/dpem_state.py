@@ -21,7 +21,7 @@ Factors: TypeAlias = tuple[Array, ...]
 class DPEMPublic:
     """What everybody sees: functions of released sums and of public values."""
 
-    stage: Literal["size", "marginals", "vote", "statistics", "end"]
+    stage: Literal["size", "marginals", "vote", "statistics", "verdict", "end"]
     round: int
     plan: ReleasePlan
     factors: Factors  # (I_n, R) per mode; before the marginals are known: the random start, relative to them
@@ -44,6 +44,10 @@ class DPEMPublic:
     pieces: NDArray[np.int64] | None = (
         None  # the prior's phenotype that each of these is a piece of; -1: none that it shows
     )
+    alone: Factors = ()  # (I_n, P) per mode: the prior as it places patients by itself, its background last where it has one
+    alone_shares: Array | None = None  # (P,) its mixture
+    alone_parts: NDArray[np.int64] | None = None  # (P,) the phenotype that each is a piece of; -1: none
+    alone_shown: tuple[NDArray[np.bool_], ...] = ()  # (I_n, phenotypes) per mode: the codes that it shows
     size: int | None = None  # patients, as planned with or as bought
     fine: Factors = ()  # at the end: (I_n, K) the columns that place a patient, before pieces were joined
     fine_mixture: Array | None = None  # (K,) or (K + 1,)

@@ -131,6 +131,9 @@ DPEM: Final = MethodFacts(
     steps={
         "size": StepMeaning("how many patients have any event"),
         "vote": StepMeaning("how many more of your patients a given model explains better than worse"),
+        "verdict": StepMeaning(
+            "how much better this fit explains your patients than a given model, each counting at most 1"
+        ),
         "marginals": StepMeaning("how many of your patients have each code, each patient counting 1 in all", RARE),
         "statistics": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
     },

@@ -23,6 +23,7 @@ READABLE: Final = (
 )
 
 VOTE: Final = 0.02  # share that asks whether a prior fits: one number, so little is enough
+VERDICT: Final = 0.02  # share that asks at the end whether the fit is better than its prior by itself
 RANK, LEAST, ROUNDS, FREE_ROUNDS = 40, 20, 12, 20
 CLEAR: Final = (
     2.0,
@@ -30,7 +31,12 @@ CLEAR: Final = (
 )  # signal of a column against its noise: up to the first it is searched for, from the second it is found early
 RISING: Final = (1.0, 2.0)  # there the shares of the rounds rise like this power of their number
 MEMORY: Final = (0.85, 0.95)  # a release counts for so much less with every later one
-STEPS: Final = (32, 12)  # and a patient is placed by so many EM steps within a round
+STEPS: Final = (
+    32,
+    12,
+    4,
+)  # and a patient is placed by so many EM steps within a round; by the last where noise is soft
+SOFT: Final = (12.0, 24.0)  # signal from which the noise no longer shakes EM loose, and from which it does not at all
 FREE_RANK: Final = 30
 
 
@@ -50,15 +56,15 @@ class ReleasePlan:
         return bool(self.multipliers) and self.memory >= MEMORY[1]
 
 
-def clearness(signal: float) -> float:
-    """Where between the two ends of the rule a fit stands: 0 up to a signal of 2, 1 from 4, in steps of its logarithm between.
+def clearness(signal: float, ends: tuple[float, float] = CLEAR) -> float:
+    """Where between two ends of the rule a fit stands: 0 up to a signal of 2, 1 from 4, by its logarithm between.
 
     Examples
     --------
     >>> [round(clearness(q), 2) for q in (0.1, 2.0, 3.0, 4.0, 50.0)]
     [0.0, 0.0, 0.58, 1.0, 1.0]
     """
-    low, high = CLEAR
+    low, high = ends
     return min(max(log(signal / low) / log(high / low), 0.0), 1.0)
 
 
@@ -91,8 +97,9 @@ def plan_for(
         The number of patients is itself a paid release, the first one. Everything that follows from it (the gate, the
         rank) is post-processing; both branches of the gate spend the whole budget.
     prior
-        ``"asked"``: a share buys the vote about a prior, and there is no gate: phenotypes that the noise hides are the
-        prior's then, no ghosts. ``"refused"``: the vote went against it, and the gate is asked with what is left.
+        ``"asked"``: shares buy the vote about a prior and the verdict at the end, and there is no gate: phenotypes that the
+        noise hides are the prior's then, no ghosts. ``"refused"``: the vote went against it, the gate is asked with what is
+        left, and no verdict is needed.
 
     Notes
     -----
@@ -102,10 +109,11 @@ def plan_for(
     empirical Bayes; pieces are joined for display. At most twice the codes of the smallest mode.
 
     Shares, memory, steps: the budget of round t is t^p of all, p = 1 to 2 by :func:`clearness` of the same signal; the
-    memory goes from 0.85 to 0.95 with it, and a patient's EM steps from 32 to 12. Phenotypes that stand out clearly are found in the first rounds, loud as these
-    are, and gain most by many quiet sums of the last ones; where little stands out the early rounds decide which
-    phenotypes are found, and sums taken before they were found mislead. Patients who are placed in few steps are placed
-    less sharply, which keeps EM from dividing phenotypes wrongly while it still may (docs/decisions/0013).
+    memory goes from 0.85 to 0.95 with it, and a patient's EM steps from 32 to 12, then to 4 as the signal goes from 12 to 24.
+    Phenotypes that stand out clearly are found in the first rounds, loud as these are, and gain most by many quiet sums of the
+    last ones; where little stands out the early rounds decide which phenotypes are found, and sums taken before they were
+    found mislead. Patients who are placed in few steps are placed less sharply, which keeps EM from dividing phenotypes
+    wrongly where the noise does not (docs/decisions/0013).
 
     Examples
     --------
@@ -132,10 +140,13 @@ def plan_for(
             shares = [*spent, 1.0 - sum(spent)]
             return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
     rank, rounds = rank or most, rounds or ROUNDS  # rounds are part of the price: fixed before any count is known
-    clear = 0.0 if planning_size is None else clearness(planning_size / (rank * seen * sqrt(sum(shape))))
-    power, memory, steps = (low + clear * (high - low) for low, high in (RISING, MEMORY, STEPS))
+    signal = 0.0 if planning_size is None else planning_size / (rank * seen * sqrt(sum(shape)))
+    clear, soft = (clearness(max(signal, 1e-9), ends) for ends in (CLEAR, SOFT))
+    power, memory, steps = (low + clear * (high - low) for low, high in (RISING, MEMORY, STEPS[:2]))
+    steps += soft * (STEPS[2] - STEPS[1])
     early = (*first, MARGINALS, *asked)
     rising = [t**power for t in range(1, rounds + 1)]
-    shares = [*early, *((1.0 - sum(early)) * w / sum(rising) for w in rising)]
+    late = (VERDICT,) if prior == "asked" else ()
+    shares = [*early, *((1.0 - sum(early) - sum(late)) * w / sum(rising) for w in rising), *late]
     multipliers = accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares)
     return ReleasePlan(rank, rounds, multipliers, memory, round(steps))

@@ -46,6 +46,8 @@ class Prior:
     pieces
         (P,) the phenotype that every column is a piece of, -1: of none that it shows. None: every column is one. A model of
         DPEM speaks by the columns that place its patients: those it shows say less.
+    shown
+        (I_n, phenotypes) per mode, the codes that it shows of each; empty: all that a phenotype has.
 
     Examples
     --------
@@ -63,6 +65,7 @@ class Prior:
     digest: str
     background: float | None = None
     pieces: NDArray[np.int64] | None = None
+    shown: tuple[NDArray[np.bool_], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("factors", "marginals"):
@@ -70,6 +73,7 @@ class Prior:
         object.__setattr__(self, "mixture", frozen(self.mixture))
         if self.pieces is not None:
             object.__setattr__(self, "pieces", frozen(self.pieces, np.int64))
+        object.__setattr__(self, "shown", tuple(frozen(s, np.bool_) for s in self.shown))
 
     def __repr__(self) -> str:
         return f"Prior(rank={self.rank}, sha256={self.digest})"
@@ -122,7 +126,8 @@ class Prior:
         factors = tuple(w[:, :mine] / w[:, :mine].sum(0) for w in columns)
         pieces = None if place.parts is None else place.parts[:mine]
         share = whole[:mine] / whole[:mine].sum()
-        return cls(factors, share, marginals, found.axes, found.card, found.digest(), apart, pieces)
+        shown = tuple(s[:, np.argsort(place.order)] for s in found.shown)
+        return cls(factors, share, marginals, found.axes, found.card, found.digest(), apart, pieces, shown)
 
     def on(self, axes: Sequence[Axis], shape: Sequence[int]) -> Prior:
         """The same on the codes of a study: found by label; a code the prior never saw has probability 0 here."""
@@ -132,8 +137,8 @@ class Prior:
                 f"{len(shape)} ({', '.join(a.name for a in axes)})",
                 hint="a prior is a model of the same kinds of codes",
             )
-        factors, marginals = [], []
-        for mine, theirs, size, f, m in zip(self.axes, axes, shape, self.factors, self.marginals):
+        factors, marginals, shown = [], [], []
+        for n, (mine, theirs, size, f, m) in enumerate(zip(self.axes, axes, shape, self.factors, self.marginals)):
             if mine.labels is None or theirs.labels is None:
                 if len(f) != size:
                     raise ConfigError(
@@ -154,6 +159,7 @@ class Prior:
                 )
             factors.append(f)
             marginals.append(m / m.sum())
+            shown += [self.shown[n][np.maximum(where, 0)] & seen[:, None]] if self.shown else []
         # A phenotype of which a mode has nothing here says nothing here.
         left = np.min([f.sum(0) for f in factors], axis=0) > 0.1
         factors = [f[:, left] / f[:, left].sum(0) for f in factors]
@@ -163,7 +169,8 @@ class Prior:
             mixture=self.mixture[left] / max(self.mixture[left].sum(), 1e-300),
             marginals=tuple(marginals),
             axes=tuple(axes),
-            pieces=None if self.pieces is None else self.pieces[left],
+            pieces=np.flatnonzero(left) if self.pieces is None else self.pieces[left],
+            shown=tuple(shown),
         )
 
     # ---- what it costs
