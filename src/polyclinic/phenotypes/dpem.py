@@ -28,7 +28,7 @@ from polyclinic.phenotypes.dpem_memory import remembered
 from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_start import leaning, together, with_marginals
 from polyclinic.phenotypes.dpem_state import Array, DPEMPrivate, DPEMPublic, patient_prior, stacked
-from polyclinic.phenotypes.dpem_told import as_told, divided
+from polyclinic.phenotypes.dpem_told import as_told, untold
 from polyclinic.phenotypes.factorization import FederatedFactorization
 from polyclinic.phenotypes.plan import ReleasePlan, plan_for
 from polyclinic.phenotypes.vote import VERDICT_GRID, gains, votes
@@ -241,9 +241,12 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             chance = 2.0 * np.hypot(np.sqrt(public.size or 0.0), total.noise_sd)
             return self._voted(public, float(total.arrays["n"][0]) - chance)
         if step.name == "verdict":
-            chance = 2.0 * np.hypot(np.sqrt(public.size or 0.0), total.noise_sd)
+            # Voices are cut at one, so the root of their number is about two of their standard deviations.
+            chance = np.hypot(np.sqrt(public.size or 0.0), 2.0 * total.noise_sd)
             better = float(total.arrays["n"][0]) > chance
             return finished(self.params, public) if better else as_told(self.params, public)
+        if step.round == REGROUP[0] and public.plan.multipliers and public.plan.rounds - step.round >= 2:
+            public = untold(public)
         now = remembered(public, total.arrays["sums"], total.noise_sd)
         assert now.released is not None
         assert now.noise is not None
@@ -254,12 +257,10 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             verdict = bool(public.plan.multipliers) and bool(public.alone)
             return replace(now, stage="verdict") if verdict else finished(self.params, now)
         asked = self.params.regroup
-        if asked is None:  # without noise annealing does more; a prior's columns are to stay its own
+        if asked is None:  # without noise annealing does more
             asked = bool(public.plan.multipliers) and not public.told
         if asked and step.round in REGROUP and public.plan.rounds - step.round >= 2:
             now = regrouped(self.params, now, renew=step.round == REGROUP[0])
-        elif public.told and public.plan.clear and step.round in REGROUP and public.plan.rounds - step.round >= 2:
-            now = divided(self.params, now)
         return replace(now, round=step.round + 1)
 
     def _heat(self, public: DPEMPublic) -> float:

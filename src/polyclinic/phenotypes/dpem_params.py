@@ -30,7 +30,7 @@ class DPEMParams(FactorParams):
     )
     regroup: bool | None = Field(
         None,
-        description="After rounds 4, 6 and 8 join pieces and split heavy phenotypes (no cost); None: with privacy, without a prior.",
+        description="After rounds 4, 6 and 8 join pieces and split heavy phenotypes (no cost); None: with privacy.",
     )
     anneal: bool | None = Field(
         None, description="Without privacy, from 20 rounds: begin with blurred phenotypes; None: as prune says."

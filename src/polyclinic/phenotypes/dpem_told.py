@@ -1,61 +1,24 @@
-"""A prior while its fit goes on and at the end: where a fit may leave it, and what is returned where it had better not."""
+"""A prior while its fit goes on and at the end: when it has said enough, and what is returned where the fit is no better."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
-from polyclinic.federation.protocol import seeds
-from polyclinic.phenotypes.dpem_learn import RENEWED
 from polyclinic.phenotypes.dpem_params import DPEMParams
 from polyclinic.phenotypes.dpem_state import DPEMPublic
-from polyclinic.phenotypes.regroup import breadth
 
-__all__ = ["as_told", "divided"]
-
-HEAVY: Final = 2.0  # mass times breadth of a column that may hold two phenotypes, against the median column's
-LIGHT: Final = 0.5  # mass of a column that can be spared, against the mean column's
+__all__ = ["as_told", "untold"]
 
 
-def divided(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
-    """Columns that hold little are given to halves of those that seem to hold two phenotypes (post-processing).
+def untold(public: DPEMPublic) -> DPEMPublic:
+    """The fit goes on as any other: the prior has led it to its phenotypes, and is asked again at the end.
 
-    A prior in which one column stands for two phenotypes holds EM there. Of the halves the prior has nothing to say: they
-    lean on the marginals, as does a phenotype of the prior that was given up. One column in ``RENEWED``, at least one.
+    Sums are taken with the phenotypes as they are, so they agree with a prior that is still believed, right or wrong: its
+    errors would stay. (Without a prior: as it is.)
     """
-    assert public.precision is not None
-    assert public.pieces is not None
-    rank = public.factors[0].shape[1]
-    mass = public.mixture[:rank]
-    worth = mass * breadth(public.factors, public.marginals)
-    spare = [
-        int(r) for r in np.argsort(mass, kind="stable")[: max(rank // RENEWED, 1)] if mass[r] < LIGHT * mass.mean()
-    ]
-    heavy = [
-        int(r) for r in np.argsort(-worth, kind="stable") if worth[r] > HEAVY * np.median(worth) and r not in spare
-    ]
-    rng = seeds(p.seed, "divided", public.round)
-    factors, told = [f.copy() for f in public.factors], [t.copy() for t in public.told]
-    mixture, precision = public.mixture.copy(), public.precision.copy()
-    pieces = np.append(public.pieces, np.full(rank, -1))[:rank]
-    for one, other in zip(heavy, spare):
-        for f, t, m in zip(factors, told, public.marginals):
-            part = rng.uniform(size=len(m))
-            f[:, other], f[:, one] = f[:, one] * (1.0 - part), f[:, one] * part
-            f[:, [one, other]] /= f[:, [one, other]].sum(0)
-            t[:, [one, other]] = m[:, None]
-        mixture[[one, other]] = mixture[one] / 2.0
-        precision[[one, other]], pieces[[one, other]] = 0.0, -1
-    return replace(
-        public,
-        factors=tuple(factors),
-        told=tuple(told),
-        mixture=mixture / mixture.sum(),
-        precision=precision,
-        pieces=pieces,
-    )
+    return replace(public, told=(), expected=(), rival=(), shares=None, spoken=0, pieces=None)
 
 
 def as_told(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:

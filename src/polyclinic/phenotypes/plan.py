@@ -24,12 +24,13 @@ READABLE: Final = (
 
 VOTE: Final = 0.02  # share that asks whether a prior fits: one number, so little is enough
 VERDICT: Final = 0.02  # share that asks at the end whether the fit is better than its prior by itself
-RANK, LEAST, ROUNDS, FREE_ROUNDS = 40, 20, 12, 20
+RANK, LEAST, FREE_ROUNDS = 40, 20, 20
 CLEAR: Final = (
     2.0,
     4.0,
 )  # signal of a column against its noise: up to the first it is searched for, from the second it is found early
-RISING: Final = (1.0, 2.0)  # there the shares of the rounds rise like this power of their number
+ROUNDS: Final = (16, 12)  # there a fit has so many rounds
+RISING: Final = (0.5, 2.0)  # there the shares of the rounds rise like this power of their number
 MEMORY: Final = (0.85, 0.95)  # a release counts for so much less with every later one
 STEPS: Final = (
     32,
@@ -108,7 +109,7 @@ def plan_for(
     The rank is N / (40 s), from 20 to 40: two to three times what one would show, since more columns cost little under
     empirical Bayes; pieces are joined for display. At most twice the codes of the smallest mode.
 
-    Shares, memory, steps: the budget of round t is t^p of all, p = 1 to 2 by :func:`clearness` of the same signal; the
+    Rounds, shares, memory, steps: 16 rounds to 12 by :func:`clearness` of the same signal; the budget of round t is t^p of all, p = 1/2 to 2; the
     memory goes from 0.85 to 0.95 with it, and a patient's EM steps from 32 to 12, then to 4 as the signal goes from 12 to 24.
     Phenotypes that stand out clearly are found in the first rounds, loud as these are, and gain most by many quiet sums of the
     last ones; where little stands out the early rounds decide which phenotypes are found, and sums taken before they were
@@ -139,10 +140,11 @@ def plan_for(
             spent = (*first, *((MARGINALS, *asked) if asked else ()))  # the gate may close after the vote
             shares = [*spent, 1.0 - sum(spent)]
             return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
-    rank, rounds = rank or most, rounds or ROUNDS  # rounds are part of the price: fixed before any count is known
+    rank = rank or most
     signal = 0.0 if planning_size is None else planning_size / (rank * seen * sqrt(sum(shape)))
     clear, soft = (clearness(max(signal, 1e-9), ends) for ends in (CLEAR, SOFT))
     power, memory, steps = (low + clear * (high - low) for low, high in (RISING, MEMORY, STEPS[:2]))
+    rounds = rounds or round(ROUNDS[0] + clear * (ROUNDS[1] - ROUNDS[0]))
     steps += soft * (STEPS[2] - STEPS[1])
     early = (*first, MARGINALS, *asked)
     rising = [t**power for t in range(1, rounds + 1)]
