@@ -55,6 +55,18 @@ class Table(Sequence[Mapping[str, Any]]):
         at = [(self._at(k), v) for k, v in equal.items()]
         return Table(self.columns, [r for r in self.rows if all(r[i] == v for i, v in at)])
 
+    def from_one(self, *columns: str) -> Table:
+        """The table for people: numbers of the named columns that it has count from 1, not from 0 as an index does.
+
+        >>> Table(["phenotype", "code"], [[0, "428.0"], [None, "401.9"]]).from_one("phenotype", "group").rows
+        [(1, '428.0'), (None, '401.9')]
+        """
+        at = {i for i, c in enumerate(self.columns) if c in columns}
+        return Table(
+            self.columns,
+            [[v + 1 if i in at and isinstance(v, int) else v for i, v in enumerate(row)] for row in self.rows],
+        )
+
     def _at(self, column: str) -> int:
         if column not in self.columns:
             raise KeyError(f"no column {column!r}; there are {', '.join(self.columns)}")

@@ -182,6 +182,42 @@ def test_adapt_gives_the_hospital_a_page_about_itself(world: Path, capsys: pytes
     assert both.rank == 3
 
 
+def test_people_read_phenotypes_counted_from_one(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*args: Any) -> list[str]:
+        capsys.readouterr()
+        call(*args)
+        return capsys.readouterr().out.splitlines()
+
+    def first_cells(lines: list[str]) -> set[str]:
+        """What stands in the first column of a table of the terminal."""
+        rows = [line.replace("\u2502", " ").replace("|", " ").split() for line in lines]
+        return {r[0] for r in rows if r and r[0].isdigit()}
+
+    east = ("--node", world / "east" / "node.toml", "--min-coverage", "0.1")
+    assert first_cells(printed("model", "show", world / "one")) == {"1", "2"}
+    assert first_cells(printed("model", "diff", world / "one", world / "two")) >= {"1", "2"}
+    assert "0" not in first_cells(printed("model", "diff", world / "one", world / "two"))
+    lines = printed("adapt", world / "one", *east, "--out", world / "numbered")
+    assert first_cells(lines) == {"1", "2", "3"}
+    page = (world / "numbered" / "adapted.html").read_text()
+    assert "<tr><td>3</td><td>own</td>" in page
+    text = "\n".join(printed("apply", world / "one", *east, "--out", world / "placed"))
+    told = json.loads((world / "placed" / "coverage.json").read_text())
+    weakest = int(np.argmin(told["weight_seen"]))
+    with open(world / "placed" / "memberships.csv") as f:
+        columns = (csv.DictReader(f).fieldnames or ())[1:]
+    assert columns == ["phenotype 1", "phenotype 2"]
+    assert f"  {columns[weakest]}\n" in text  # the same phenotype by the same name in words and in the file
+    m = pc.load(world / "one")
+    assert {r["phenotype"] for r in m.table()} == {0, 1}  # an index stays one
+    import zipfile
+
+    with zipfile.ZipFile(world / "one" / "model.phenotypes") as z:
+        card = z.read(next(n for n in z.namelist() if n.endswith("README.md"))).decode()
+    assert "| 2 | " in card
+    assert "| 0 | " not in card
+
+
 def test_one_writer_for_every_kind(tmp_path: Path, fitted: Any) -> None:
     from tests.learned.conftest import TENSORS
 

@@ -59,7 +59,7 @@ def command(
         return
     console.print(repr(here), markup=False)
     console.print(repr(here.coverage), markup=False)
-    console.print(repr(here.table()), markup=False)
+    console.print(repr(here.table().from_one("phenotype")), markup=False)
     console.print(f"{out / 'adapted.html'}; for this hospital only, nothing was sent", markup=False)
 
 
@@ -83,5 +83,5 @@ def page(name: str, here: Adapted) -> str:
         "<p>For this hospital only: it is made of its patients' records and was not sent anywhere.</p>"
         f"<h2>Fit</h2><table>{fits}</table><h2>What the model could read</h2>{here.coverage._repr_html_()}"
         "<h2>Phenotypes</h2><p>Drift is 1 - product of cosines between a shared phenotype and its refit here; empty where "
-        f"fewer than 11 patients carry it.</p>{here.table()._repr_html_()}</html>"
+        f"fewer than 11 patients carry it.</p>{here.table().from_one('phenotype')._repr_html_()}</html>"
     )

@@ -42,7 +42,7 @@ def show(
     console.print(sensitivity(m), markup=False)
     console.print(repr(m), markup=False)
     console.print(str(m.card), markup=False)
-    _print(table)
+    _print(table.from_one("phenotype", "group", "class"))
 
 
 @app.command()
@@ -133,7 +133,7 @@ def show_difference(found: Difference) -> None:
     console.print("the numbers are the same" if found.same else "the numbers differ")
     if found.match is not None:
         console.print(f"mean match of phenotypes: {found.match:.3f}")
-        _print(found.pairs)
+        _print(found.pairs.from_one("first", "second"))
     for mode, (both, one, two) in found.codes.items():
         console.print(f"{mode}: {both} codes in both, {one} only in the first, {two} only in the second")
     if len(found.settings):

@@ -19,6 +19,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fit a study's method on everybody and on halves, judge every phenotype, and do the same where there is nothing to find."""
+    from dataclasses import replace
+
     from polyclinic.cli.console import busy, console, say_json
     from polyclinic.engines.registry import make, read_study
     from polyclinic.errors import ConfigError
@@ -43,4 +45,4 @@ def command(
         false = None if found.control is None else sum(bool(r["replicable"]) for r in found.control)
         say_json(value | {"control": false, "false_rate": found.false_rate})
         return
-    console.print(repr(found), markup=False, soft_wrap=True)
+    console.print(repr(replace(found, table=found.table.from_one("phenotype"))), markup=False, soft_wrap=True)

@@ -107,7 +107,7 @@ class Adapted:
         return f"<Adapted {self.shared.rank} shared, {self.rank} own phenotypes; fit: {told}>"
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(repr(self))}</p>{self.coverage._repr_html_()}{self.table()._repr_html_()}"
+        return f"<p>{escape(repr(self))}</p>{self.coverage._repr_html_()}{self.table().from_one('phenotype')._repr_html_()}"
 
 
 def adapt(

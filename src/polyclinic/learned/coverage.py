@@ -62,7 +62,7 @@ class Coverage:
             )
         if len(self.weight):
             weakest = int(np.argmin(self.weight))
-            rows.append(["weakest phenotype's weight seen", float(self.weight[weakest]), f"phenotype {weakest}"])
+            rows.append(["weakest phenotype's weight seen", float(self.weight[weakest]), f"phenotype {weakest + 1}"])
         rows.append(["patients left without an event", self.without / max(self.patients, 1), str(self.without)])
         return Table(["what", "share", "detail"], rows)
 

@@ -43,7 +43,7 @@ def readme(model: Value) -> str:
         "privacy": o.card.guarantee,
     }
     head = "\n".join(f"{k}: {json.dumps(v)}" for k, v in front.items())
-    table = model.table()
+    table = model.table().from_one("phenotype", "group", "class")
     lines = [f"| {' | '.join(table.columns)} |", "|" + "---|" * len(table.columns)]
     lines += [f"| {' | '.join(_cell(v) for v in row)} |" for row in _some(table.rows)]
     last = {k: v for k, v in (o.history[-1] if o.history else {}).items() if isinstance(v, int | float)}

@@ -92,12 +92,12 @@ def convergence(model: Configured | Learned, figure: str | None = None) -> Chart
 
 
 def phenotype(model: Configured | Learned, number: int, *, top: int = 8) -> Chart:
-    """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``)."""
+    """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``; the title from 1)."""
     alt, value = _altair(), _phenotypes(model)
     rows = [dict(r) for r in value.table().where(phenotype=number)]
     kept = [r for mode in dict.fromkeys(r["mode"] for r in rows) for r in [x for x in rows if x["mode"] == mode][:top]]
     return (
-        alt.Chart(_values(kept), title=_title(f"phenotype {number}", value))
+        alt.Chart(_values(kept), title=_title(f"phenotype {number + 1}", value))
         .mark_bar()
         .encode(
             x=alt.X("share", type="quantitative", axis=alt.Axis(format="%"), title="share of the mode"),
@@ -119,7 +119,7 @@ def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Chart:
     rows = [dict(r) for r in value.table() if r["mode"] == name]
     heavy = {r["code"] for p in {x["phenotype"] for x in rows} for r in [x for x in rows if x["phenotype"] == p][:top]}
     return (
-        alt.Chart(_values([r for r in rows if r["code"] in heavy]), title=_title(name, value))
+        alt.Chart(_values([r | {"phenotype": r["phenotype"] + 1} for r in rows if r["code"] in heavy]), title=_title(name, value))
         .mark_rect()
         .encode(
             x=alt.X("phenotype", type="ordinal"),
@@ -141,7 +141,7 @@ def sites(model: Factorization[FactorParams]) -> Chart:
     size = np.array([np.sqrt(np.mean(np.square(held[s]), axis=0)) for s in names])
     relative = size / np.maximum(size.max(0, keepdims=True), 1e-300)
     rows = [
-        {"site": s, "phenotype": r, "strength": round(float(relative[k, r]), 4)}
+        {"site": s, "phenotype": r + 1, "strength": round(float(relative[k, r]), 4)}
         for k, s in enumerate(names)
         for r in range(relative.shape[1])
     ]
