@@ -65,6 +65,21 @@ def test_one_file_that_loads_nothing(plain_run: RunFolder) -> None:
     assert not re.search(r"https?://", text)
 
 
+def test_parameters_are_words_and_privacy_never_a_bare_epsilon(formal_run: RunFolder, plain_run: RunFolder) -> None:
+    from polyclinic.report.tables import tables
+
+    for folder in (formal_run, plain_run):
+        run = RunContents.read(folder)
+        rows = {r["parameter"]: r["value"] for r in tables(run)["parameters"]}
+        assert rows.keys() == run.outcome["parameters"].keys()
+        assert not [v for v in rows.values() if re.search(r"[{}\[\]']|None|True|False", v)]
+        assert rows["nonnegative"] == "true"
+    words = {r["parameter"]: r["value"] for r in tables(RunContents.read(formal_run))["parameters"]}["privacy"]
+    assert "patient-level, epsilon 8 at delta 1e-05 (one patient added or removed)" in words
+    assert words.endswith("guarantee reached: formal")
+    assert words in _parsed(render(RunContents.read(formal_run))).text
+
+
 def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: RunFolder) -> None:
     import base64
     import hashlib

@@ -119,7 +119,10 @@ def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Chart:
     rows = [dict(r) for r in value.table() if r["mode"] == name]
     heavy = {r["code"] for p in {x["phenotype"] for x in rows} for r in [x for x in rows if x["phenotype"] == p][:top]}
     return (
-        alt.Chart(_values([r | {"phenotype": r["phenotype"] + 1} for r in rows if r["code"] in heavy]), title=_title(name, value))
+        alt.Chart(
+            _values([r | {"phenotype": r["phenotype"] + 1} for r in rows if r["code"] in heavy]),
+            title=_title(name, value),
+        )
         .mark_rect()
         .encode(
             x=alt.X("phenotype", type="ordinal"),

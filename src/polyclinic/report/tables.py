@@ -15,6 +15,7 @@ from polyclinic.privacy.accountant import multiplier_of
 from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.columns import TABLES
 from polyclinic.report.contents import RunContents
+from polyclinic.report.parameters import privacy_words, spelled
 from polyclinic.report.spending import SiteSpending
 from polyclinic.table import Table
 
@@ -40,7 +41,7 @@ def tables(
         **_comparison(run),
         "privacy": TABLES["privacy"].of(run.card.rows()),
         **_ledger(spent),
-        "parameters": TABLES["parameters"].of([(k, str(v)) for k, v in run.outcome["parameters"].items()]),
+        "parameters": _parameters(run),
         "people": TABLES["people"].of(
             [(a["step"], "not shown" if a["patients"] is None else a["patients"]) for a in run.flow],
         ),
@@ -72,6 +73,15 @@ def _manifest(run: RunContents) -> list[tuple[str, str]]:
         ("study (SHA-256)", study[:16]),
         *((f"codes of {a.name} (SHA-256)", a.digest()[:16]) for a in run.axes),
     ]
+
+
+def _parameters(run: RunContents) -> Table:
+    """Parameters in words; one called privacy never as a bare epsilon."""
+    rows = [
+        (k, privacy_words(v, run.card) if k == "privacy" and isinstance(v, dict) else spelled(v))
+        for k, v in run.outcome["parameters"].items()
+    ]
+    return TABLES["parameters"].of(rows)
 
 
 def _figures(run: RunContents) -> Table:
