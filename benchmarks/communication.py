@@ -98,11 +98,12 @@ def started(way: Way, rank: int, seed: int, sites: list[Site], how: str) -> tupl
     method = way.method(rank=rank, seed=seed, aggregation=how, **(way.settings | {"rounds": 40 + WARM}))
     fold = Fold(method, sites)
     fold.advance()  # sizes
-    fold.public = replace(fold.public, factors=first.public.factors, round=1 + WARM)
+    found = tuple(f[:, :rank] for f in first.public.factors)  # without the columns that the first sweep tries beside
+    fold.public = replace(fold.public, factors=found, round=1 + WARM)
     for (
         party
     ) in fold.parties.values():  # its passes are no first ones any more: whole sites, least squares, own factors
-        party.private = replace(party.private, factors=first.public.factors, passes=WARM)
+        party.private = replace(party.private, factors=found, passes=WARM)
     return fold, first.traffic.bytes_up / len(sites)
 
 

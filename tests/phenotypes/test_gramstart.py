@@ -84,6 +84,15 @@ def test_coarse_explains_planted_cells_and_halves_tell_the_rank() -> None:
     assert replicable_rank(noise[::2].T @ noise[::2], noise[1::2].T @ noise[1::2], (8, 8), ranks=(4, 8))[0] is None
 
 
+def test_a_rank_at_which_both_halves_split_a_phenotype_into_opposed_columns_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two halves of one population agree on such a split above the true rank, nine: here at 11 (.97 alike) and 10."""
+    monkeypatch.setattr("polyclinic.phenotypes.gramstart.RANKS", (9, 11))
+    sites = pc.datasets.planted_counts(3000, 60, 80, phenotypes=9, codes=(6, 8), sites=4, seed=4302)
+    assert pc.SumALS(rank="auto", rounds=1, seed=4302).fit(sites).factors_[0].shape[1] == 9
+
+
 def test_the_fit_is_pooled_and_says_how_it_started(icu: list[pc.Site]) -> None:
     best = max(pc.CPALS(rank=14, seed=s).fit(icu).score(icu) for s in range(3))
     for cls in (pc.SumALS, pc.TRIP):

@@ -22,7 +22,7 @@ from polyclinic.tensors import ordered
 from polyclinic.tensors.compiled import kernel
 from polyclinic.tensors.ordered import add_product, add_transposed, cholesky, dot, make_unit, substitute, sweep_rows
 
-__all__ = ["candidates"]
+__all__ = ["candidates", "explains"]
 
 Array = NDArray[np.float64]
 SUBSETS: Final = 8  # kept of a beam
@@ -52,10 +52,7 @@ def _candidates(key: tuple[tuple[tuple[int, ...], bytes], ...], rank: int, seed:
     """Remembered by content: sites of one process, and the steps of one site, ask for the same."""
     *lifted, patients = (np.frombuffer(b).reshape(shape) for shape, b in key)
     wide = len(patients)
-    omega = np.ones((wide, wide))
-    for f in lifted:
-        omega = omega * ordered.transposed_product(f, f)
-    explained = ordered.product(ordered.product(omega, patients), omega)
+    omega, explained = _overlaps(lifted, patients)
     chosen = _subsets(omega, explained, rank)
     out: list[tuple[Array, ...]] = [tuple(f[:, list(j)] for f in lifted) for j in chosen]
     starts = [*out[:4]]
@@ -71,6 +68,20 @@ def _candidates(key: tuple[tuple[tuple[int, ...], bytes], ...], rank: int, seed:
             errors.append(error)
             models.append(model)
     return [*out[: CANDIDATES - len(models)], *models]
+
+
+def explains(lifted: Sequence[Array], patients: Array, columns: Sequence[int]) -> tuple[float, float]:
+    """Energy that some ``columns`` explain of the lifted model, and that all do."""
+    omega, explained = _overlaps(lifted, patients)
+    return _share(omega, explained, columns), _share(omega, explained, range(len(patients)))
+
+
+def _overlaps(lifted: Sequence[Array], patients: Array) -> tuple[Array, Array]:
+    """Omega, and Omega A'A Omega."""
+    omega = np.ones_like(patients)
+    for f in lifted:
+        omega = omega * ordered.transposed_product(f, f)
+    return omega, ordered.product(ordered.product(omega, patients), omega)
 
 
 def _share(omega: Array, explained: Array, columns: Sequence[int]) -> float:

@@ -29,6 +29,7 @@ GRADIENT: Final = 20  # first iterations by projected gradient: they find better
 ENOUGH: Final = 1e-7
 CANCELS: Final = 1.2  # tr A'A beside the explained energy: more is of columns that cancel each other
 AGREE: Final = 0.9  # product of cosines of the weakest matched pair
+OPPOSED: Final = -0.6  # correlation of two columns' loadings: below it they cancel each other, and agree for that alone
 RANKS: Final = tuple(range(3, 17))
 
 
@@ -286,8 +287,9 @@ def replicable_rank(
 ) -> tuple[int | None, dict[int, float]]:
     """The largest rank at which two halves of the patients give the same phenotypes over cells, and what each rank gave.
 
-    Every rank is fitted to both Grams; its figure is the WEAKEST matched pair (product of cosines). A rank counts from
-    ``AGREE``. None: no rank does. This is a proposal, never a count of phenotypes: it moves with the hash, and permuted codes
+    Every rank is fitted to both Grams; its figure is the WEAKEST matched pair (product of cosines), or 0 where the loadings of two
+    columns are opposed in a half: above the true rank both halves split a phenotype into the same two columns, one less the other,
+    which nobody who has no less than nothing of a phenotype can have. A rank counts from ``AGREE``. None: no rank does. This is a proposal, never a count of phenotypes: it moves with the hash, and permuted codes
     can give the same answer.
 
     Parameters
@@ -308,7 +310,15 @@ def _weakest(first: bytes, second: bytes, buckets: tuple[int, ...], rank: int, s
     cells = int(np.prod(buckets))
     grams = (np.frombuffer(s).reshape(cells, cells) for s in (first, second))
     a, b = (coarse(s, buckets, rank, starts=starts, seed=seed, enough=1e-6) for s in grams)
+    if min(_least(a), _least(b)) < OPPOSED:
+        return 0.0
     return float(match(a.factors, b.factors, _likeness(a, b)).likeness.min())
+
+
+def _least(fitted: Coarse) -> float:
+    """The least correlation of two columns' loadings."""
+    size = np.sqrt(np.maximum(np.diagonal(fitted.patients), 1e-300))
+    return float(np.min(fitted.patients / (size[:, None] * size)))
 
 
 def _likeness(a: Coarse, b: Coarse) -> Matrix:

@@ -223,7 +223,7 @@ class GramStart:
         assert rank != "auto"
         fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed, cancelling=False)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
-        known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed)
+        known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed, gram=gram)
         return replace(known, stage="lift", explained=explained)
 
     def halves(self, start: StartPublic, opened: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -258,8 +258,21 @@ class GramStart:
         scaled = within(aa * lengths[:, None] * lengths[None, :], 2.0 * start.unit)
         ask = wide if self.rank == "auto" else self.rank
         explained = min(energy(lifted, scaled), 2.0 * start.unit)
-        known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained)
-        return replace(known, stage="audition" if ask < wide else "over")
+        known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained, gram=None)
+        return replace(known, kept=self._kept(start, lifted), stage="audition" if ask < wide else "over")
+
+    def _kept(self, start: StartPublic, lifted: Sequence[Array]) -> float:
+        """tr((W'W)^-1 W'S W), W the lifted phenotypes over cells, as a share of what the coarse ones explain of S."""
+        if start.gram is None:  # nothing to compare with
+            return 1.0
+        weights = np.ones((1, lifted[0].shape[1]))
+        for b, hashed, size in zip(lifted, self.maps, self.sizes):
+            f = np.stack([np.bincount(hashed, column, size) for column in b.T], axis=1)
+            weights = (weights[:, None, :] * f[None, :, :]).reshape(-1, f.shape[1])
+        own = ordered.transposed_product(weights, weights)
+        own += 1e-9 * float(np.max(own)) * np.eye(len(own))
+        inner = ordered.transposed_product(weights, ordered.product(start.gram, weights))
+        return ordered.inner(np.diagonal(ordered.solve(own, inner)), np.ones(len(own))) / start.explained
 
     # ---- a hospital
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from polyclinic.federation.packing import Field as Packed
 from polyclinic.federation.packing import Packing
 from polyclinic.federation.protocol import Total
+from polyclinic.phenotypes.beside import BESIDE, REACH, columns_beside, roots_beside, worth_hearing
 from polyclinic.phenotypes.rounded import reach, roots, solve_rounded, within
 from polyclinic.phenotypes.started import WEAK, Started
 from polyclinic.phenotypes.startpublic import Far
@@ -35,7 +36,6 @@ UNSURE = (
 CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
 PATIENT = 1e-3  # `tol` where the structure is weak
 LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
-MISSED = 0.01  # a first sum that would gain more: the cells missed something, and a search follows (a rare phenotype of 25 small sites)
 AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
 LOOSE = 0.15  # typical distance from a start's prediction above which it says nothing of the coming sums
 AWAY = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
@@ -60,6 +60,15 @@ class PackedSweeps(Base):
 
     def _turned(self, public: SumPublic, new: Array, length: Array, aside: Array | None) -> SumPublic:
         raise NotImplementedError
+
+    def _beside(self, public: SumPublic) -> SumPublic:
+        """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
+        tried = public.round > 1 or public.start.kind != "gram" or public.start.proposed > 0
+        if tried or not self._searches() or self.params.rank == "auto":
+            return public
+        assert public.patients is not None
+        factors, patients = columns_beside(public.factors, public.patients, self.params.seed)
+        return replace(public, factors=factors, patients=patients, scale=np.ones(len(patients)), beside=BESIDE)
 
     def _nth(self, public: SumPublic) -> int:
         """Which sweep this is since the factors were made."""
@@ -101,8 +110,9 @@ class PackedSweeps(Base):
         """What is expected of a packed sum, between what it is read, and how many numbers may lie outside and are put right."""
         n, nth, rank = public.mode - 1, self._nth(public), len(public.scale)
         if not len(public.far[n].rows):  # nothing is known but the codes' energies
-            none = np.zeros((len(bound), rank))
-            return none, (none - 0.15 * bound, none + 1.1 * bound), MENDS + rank * len(bound) // 400
+            none, high = np.zeros((len(bound), rank)), 1.1 * bound * np.ones((1, rank))
+            high[:, rank - public.beside :] *= REACH / 1.1 if not n else 1.0
+            return none, (none - 0.15 * bound, high), MENDS + rank * len(bound) // 400
         likely = np.where(bound > 0, self._predicted(public), 0.0)
         room = public.far[n].window() + SLACK[min(nth, len(SLACK)) - 1] * grid
         room = np.where(bound > 0, np.maximum(room, 0.1 * grid), 0.0)
@@ -112,12 +122,16 @@ class PackedSweeps(Base):
                 np.maximum(low, np.minimum(-0.3 * bound, likely)),
                 np.minimum(high, np.maximum(1.3 * bound, likely)),
             )
-        return likely, (low, high), max(MENDS, rank * int((bound > 0).sum()) // EVERY[min(nth, len(EVERY)) - 1])
+        most = max(MENDS, rank * int((bound > 0).sum()) // EVERY[min(nth, len(EVERY)) - 1])
+        return likely, (low, high), most + MENDS * (public.beside > 0)
 
     def _roots(self, public: SumPublic) -> tuple[Array, Array]:
         """G^(-1/2) and G^(1/2) of the mode's Gram as far as everybody knows it before the sum."""
         assert public.patients is not None
-        return roots(self._known_gram(public, public.patients * public.scale[:, None] * public.scale))
+        gram = self._known_gram(public, public.patients * public.scale[:, None] * public.scale)
+        return (
+            roots_beside(gram, public.beside, public.explained) if public.beside and public.mode == 1 else roots(gram)
+        )
 
     def _predicted(self, public: SumPublic) -> Array:
         """What the whitened products would be if the model were at rest: F G^(1/2)."""
@@ -173,9 +187,12 @@ class PackedSweeps(Base):
             gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
                 float(aside[1] - aside[0]), 1e-300
             )
-            if gain > MISSED and self._searches() and self.params.rank != "auto":
-                begun = WideStart(self._gram(public.factors)).again(public.start, () if gain > WEAK else public.factors)
-                return replace(public, stage="start", start=begun, round=2, base=1, patients=None, wider=0, gain=gain)
+            if gain > WEAK and self._searches() and self.params.rank != "auto":
+                begun, found = WideStart(self._gram(public.factors)).again(public.start), rank - public.beside
+                public = replace(public, factors=tuple(f[:, :found] for f in public.factors), scale=np.ones(found))
+                return replace(
+                    public, stage="start", start=begun, round=2, base=1, patients=None, wider=0, gain=gain, beside=0
+                )
             public = replace(public, careful=gain > WEAK)
         if public.careful and public.round <= CAREFUL:
             solved = _gradient(public.factors[n], g, right)
@@ -186,8 +203,27 @@ class PackedSweeps(Base):
         public = replace(public, patients=patients, wider=0)
         if public.mode < len(public.factors):
             return self._turned(public, new, length, aside)
-        left = _left(public.everything, new * length, right, g)
-        return self._turned(replace(public, end=left), new, length, aside)
+        public = replace(public, end=_left(public.everything, new * length, right, g))
+        return self._chosen(public, new, length) if public.beside else self._turned(public, new, length, aside)
+
+    def _chosen(self, public: SumPublic, new: Array, length: Array) -> SumPublic:
+        """After the first sweep: on with the columns that the Gram found, or an audition of those beside them."""
+        assert public.patients is not None
+        factors = (*public.factors[:-1], np.where(length > 0, new, public.factors[-1]))
+        found = len(length) - public.beside
+        scale = public.scale * length
+        patients = public.patients * scale[:, None] * scale
+        beside, public = public.beside, replace(public, beside=0)
+        if worth_hearing(factors, patients, beside):
+            begun = replace(public.start, stage="audition", lifted=factors, patients=patients)
+            return replace(public, stage="start", start=begun, round=public.round + 1, mode=1)
+        kept = replace(
+            public,
+            factors=tuple(f[:, :found] for f in public.factors),
+            scale=public.scale[:found],
+            patients=public.patients[:found, :found],
+        )
+        return self._turned(kept, new[:, :found], length[:found], None)
 
     def _reach(self, public: SumPublic, away: Array) -> tuple[Far, ...]:
         """How far the coming sums may lie from what is expected, by how far this one lay; per mode.
@@ -195,7 +231,7 @@ class PackedSweeps(Base):
         Where the start said little (more than LOOSE of the codes' energies), its error says little of the next one's.
         """
         n, nth, gram = public.mode - 1, self._nth(public), self._gram(public.factors)
-        bound = gram.bounds(public.start, n)
+        bound, away = gram.bounds(public.start, n), away[:, : away.shape[1] - public.beside]
         share = np.abs(away) / np.where(bound > 0, bound, np.inf)
         typical = float(np.sqrt(ordered.inner(share, share) / max(int((bound > 0).sum()) * away.shape[1], 1)))
         out = list(public.far)
@@ -205,8 +241,9 @@ class PackedSweeps(Base):
         out[n] = reach(away, AWAY)
         if nth == 1 and not n:  # other modes have not been summed since: they are expected to be as far away
             for q in range(1, len(out)):
-                codes = 1.5 * typical * gram.bounds(public.start, q)
-                out[q] = Far(codes, np.ones((1, away.shape[1])))
+                each = np.ones((1, away.shape[1] + public.beside))
+                each[:, away.shape[1] :] = 1.0 / max(1.5 * typical, 1e-3)
+                out[q] = Far(1.5 * typical * gram.bounds(public.start, q), each)
         return tuple(out)
 
     def _expecting(self, public: SumPublic) -> SumPublic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
 WANDERING: Final = 0.0005  # ... after a random start, which rests on plateaus on its way
 WIDENING: Final = ("rows", "overlap", "wide")  # stages of a wide start
+VAGUE: Final = 0.989  # of what the cells show, kept by the lift: less is of weak structure (records .935 to .986, planted laws from .9925)
 WEAK: Final = 0.05  # a first sweep that gains more: the cells saw little of the structure
 
 
@@ -98,6 +99,8 @@ class Start:
         not looked for.
     gain
         Share of the explained energy that the first sweep after the start gained.
+    searched
+        The Gram found little, and a search by a wide start followed.
     """
 
     kind: str
@@ -105,11 +108,12 @@ class Start:
     cells: int = 0
     proposed: int | None = None
     gain: float | None = None
+    searched: bool = False
 
     @property
     def weak(self) -> bool | None:
-        """Whether the structure is weak: the start found little of what the first sweep then explained."""
-        return None if self.gain is None or self.kind != "gram" else self.gain > WEAK
+        """Whether the structure is weak: the start found little of what the first sweep then explained, or of what the cells show."""
+        return None if self.gain is None or self.kind != "gram" else self.searched or self.gain > WEAK
 
 
 @lru_cache(maxsize=8)
@@ -124,6 +128,8 @@ SP = TypeVar("SP", bound=StartedParams)
 
 class Started(FederatedFactorization[SP, FPub, Pri]):
     """A federated phenotype model with a shared start; its Public state has ``start`` (a StartPublic) and ``gain``."""
+
+    leaps: ClassVar[bool] = False  # a search follows the lift at once, where that lost much of what the cells show
 
     @property
     def joins(self) -> bool:
@@ -211,6 +217,12 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
             return after
         return WideStart(self._gram(factors)).begin(replace(after, sites=begun.sites), unit)
 
+    def _vague(self, begun: StartPublic) -> bool:
+        """Whether the lift lost so much of what the cells show that a wide start finds more, and may be taken at once."""
+        p = self.params
+        lifted = begun.kind == "gram" and begun.stage in ("audition", "over") and not begun.sweep and begun.kept < VAGUE
+        return lifted and self.leaps and self._packs() and p.rank != "auto" and p.rounds >= ROUNDS
+
     def _coming(self, begun: StartPublic, factors: Sequence[Array]) -> Step:
         """The start's coming sum."""
         gram = self._gram(factors)
@@ -224,6 +236,8 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         if begun.stage in WIDENING:
             return WideStart(gram).combine(begun, total)
         after = gram.combine(step, begun, total)
+        if self._vague(after):
+            return WideStart(gram).again(after)
         return after if begun.kind == "random" else self._instead(begun, after, factors, unit)
 
     def _part(
@@ -266,4 +280,5 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
             self._gram(outcome.public.factors).cells if gram else 0,
             begun.proposed or None,
             outcome.public.gain,
+            gram and begun.sweep > 0,
         )

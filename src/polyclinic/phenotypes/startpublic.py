@@ -38,10 +38,14 @@ class StartPublic:
         Why not the Gram, where it was asked for.
     diagonal
         (K,) summed squares of the cells.
+    gram
+        (K, K) Gram of the cells, until the lift.
     coarse
         Phenotypes over cells, per mode (buckets, Q).
     lifted
         Phenotypes over codes, per mode (codes, Q), and ``patients`` (Q, Q) A'A for them.
+    kept
+        Share of what the coarse phenotypes explain of the Gram that the lifted ones do, hashed again.
     proposed
         The rank at which the two halves agree; 0: none, or not asked.
     patients_summed
@@ -71,9 +75,11 @@ class StartPublic:
     stage: Literal["energies", "cells", "lift", "rows", "overlap", "wide", "audition", "over"] = "over"
     reason: str = ""
     diagonal: Array | None = None
+    gram: Array | None = None
     coarse: tuple[Array, ...] = ()
     lifted: tuple[Array, ...] = ()
     patients: Array | None = None
+    kept: float = 1.0
     proposed: int = 0
     patients_summed: float = 0.0
     shown: bool = False

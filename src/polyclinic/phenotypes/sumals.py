@@ -83,6 +83,7 @@ class SumPublic:
     before: float | None = None  # ... after the sweep before
     last: tuple[Array, ...] = ()  # packed sums, weak structure: factors at the end of the last sweep
     gained: float = 0.0  # share of explained energy that the last packed sweep gained
+    beside: int = 0  # packed sums: columns at the right that the first sweep tries beside those that the Gram found
     whole: bool = False  # the last sweep of very many codes: those that were left out enter
 
 
@@ -138,7 +139,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
             return setup(self.params)
         if public.stage == "start":
             step = self._coming(public.start, public.factors)
-            return replace(step, round=public.round) if public.base else step
+            return replace(step, round=public.round) if public.round > 1 else step
         if public.climb is not None and public.stage in ("sweep", "score"):
             return self._likelihood_sum(public)
         if public.patients is not None and public.stage == "sweep":
@@ -180,7 +181,7 @@ class SumALS(SumALSTyped, PackedSweeps, SumLikelihood, Started[SumALSParams, Sum
             if public.searched:
                 codes = self._gram(factors).bounds(start, 0)
                 far[0] = Far(AUDITIONED * codes, np.ones((1, factors[0].shape[1])))
-            return replace(public, patients=start.patients, explained=start.explained, far=tuple(far))
+            return self._beside(replace(public, patients=start.patients, explained=start.explained, far=tuple(far)))
         if public.climb is not None:
             return self._likelihood_combine(public, total)
         if step.name == "score":

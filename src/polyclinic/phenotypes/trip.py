@@ -120,6 +120,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
 
     name = "trip"
     facts = known.TRIP
+    leaps = True
     Params = TRIPParams
     Public = TRIPPublic
     Private = TRIPPrivate

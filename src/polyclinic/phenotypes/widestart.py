@@ -75,13 +75,10 @@ class WideStart:
         factors = tuple(ordered.unit(rng.random((n, wide)))[0] for n in self.shape)
         return replace(start, stage="rows", coarse=factors, unit=unit, sweep=1, mode=1)
 
-    def again(self, start: StartPublic, found: Sequence[Array]) -> StartPublic:
-        """After a Gram that missed something: what it ``found`` (nothing, where that was little), and random columns beside."""
+    def again(self, start: StartPublic) -> StartPublic:
+        """After a Gram that found little: what it found leads to poorer optima than chance."""
         unknown = Far(np.empty((0, 1)), np.empty((1, 0)))
         begun = self.begin(replace(start, lifted=(), patients=None, wider=0), start.unit)
-        if found:
-            beside = (np.hstack([f, more[:, f.shape[1] :]]) for f, more in zip(found, begun.coarse))
-            begun = replace(begun, coarse=tuple(beside))
         return replace(begun, stage="overlap", far=(unknown,) * len(self.shape))
 
     @property
