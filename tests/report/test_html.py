@@ -80,6 +80,19 @@ def test_parameters_are_words_and_privacy_never_a_bare_epsilon(formal_run: RunFo
     assert words in _parsed(render(RunContents.read(formal_run))).text
 
 
+def test_heads_of_odds_ratios_say_of_what(plain_run: RunFolder) -> None:
+    from polyclinic.report.tables import TABLES
+
+    run = RunContents.read(plain_run)
+    assert run.effects
+    page = render(replace(run, findings={}))
+    heads = re.findall(r"<(?:th|dt)[^>]*>([^<]*odds ratio[^<]*)</", page)
+    assert len(heads) > run.rank  # the summary, the Outcome page and every card that has one
+    assert all("per sd" in h for h in heads), heads
+    assert "odds ratio per sd" in TABLES["association"].columns
+    assert "per standard deviation (sd) of the membership" in _parsed(page).text
+
+
 def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: RunFolder) -> None:
     import base64
     import hashlib

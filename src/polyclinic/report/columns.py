@@ -70,11 +70,11 @@ TABLES: Final[dict[str, ReportTable]] = {
         (*_PHENOTYPE, "site", "relative strength", "patients", "prevalence"),
     ),
     "association": ReportTable(
-        "One row a phenotype: logistic regression of the study's outcome on memberships.",
+        "One row a phenotype: logistic regression of the study's outcome on all memberships, per standard deviation (sd) of each; those of carriers are under the findings.",
         (
             *_PHENOTYPE,
             *("coefficient per sd", "coefficient low", "coefficient high"),
-            *("odds ratio", "odds ratio low", "odds ratio high"),
+            *("odds ratio per sd", "odds ratio low", "odds ratio high"),
             *("p-value", "adjusted p-value (Benjamini-Hochberg)"),
         ),
     ),
