@@ -93,6 +93,38 @@ def test_heads_of_odds_ratios_say_of_what(plain_run: RunFolder) -> None:
     assert "per standard deviation (sd) of the membership" in _parsed(page).text
 
 
+def test_numbers_of_rounds_say_what_they_count(tmp_path: Path) -> None:
+    from polyclinic.engines.registry import make
+    from polyclinic.report.spending import spending
+    from polyclinic.report.tables import tables
+    from polyclinic.simulation import run_study
+
+    study = Study.parse(
+        {
+            "study": {"name": "icu", "seed": 1},
+            "data": {"dataset": "icu_network", "patients": 150},
+            "method": {"name": "sumals", "rank": 3, "rounds": 4, "aggregation": "plain"},
+        }
+    )
+    folder = RunFolder.create(tmp_path / "run")
+    run_study(study, make(study), folder)
+    run = RunContents.read(folder)
+    learned, told = run.metrics["rounds"], tables(run, (), spending(run))
+    parts = {r["round"]: r["part"] for r in told["rounds"]}
+    booked = set(told["ledger"]["round"])
+    assert min(booked) == 0 and max(booked) > learned  # three numberings in one report
+    assert [n for n, p in parts.items() if p == "learning"] == list(range(1, learned + 1))
+    assert all(p == "after the fit" for n, p in parts.items() if n > learned)
+    seconds = told["rounds"]["seconds since the start"]
+    assert seconds == sorted(seconds)
+    text = _parsed(render(run)).text
+    assert f"those that change the model: {learned}." in text
+    assert f"those after {learned} are sums after the fit." in text
+    assert "rounds of learning" in text
+    if len(parts) > learned:
+        assert f"goes on to {max(parts)}" in text
+
+
 def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: RunFolder) -> None:
     import base64
     import hashlib

@@ -98,9 +98,10 @@ TABLES: Final[dict[str, ReportTable]] = {
         ("feature", "part in pairs of one class", "part in pairs of two classes"),
     ),
     "rounds": ReportTable(
-        "One row a round.",
-        ("round",),
-        "the method's figures (`objective`, `fit`, ...), `bytes_up`, `bytes_down`, `seconds`",
+        "One row a round: of `learning` (the `rounds` of the figures count these), or of sums `after the fit`. Ledgers number all "
+        "rounds of sums, from 0 for what comes before the first.",
+        ("round", "part"),
+        "the method's figures (`objective`, `fit`, ...), `bytes_up`, `bytes_down`, `seconds since the start`",
     ),
     "traffic": ReportTable("Bytes on the wire, by site.", ("site", "bytes up", "bytes down")),
     "comparison": ReportTable(

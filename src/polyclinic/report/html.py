@@ -56,7 +56,7 @@ PEOPLE = {
     "patients_left_out": "patients of the sources who take no part",
 }
 COST = {
-    "rounds": "rounds",
+    "rounds": "rounds of learning (sums before and after them not counted)",
     "seconds": "seconds",
     "bytes_up": "bytes from sites",
     "bytes_down": "bytes to sites",
@@ -106,6 +106,7 @@ def render(run: RunContents) -> str:
             paragraphs=words.summary(run, found),
             hides=hiding(run, found),
             outcome_gaps=words.gaps(run.association, run.minimum),
+            round_words=words.rounds(run, spent),
             weights_words=words.weights(run.outcome, run.presence),
             skewed=words.skewed(run.outcome, run.presence),
             figures_merit=merit,
@@ -193,7 +194,7 @@ def _tiles(run: RunContents) -> list[Tile]:
     if run.kind == "mixture":
         made.append(Tile(str(run.rank), "patient groups"))
     if m.get("rounds"):
-        made.append(Tile(words.number(m["rounds"]), "rounds"))
+        made.append(Tile(words.number(m["rounds"]), "rounds of learning"))
     if m.get("bytes_up"):
         made.append(Tile(words.size(m["bytes_up"]), "sent by all sites"))
     for key, what in (

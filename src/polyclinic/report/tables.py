@@ -172,7 +172,16 @@ def _small_sites(run: RunContents) -> Table:
 
 def _rounds(run: RunContents) -> Table:
     known = [k for k in (*MERIT, "bytes_up", "bytes_down", "seconds") if any(k in h for h in run.history)]
-    return TABLES["rounds"].of([(h.get("round"), *(h.get(k) for k in known)) for h in run.history], known)
+    learned = run.metrics.get("rounds")
+    rows = [
+        (
+            h.get("round"),
+            "after the fit" if learned and h.get("round", 0) > learned else "learning",
+            *(h.get(k) for k in known),
+        )
+        for h in run.history
+    ]
+    return TABLES["rounds"].of(rows, ["seconds since the start" if k == "seconds" else k for k in known])
 
 
 def _traffic(run: RunContents) -> Table:

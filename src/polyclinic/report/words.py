@@ -9,8 +9,22 @@ from polyclinic.privacy.card import Card
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.replication import Verdict, first_words, verdicts
+from polyclinic.report.spending import SiteSpending
 
-__all__ = ["badge", "count", "flow", "gaps", "meaning", "number", "percent", "size", "skewed", "summary", "weights"]
+__all__ = [
+    "badge",
+    "count",
+    "flow",
+    "gaps",
+    "meaning",
+    "number",
+    "percent",
+    "rounds",
+    "size",
+    "skewed",
+    "summary",
+    "weights",
+]
 
 KINDS = {
     "phenotypes": "phenotypes",
@@ -125,7 +139,7 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
         else f"{what[0].upper()}{what[1:]} were learned{of} with every record in one place."
     )
     if m.get("bytes_up"):
-        first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in {m['rounds']} rounds."
+        first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in all, for {m['rounds']} rounds of learning."
     if run.owner and run.patients:  # an owner's view counts the own patients only
         first += f" {run.patients:,} patients here are those of {run.owner}."
     sources = run.study.get("attrition") or [{"patients": None}]
@@ -226,6 +240,24 @@ def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Seque
         text += "."
     missing = gaps(a)
     return [f"{text} {missing}" if missing else text]
+
+
+def rounds(run: RunContents, spent: Sequence[SiteSpending] = ()) -> str:
+    """What the numbers of rounds count: those of learning, those of the table, those of the ledgers."""
+    learned = run.metrics.get("rounds")
+    if not learned:
+        return ""
+    text = f"Rounds of learning are those that change the model: {learned}."
+    last = max((h.get("round") or 0 for h in run.history), default=0)
+    if last > learned:
+        text += f" The table of rounds goes on to {last}: sums that were taken after the fit and change nothing in the model."
+    booked = {c.round for s in spent for _, c in s.charges}
+    if booked and min(booked) < 1:
+        text += " Ledgers number all rounds of sums: 0 is what was summed before the first one (sizes, the start)"
+        text += f", those after {learned} are sums after the fit." if max(booked) > learned else "."
+    elif booked and max(booked) > learned:
+        text += f" Ledgers number all rounds of sums: those after {learned} are sums after the fit."
+    return text
 
 
 def gaps(a: Mapping[str, Any], minimum: int = 11) -> str:
