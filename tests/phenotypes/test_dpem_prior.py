@@ -108,12 +108,12 @@ def test_a_prior_has_to_beat_itself_torn_apart() -> None:
 
 def test_a_prior_of_another_law_is_refused_by_the_patients(bench: Bench) -> None:
     m = bench.fit(2.0, bench.unlike)
-    assert not m.public_.alone
+    assert not m.public_.taken
     assert m.public_.spoken == 0
-    # From here on it is the fit without a prior, but for the two percent that the vote cost.
+    # From here on it is the fit without a prior, but for the four percent that the vote and the verdict cost.
     alone = bench.fit(2.0, None)
-    rounds = [f.public_.plan.multipliers[-12:] for f in (m, alone)]
-    np.testing.assert_allclose(rounds[0], np.multiply(rounds[1], np.sqrt((1 - 0.155) / (1 - 0.175))), rtol=1e-6)
+    rounds = [m.public_.plan.multipliers[-13:-1], alone.public_.plan.multipliers[-12:]]
+    np.testing.assert_allclose(rounds[0], np.multiply(rounds[1], np.sqrt((1 - 0.155) / (1 - 0.195))), rtol=1e-6)
     assert bench.kept(m) > bench.kept(bench.unlike) + 0.5
     assert m.privacy_.epsilon == pytest.approx(2.0, rel=1e-3)
 
@@ -123,8 +123,8 @@ def test_a_prior_of_another_law_is_refused_at_little_budget_too(bench: Bench) ->
 
     The noise is drawn from a secure source: of 49 votes on the unlike one 48 refused it, so one of five may go wrong.
     """
-    assert sum(bool(bench.fit(0.1, bench.unlike, seed).public_.alone) for seed in range(5)) <= 1
-    assert sum(bool(bench.fit(0.1, bench.like, seed).public_.alone) for seed in range(5)) >= 4
+    assert sum(bool(bench.fit(0.1, bench.unlike, seed).public_.taken) for seed in range(5)) <= 1
+    assert sum(bool(bench.fit(0.1, bench.like, seed).public_.taken) for seed in range(5)) >= 4
 
 
 def test_where_the_prior_is_refused_and_nothing_can_be_read_the_rest_buys_the_marginals(bench: Bench) -> None:
@@ -132,7 +132,7 @@ def test_where_the_prior_is_refused_and_nothing_can_be_read_the_rest_buys_the_ma
     assert m.too_little_data_
     assert len(m.weights_) == 1
     assert m.privacy_.epsilon == pytest.approx(2.0, rel=1e-3)
-    assert len(m.public_.plan.multipliers) == 3  # marginals, vote, marginals
+    assert len(m.public_.plan.multipliers) == 4  # marginals, vote, marginals, verdict
     assert bench.kept(m) > bench.kept(bench.unlike) + 0.5  # nearly the exact marginals
 
 
@@ -143,7 +143,9 @@ def test_votes_are_whole_and_at_most_one(bench: Bench) -> None:
     assert said.sum() > 0.5 * len(said)
 
 
-def at_the_verdict(bench: Bench, prior: pc.DPEM, **more: int) -> tuple[pc.DPEM, DPEMPublic, list[Site]]:
+def at_the_verdict(
+    bench: Bench, prior: pc.DPEM, yes: float = 1.0, **more: int
+) -> tuple[pc.DPEM, DPEMPublic, list[Site]]:
     """A fit up to its last question, with noise of a fixed seed."""
     asked = {"rank": 6, "rounds": 3, "planning_size": 2_000, **more}
     m = pc.DPEM(privacy=BUDGET, aggregation="masked", prior=prior, prior_is_public=True, **asked)  # type: ignore[arg-type]
@@ -155,7 +157,7 @@ def at_the_verdict(bench: Bench, prior: pc.DPEM, **more: int) -> tuple[pc.DPEM, 
         _, c = m.contribute(step, sites[0], m.open(sites[0], public, rng), public, rng)
         noisy = {k: v + step.noise_sd * rng.standard_normal(v.shape) for k, v in c.arrays.items()}
         if step.name == "vote":  # whatever they think of it
-            noisy = {"n": np.array([float(sites[0].patients)])}
+            noisy = {"n": np.array([yes * sites[0].patients])}
         public = m.combine(step, public, Total(noisy, 1.0, 1, step.noise_sd))
     return m, public, sites
 
@@ -231,9 +233,24 @@ def test_no_patient_moves_the_verdict_by_more_than_one(bench: Bench) -> None:
         assert abs(gains(some, *pair, steps=16).sum() - without.sum()) <= 1.0
 
 
-def test_the_verdict_is_paid_for_where_a_prior_is_taken_and_not_where_it_is_refused() -> None:
+def test_a_prior_that_was_refused_is_returned_where_patients_clearly_prefer_it(bench: Bench) -> None:
+    for size in (2_000, 5):  # 5: the gate is closed, and the rest of the budget bought the marginals
+        m, public, _ = at_the_verdict(bench, bench.like, yes=-1.0, planning_size=size)
+        assert not public.taken
+        step = m.next(public)
+        assert step is not None
+        chance = float(np.hypot(np.sqrt(size), 2.0 * step.noise_sd))
+        for n, as_told in ((-chance - 1.0, True), (-chance + 1.0, False)):
+            end = m.combine(step, public, Total({"n": np.array([n])}, 1.0, 1, step.noise_sd))
+            assert end.stage == "end"
+            assert m.next(end) is None
+            assert (end.fine is public.alone) == as_told
+        assert (end.plan.rank == 0) == (size == 5)
+
+
+def test_vote_and_verdict_are_paid_for() -> None:
     asked, refused = (plan_for(BUDGET, (40, 50), planning_size=2_000, prior=p) for p in ("asked", "refused"))  # type: ignore[arg-type]
-    assert (len(asked.multipliers), len(refused.multipliers)) == (asked.rounds + 3, refused.rounds + 2)
+    assert (len(asked.multipliers), len(refused.multipliers)) == (asked.rounds + 3, refused.rounds + 3)
     for plan in (asked, refused):
         spent = accountant.epsilon([accountant.Gaussian(m) for m in plan.multipliers], 1e-6)
         assert spent == pytest.approx(1.0, abs=1e-6)

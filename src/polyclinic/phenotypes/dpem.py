@@ -148,7 +148,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         closes, what is left of the budget buys the marginals once more.
         """
         if more > 0:
-            return replace(public, stage="statistics", round=1, released=None, noise=None, precision=None)
+            return replace(public, stage="statistics", round=1, released=None, noise=None, precision=None, taken=True)
         assert public.released is not None
         plan = self._plan([len(m) for m in public.marginals], public.sites, public.size, refused=True)
         factors = tuple(f[:, : plan.rank] for f in public.random)
@@ -163,10 +163,6 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             random=(),
             spoken=0,
             pieces=None,
-            alone=(),
-            alone_shares=None,
-            alone_parts=None,
-            alone_shown=(),
         )
         alone = replace(alone, marginals=tuple(np.full(len(m), 1.0 / len(m)) for m in public.marginals))
         if plan.rank:
@@ -235,7 +231,8 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             bought = remembered(public, total.arrays["sums"], total.noise_sd, memory=1.0)
             assert bought.released is not None
             now = with_marginals(bought, bought.released[:, 0], bought.noise_sd)
-            return now if now.stage == "vote" else replace(now, released=None, noise=None, precision=None)
+            now = now if now.stage == "vote" else replace(now, released=None, noise=None, precision=None)
+            return replace(now, stage="verdict") if now.stage == "end" and now.alone else now
         if step.name == "vote":
             # Patients of another law, or the noise, may say yes by chance: two standard deviations of both are no yes.
             chance = 2.0 * np.hypot(np.sqrt(public.size or 0.0), total.noise_sd)
@@ -243,8 +240,9 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
         if step.name == "verdict":
             # Voices are cut at one, so the root of their number is about two of their standard deviations.
             chance = np.hypot(np.sqrt(public.size or 0.0), 2.0 * total.noise_sd)
-            better = float(total.arrays["n"][0]) > chance
-            return finished(self.params, public) if better else as_told(self.params, public)
+            if float(total.arrays["n"][0]) <= (chance if public.taken else -chance):
+                return as_told(self.params, public)
+            return finished(self.params, public) if public.plan.rank else replace(public, stage="end")
         if step.round == REGROUP[0] and public.plan.multipliers and public.plan.rounds - step.round >= 2:
             public = untold(public)
         now = remembered(public, total.arrays["sums"], total.noise_sd)

@@ -44,6 +44,7 @@ class DPEMPublic:
     pieces: NDArray[np.int64] | None = (
         None  # the prior's phenotype that each of these is a piece of; -1: none that it shows
     )
+    taken: bool = False  # the vote was for the prior
     alone: Factors = ()  # (I_n, P) per mode: the prior as it places patients by itself, its background last where it has one
     alone_shares: Array | None = None  # (P,) its mixture
     alone_parts: NDArray[np.int64] | None = None  # (P,) the phenotype that each is a piece of; -1: none

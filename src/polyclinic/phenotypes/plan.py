@@ -37,7 +37,7 @@ STEPS: Final = (
     12,
     4,
 )  # and a patient is placed by so many EM steps within a round; by the last where noise is soft
-SOFT: Final = (12.0, 24.0)  # signal from which the noise no longer shakes EM loose, and from which it does not at all
+SOFT: Final = (6.0, 18.0)  # signal from which the noise no longer shakes EM loose, and from which it does not at all
 FREE_RANK: Final = 30
 
 
@@ -99,8 +99,8 @@ def plan_for(
         rank) is post-processing; both branches of the gate spend the whole budget.
     prior
         ``"asked"``: shares buy the vote about a prior and the verdict at the end, and there is no gate: phenotypes that the
-        noise hides are the prior's then, no ghosts. ``"refused"``: the vote went against it, the gate is asked with what is
-        left, and no verdict is needed.
+        noise hides are the prior's then, no ghosts. ``"refused"``: the vote went against it, and the gate is asked with what
+        is left.
 
     Notes
     -----
@@ -110,7 +110,7 @@ def plan_for(
     empirical Bayes; pieces are joined for display. At most twice the codes of the smallest mode.
 
     Rounds, shares, memory, steps: 16 rounds to 12 by :func:`clearness` of the same signal; the budget of round t is t^p of all, p = 1/2 to 2; the
-    memory goes from 0.85 to 0.95 with it, and a patient's EM steps from 32 to 12, then to 4 as the signal goes from 12 to 24.
+    memory goes from 0.85 to 0.95 with it, and a patient's EM steps from 32 to 12, then to 4 as the signal goes from 6 to 18.
     Phenotypes that stand out clearly are found in the first rounds, loud as these are, and gain most by many quiet sums of the
     last ones; where little stands out the early rounds decide which phenotypes are found, and sums taken before they were
     found mislead. Patients who are placed in few steps are placed less sharply, which keeps EM from dividing phenotypes
@@ -131,14 +131,14 @@ def plan_for(
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
     seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
     first = (SIZE,) if bought else ()
-    asked = (VOTE,) if prior != "none" else ()
+    asked, late = ((VOTE,), (VERDICT,)) if prior != "none" else ((), ())
     most = max(min(RANK, 2 * min(shape)), 1)
     if planning_size is not None:
         rank = rank or min(max(int(planning_size / (40 * seen)), LEAST), most)
         signal = planning_size / (rank * seen * sqrt(sum(shape)))
         if prior != "asked" and signal < READABLE:
             spent = (*first, *((MARGINALS, *asked) if asked else ()))  # the gate may close after the vote
-            shares = [*spent, 1.0 - sum(spent)]
+            shares = [*spent, 1.0 - sum(spent) - sum(late), *late]
             return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
     rank = rank or most
     signal = 0.0 if planning_size is None else planning_size / (rank * seen * sqrt(sum(shape)))
@@ -148,7 +148,6 @@ def plan_for(
     steps += soft * (STEPS[2] - STEPS[1])
     early = (*first, MARGINALS, *asked)
     rising = [t**power for t in range(1, rounds + 1)]
-    late = (VERDICT,) if prior == "asked" else ()
     shares = [*early, *((1.0 - sum(early) - sum(late)) * w / sum(rising) for w in rising), *late]
     multipliers = accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares)
     return ReleasePlan(rank, rounds, multipliers, memory, round(steps))
