@@ -190,7 +190,7 @@ class SiteStudy(Follower):
 
     def _unheard(self, ask: Take) -> bool:
         """Whether somebody of this sum has not told yet what is known of this site's book."""
-        if self.watch is None:
+        if self.watch is None or self._last is not None:  # the study has ended here: nothing leaves any more
             return False
         self.watch.hear(ask.books or b"{}")
         whom = self.order.sites if self.seat.all_witnesses else [s for s in ask.sites if s in self.order.sites]
