@@ -125,6 +125,26 @@ def test_numbers_of_rounds_say_what_they_count(tmp_path: Path) -> None:
         assert f"goes on to {max(parts)}" in text
 
 
+def test_an_outcome_that_was_asked_for_has_a_page_with_the_reason(plain_run: RunFolder, formal_run: RunFolder) -> None:
+    """Also where the method learned no phenotypes, or nobody paid for the outcome."""
+
+    def page(run: RunContents, *, asked: bool) -> str:
+        study = {**run.study["study"], "labels": {"outcome": "mortality", "days": 30} if asked else None}
+        return render(replace(run, study={**run.study, "study": study}))
+
+    plain = RunContents.read(plain_run)
+    without = replace(plain, model=None, association={}, presence={})  # what a run of a method without a model holds
+    assert without.kind == "other"
+    panel = re.search(r'id="panel-outcome".*?</section>', page(without, asked=True), re.S)
+    assert panel and "cannot be shown:" in panel[0] and "LocalTF learned a model without phenotypes" in panel[0]
+    assert 'id="tab-outcome"' in page(without, asked=True)
+    assert 'id="panel-outcome"' not in page(without, asked=False)
+    paid = page(RunContents.read(formal_run), asked=True)
+    assert "nothing of the privacy budget was spent on them" in paid
+    assert 'id="panel-outcome"' not in page(RunContents.read(formal_run), asked=False)
+    assert "cannot be shown" not in page(plain, asked=True)  # it is
+
+
 def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: RunFolder) -> None:
     import base64
     import hashlib

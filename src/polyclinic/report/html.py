@@ -107,6 +107,7 @@ def render(run: RunContents) -> str:
             hides=hiding(run, found),
             outcome_gaps=words.gaps(run.association, run.minimum),
             round_words=words.rounds(run, spent),
+            outcome_reason=words.no_outcome(run),
             weights_words=words.weights(run.outcome, run.presence),
             skewed=words.skewed(run.outcome, run.presence),
             figures_merit=merit,
@@ -167,7 +168,7 @@ def _tabs(run: RunContents, others: Sequence[Tab] = ()) -> list[tuple[str, str]]
         made.append(("model", MODEL[run.kind]))
     if run.kind == "phenotypes":
         made.append(("maps", "Heat maps"))
-    if run.association:
+    if run.association or words.no_outcome(run):
         made.append(("outcome", "Outcome"))
     if run.findings:
         made.append(("findings", "Findings"))

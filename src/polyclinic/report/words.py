@@ -17,6 +17,7 @@ __all__ = [
     "flow",
     "gaps",
     "meaning",
+    "no_outcome",
     "number",
     "percent",
     "rounds",
@@ -258,6 +259,24 @@ def rounds(run: RunContents, spent: Sequence[SiteSpending] = ()) -> str:
     elif booked and max(booked) > learned:
         text += f" Ledgers number all rounds of sums: those after {learned} are sums after the fit."
     return text
+
+
+def no_outcome(run: RunContents) -> str:
+    """Why an outcome that the study asks for is not in the report; empty where it is, or where none was asked for."""
+    study = run.study["study"]
+    asked = study.get("labels") or (study.get("people") or {}).get("outcome")
+    if not asked or run.effects or run.findings.get("outcome"):
+        return ""
+    if run.association:
+        return str(run.association["reason"])
+    if run.kind != "phenotypes":
+        return (
+            f"an outcome is set beside phenotypes, and {run.outcome['class']} learned "
+            f"{KINDS[run.kind]} without phenotypes that patients could be placed on"
+        )
+    if run.formal:
+        return "outcomes are records of patients, and nothing of the privacy budget was spent on them ([evaluate] pays for them)"
+    return "the patients' outcomes are with the sites and were not released ([evaluate] sums what is asked of them)"
 
 
 def gaps(a: Mapping[str, Any], minimum: int = 11) -> str:
