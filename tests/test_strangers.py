@@ -24,6 +24,8 @@ from polyclinic.federation.sums.plain import Collector, Plain
 from polyclinic.plugins import plug, plugged
 
 PACKAGE = '''
+from pathlib import Path
+
 from polyclinic.events.engine import literal
 from polyclinic.events.source import OpenedSource
 from polyclinic.federation.protocol import SumFacts
@@ -57,6 +59,10 @@ none = Section("Never", "", lambda run, tables: None)
 bad = Section("Broken", "", lambda run, tables: 1 / 0)
 lost = Section("Lost", "", lambda run, tables: tables["code"])
 taken = Section("Taken", "", lambda run, tables: {"run": 1})
+twin = Section("tiny words ", "", lambda run, tables: {})
+privacy = Section("Privacy", "", lambda run, tables: {})
+syntax = Section("Syntax", Path(__file__).with_name("tiny.j2"), lambda run, tables: {})
+late = Section("Late", "<p>\\n\\n{{ 1 / zero }}</p>", lambda run, tables: {"zero": 0})
 stranger = 3
 '''
 ENTRIES = """
@@ -72,6 +78,10 @@ bad = tiny_plugin:bad
 lost = tiny_plugin:lost
 taken = tiny_plugin:taken
 stranger = tiny_plugin:stranger
+twin = tiny_plugin:twin
+privacy = tiny_plugin:privacy
+syntax = tiny_plugin:syntax
+late = tiny_plugin:late
 """
 
 
@@ -82,6 +92,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     told = place / "tiny_plugin-0.1.dist-info"
     told.mkdir(parents=True)
     (place / "tiny_plugin.py").write_text(PACKAGE)
+    (place / "tiny.j2").write_text("<p>\n{{ run.name }}\n{{ run.name | shout }}\n</p>")
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-plugin\nVersion: 0.1\n")
     (told / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(str(place))
@@ -402,6 +413,37 @@ def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(
     assert "This section (tiny_plugin:bad) could not be made: ZeroDivisionError" in page
     assert "tiny_plugin:stranger is a int, not a polyclinic.report.section.Section" in page
     assert "script-src 'sha256-" in page and "unsafe" not in page  # a section's own script does not run
+
+
+def test_a_broken_section_is_told_with_file_line_and_package_and_ends_the_command_with_2(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from polyclinic.cli import main
+    from polyclinic.run import Run, RunFolder
+
+    sites = pc.datasets.planted_counts(120, 10, 12, phenotypes=2, codes=(3, 3), sites=3, seed=0)
+    folder = RunFolder.create(tmp_path / "run")
+    asked = {"study": {"name": "mine", "seed": 0}, "method": {"name": "trip"}}
+    folder.write_json(folder.study, {"study": asked, "sites": [s.name for s in sites]})
+    Run.write(folder, pc.TRIP(rank=2, rounds=2).fit(sites), metrics={"rounds": 2})
+    with pytest.raises(SystemExit) as e:
+        main(["report", str(folder.path)])
+    assert e.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    where = f"No filter named 'shout'. ({installed / 'tiny.j2'}, line 3); package tiny-plugin"
+    assert where in told
+    assert "(<template of Late>, line 3); package tiny-plugin" in told
+    assert "ZeroDivisionError: division by zero; package tiny-plugin" in told  # its function, not its template
+    page = folder.report.read_text()
+    assert where.replace("'", "&#39;") in page  # the report stands, and says the same
+    tabs = re.findall(r'role="tab"[^>]*>([^<]*)<', page)
+    assert "Tiny words (tiny-plugin: good)" in tabs
+    assert "tiny words  (tiny-plugin: twin)" in tabs
+    assert [t for t in tabs if t.startswith("Privacy")] == ["Privacy (tiny-plugin: privacy)", "Privacy"]
+    with pytest.raises(SystemExit) as e:
+        main(["report", str(folder.path), "--json"])
+    assert e.value.code == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["report"] == str(folder.report)
 
 
 def test_plugging_in_without_installing_ends_with_the_block() -> None:

@@ -62,6 +62,7 @@ def command(
     if faults:
         raise ConfigError("report: wrong options", faults=faults)
     made: dict[str, Any] = {}
+    broken: list[str] = []
     if reviewed:
         from polyclinic.report.review import agreement
 
@@ -71,9 +72,9 @@ def command(
         if local is not None:
             from polyclinic.report.local import write_local_report
 
-            path = write_local_report(run, local, out=out)
+            path = write_local_report(run, local, out=out, failed=broken.append)
         else:
-            path = write_report(run, out=out)
+            path = write_report(run, out=out, failed=broken.append)
     made |= {"report": str(path), "bytes": path.stat().st_size}
     if export:
         from polyclinic.report.export import export as write_exports
@@ -101,8 +102,15 @@ def command(
 
         target = run.path / "sites" / cohort / "cohort"
         made["cohort"] = [str(p) for p in write_cohort(run, cohort, tensor, events=events, out=target)]
+    unmade = ConfigError(
+        f"the report is written ({path}), but not all sections of others could be made",
+        faults=broken,
+        hint="mend the section, or uninstall its package; its tab says the same",
+    )
     if as_json:
         say_json(made)
+        if broken:
+            raise unmade
         return
     console.print(f"report:    {path}", soft_wrap=True)
     for name in ("exports", "ohdsi", "concepts", "sheets", "cohort"):
@@ -114,3 +122,5 @@ def command(
         console.print(
             f"review:    {a['reviewers']} sheets, {a['phenotypes']} phenotypes, {a['meaningful']:.0%} meaningful{kappa}"
         )
+    if broken:
+        raise unmade

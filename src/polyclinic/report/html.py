@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from polyclinic.report.findings import sections
 from polyclinic.report.hiding import hiding
 from polyclinic.report.pictures import groups_of, pictures
 from polyclinic.report.replication import by_flags, verdicts
-from polyclinic.report.section import Tab, plugged_sections
+from polyclinic.report.section import Tab, log_failure, plugged_sections
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables
 from polyclinic.run import RunFolder
@@ -65,7 +65,7 @@ COST = {
 }
 
 
-def write_report(folder: RunFolder, *, out: Path | None = None) -> Path:
+def write_report(folder: RunFolder, *, out: Path | None = None, failed: Callable[[str], None] = log_failure) -> Path:
     """Write a run's report as one self-contained HTML file and return its path.
 
     Parameters
@@ -74,22 +74,25 @@ def write_report(folder: RunFolder, *, out: Path | None = None) -> Path:
         A finished run.
     out
         Where to; default ``report.html`` in the folder.
+    failed
+        Is told of every section of others that could not be made; the report stands without it.
     """
     path = folder.report if out is None else out
-    text = render(RunContents.read(folder))
+    text = render(RunContents.read(folder), failed=failed)
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
 
-def render(run: RunContents) -> str:
-    """The report's HTML."""
+def render(run: RunContents, *, failed: Callable[[str], None] = log_failure) -> str:
+    """The report's HTML; ``failed`` is told of sections of others that could not be made."""
     found = cards(run) if run.kind == "phenotypes" else ()
     spent = spending(run)
     all_tables = tables(run, found, spent)
     merit = {k: run.metrics.get(k) for k in MERIT if run.metrics.get(k) is not None}
     shown = {name: all_tables.get(name) for name in NAMES}
-    others = plugged_sections(_environment(), run, shown)
+    own = [title for _, title in _tabs(run)]
+    others = plugged_sections(_environment(), run, shown, own=own, failed=failed)
     style, script = (HERE / "style.css").read_text("utf-8"), (HERE / "report.js").read_text("utf-8")
     page = _environment().get_template("report.html.j2")
     return str(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,15 @@ from polyclinic.learned.cohort import CARRIES, shares
 from polyclinic.privacy.cells import effective_contributors
 from polyclinic.report.contents import RunContents
 from polyclinic.report.html import render
+from polyclinic.report.section import log_failure
 from polyclinic.run import RunFolder
 
 __all__ = ["local_view", "write_local_report"]
 
 
-def write_local_report(folder: RunFolder, site: str, *, out: Path | None = None) -> Path:
+def write_local_report(
+    folder: RunFolder, site: str, *, out: Path | None = None, failed: Callable[[str], None] = log_failure
+) -> Path:
     """Write a site's own report, uncensored, stamped, readable by its owner only; returns its path.
 
     Parameters
@@ -31,9 +35,11 @@ def write_local_report(folder: RunFolder, site: str, *, out: Path | None = None)
         coordinator.
     out
         Where to; default ``sites/SITE/report.html`` in the folder.
+    failed
+        Is told of every section of others that could not be made.
     """
     path = folder.path / "sites" / site / "report.html" if out is None else out
-    text = render(local_view(RunContents.read(folder), site))
+    text = render(local_view(RunContents.read(folder), site), failed=failed)
     with atomic(path) as temporary:
         temporary.touch(mode=0o600)
         temporary.write_text(text, encoding="utf-8")

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment
+from jinja2 import Environment, Template, TemplateSyntaxError
 from markupsafe import Markup
 
 from polyclinic.errors import ConfigError
-from polyclinic.plugins import did_you_mean, plugged
+from polyclinic.plugins import Plugin, did_you_mean, plugged
 from polyclinic.report.contents import RunContents
 from polyclinic.table import Table
 
-__all__ = ["Section", "Shown", "Tab", "plugged_sections"]
+__all__ = ["Section", "Shown", "Tab", "log_failure", "plugged_sections"]
 
 Shown = Mapping[str, Table | None]
 
 
 _log: Final = logging.getLogger(__name__)
+
+
+def log_failure(what: str) -> None:
+    """One line of the log for a section that could not be made."""
+    _log.warning("%s", what)
 
 
 class _Named(dict[str, Table | None]):
@@ -67,7 +73,23 @@ class Section:
                 f"values named {', '.join(taken)}", hint="the template has these already: call yours otherwise"
             )
         text = self.template.read_text(encoding="utf-8") if isinstance(self.template, Path) else self.template
-        return Markup(environment.from_string(text).render(**given, **found))
+        code = environment.compile(text, filename=self.file)  # with its name: a fault in it is told with file and line
+        return Markup(Template.from_code(environment, code, environment.make_globals(None)).render(**given, **found))
+
+    @property
+    def file(self) -> str:
+        """Where the template is."""
+        return str(self.template) if isinstance(self.template, Path) else f"<template of {self.title}>"
+
+    def at(self, error: Exception) -> str:
+        """File and line of the template where it failed; empty where it was not the template."""
+        line = error.lineno if isinstance(error, TemplateSyntaxError) else None
+        frame = error.__traceback__
+        while frame is not None:
+            if frame.tb_frame.f_code.co_filename == self.file:
+                line = frame.tb_lineno
+            frame = frame.tb_next
+        return "" if line is None else f"{self.file}, line {line}"
 
 
 @dataclass(frozen=True)
@@ -77,26 +99,62 @@ class Tab:
     id: str
     title: str
     html: Markup
+    name: str = ""
+    package: str = ""
 
 
-def plugged_sections(environment: Environment, run: RunContents, tables: Shown) -> list[Tab]:
-    """The sections that are plugged in, in order of their names; one that fails says so in its place."""
-    made = []
+def plugged_sections(
+    environment: Environment,
+    run: RunContents,
+    tables: Shown,
+    *,
+    own: Collection[str] = (),
+    failed: Callable[[str], None] = log_failure,
+) -> list[Tab]:
+    """The sections that are plugged in, in order of their names; one that fails says so in its place.
+
+    Parameters
+    ----------
+    environment, run, tables
+        What templates need.
+    own
+        Titles of the report's own tabs: a section of the same title gets its package's name beside it.
+    failed
+        Is told of every section that could not be made: which, of which package, why, and where.
+    """
+    made: list[Tab] = []
     for name, entry in sorted(plugged("polyclinic.sections").items()):
-        title = name
+        title, section = name, None
         try:
-            section = entry.load()
-            if not isinstance(section, Section):
-                raise ConfigError(
-                    f"{entry.value} is a {type(section).__name__}, not a polyclinic.report.section.Section"
-                )
+            section = _section(entry)
             title = section.title
             html = section.made(environment, run, tables)
         except Exception as e:  # another's section may not take the report with it
-            _log.warning("section %r (%s) could not be made: %s: %s", name, entry.value, type(e).__name__, e)
-            html = Markup("<h2>{}</h2><p>This section ({}) could not be made: {}: {}</p>").format(
-                title, entry.value, type(e).__name__, e
-            )
+            where = section.at(e) if section is not None else ""
+            why = f"({entry.value}) could not be made: {type(e).__name__}: {e}{f' ({where})' if where else ''}; package {entry.package}"
+            failed(f"section {name!r} {why}")
+            html = Markup("<h2>{}</h2><p>This section {}</p>").format(title, why)
         if html is not None:
-            made.append(Tab("more-" + re.sub(r"[^a-z0-9]+", "-", name.lower()), title, html))
-    return made
+            made.append(Tab("more-" + re.sub(r"[^a-z0-9]+", "-", name.lower()), title, html, name, entry.package))
+    return _told_apart(made, own)
+
+
+def _section(entry: Plugin) -> Section:
+    section = entry.load()
+    if not isinstance(section, Section):
+        raise ConfigError(f"{entry.value} is a {type(section).__name__}, not a polyclinic.report.section.Section")
+    return section
+
+
+def _told_apart(made: list[Tab], own: Collection[str]) -> list[Tab]:
+    """Tabs of one title, or of one of the report's own, with the package that each comes from, and its name there.
+
+    >>> tabs = [Tab("a", "Traffic", Markup(""), "a", "one"), Tab("b", "traffic", Markup(""), "b", "two")]
+    >>> [t.title for t in _told_apart(tabs, ["Summary"])]
+    ['Traffic (one: a)', 'traffic (two: b)']
+    """
+    often = Counter([*(t.title.strip().casefold() for t in made), *(t.strip().casefold() for t in own)])
+    return [
+        t if often[t.title.strip().casefold()] == 1 else replace(t, title=f"{t.title} ({t.package}: {t.name})")
+        for t in made
+    ]
