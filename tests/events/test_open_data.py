@@ -154,6 +154,28 @@ def test_synpuf_drops_diagnoses_in_procedure_columns_and_counts_them(data_path: 
     assert all(len(c) <= 4 and c.isdigit() for c in made.site.counts().axes[1].labels or ())
 
 
+def test_synpuf_knows_age_and_sex(data_path: Find, tmp_path: Path) -> None:
+    folder = data_path("cms_desynpuf") / "sample_01"
+    asked = {
+        "study": {"name": "demo"},
+        "tensor": {"modes": ["procedure", "diagnosis"]},
+        "people": {"age": [0, 65, 75, 85, 120], "sex": True},
+    }
+    made = ingest(node(kind="synpuf", folder=str(folder)), Study.parse(asked), tmp_path / "out")
+    people, who = made.site.people, made.site.counts().axes[0].labels
+    assert people is not None and who is not None
+    rows = duckdb.sql(
+        f"SELECT DESYNPUF_ID, any_value(BENE_BIRTH_DT), any_value(BENE_SEX_IDENT_CD) "
+        f"FROM read_csv('{folder}/beneficiary_20*.csv.gz', all_varchar=true, union_by_name=true) GROUP BY 1"
+    ).fetchall()
+    known = {p: (2008 - int(b[:4]) - (b[4:] > "0101"), {"1": "M", "2": "F"}[s]) for p, b, s in rows}
+    assert people.columns["age"].tolist() == [known[p][0] for p in who]
+    assert people.columns["sex"].tolist() == [known[p][1] for p in who]
+    assert 60 < people.columns["age"].mean() < 80
+    old = Study.parse(asked | {"cohort": {"age": [85, 120]}})  # a cohort by age can be drawn, too
+    assert ingest(node(kind="synpuf", folder=str(folder)), old, tmp_path / "old").site.patients < made.site.patients
+
+
 def test_synpuf_outpatient_claims_by_hcpcs_and_what_the_difference_is(data_path: Find, tmp_path: Path) -> None:
     absent = {t: f"no_{t}" for t in ("inpatient_claims", *(f"beneficiary_{y}" for y in (2008, 2009, 2010)))}
     tables = {"outpatient_claims": "outpatient_claims_partial_s01", **absent}

@@ -344,6 +344,24 @@ def test_every_sql_file_explains_itself(kind: str) -> None:
     assert "AS dropped" in text
 
 
+def test_claims_tell_age_and_sex_and_nothing_where_the_files_do_not(tmp_path: Path) -> None:
+    codes = [*(f"ICD9_DGNS_CD_{k}" for k in range(1, 11)), *(f"ICD9_PRCDR_CD_{k}" for k in range(1, 7))]
+    claims = f"DESYNPUF_ID,CLM_ID,SEGMENT,CLM_FROM_DT,CLM_THRU_DT,{','.join(codes)}\n"
+    cells = ",".join(["4280", *[""] * 9, "3722", *[""] * 5])
+    claims += "".join(f"{p},{n},1,20080301,20080304,{cells}\n" for n, p in enumerate("ABCD"))
+    people = "DESYNPUF_ID,BENE_BIRTH_DT,BENE_DEATH_DT,BENE_SEX_IDENT_CD\n"
+    first = people + "A,19430101,,1\nB,19430201,20080901,2\nD,,,\n"  # on 1 January 2008: 65, 64, unknown
+    write(tmp_path, inpatient_claims=claims, beneficiary_2008=first, beneficiary_2009=people + "C,19201201,,2\n")
+    asked = {"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"], "minimum_patients": 1},
+             "people": {"age": [0, 65, 120], "sex": True}}  # fmt: skip
+    here = Node.parse({"site": {"name": "cms"}, "source": {"kind": "synpuf", "folder": "."}}, folder=tmp_path)
+    site = ingest(here, Study.parse(asked), tmp_path / "out").site
+    assert site.counts().axes[0].labels == ("A", "B", "C", "D") and site.people is not None
+    age, sex = site.people.columns["age"], site.people.columns["sex"]
+    assert age[:3].tolist() == [65.0, 64.0, 87.0] and age[3] != age[3]
+    assert [s or "" for s in sex.tolist()] == ["M", "F", "F", ""]
+
+
 def test_tables_in_parts_are_read_whole_and_two_copies_are_refused(tmp_path: Path) -> None:
     rows = {"a": "1,10,4280\n", "b": "2,11,0389\n"}
     for part, text in rows.items():

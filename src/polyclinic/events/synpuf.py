@@ -23,7 +23,12 @@ SYNPUF = Tabular(
         SourceTable("inpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
         SourceTable("outpatient_claims", f"{CLAIM} {DIAGNOSES} {PROCEDURES}", HCPCS, optional=True),
         *(
-            SourceTable(f"beneficiary_{y}", "desynpuf_id bene_death_dt in_folder", optional=True)
+            SourceTable(
+                f"beneficiary_{y}",
+                "desynpuf_id bene_death_dt in_folder",
+                "bene_birth_dt bene_sex_ident_cd",
+                optional=True,
+            )
             for y in (2008, 2009, 2010)
         ),
     ),
@@ -31,6 +36,11 @@ SYNPUF = Tabular(
     visits=("beneficiary_2008", "desynpuf_id"),
     people=("beneficiary_2008", "desynpuf_id"),
 )
+
+BIRTHS = " UNION ALL ".join(
+    f"SELECT desynpuf_id AS patient_id, TRY_CAST(substr(CAST(bene_birth_dt AS VARCHAR), 1, 4) AS INTEGER) AS year FROM beneficiary_{y}"
+    for y in (2008, 2009, 2010)
+)  # three files tell it of most people, the same each time
 
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
@@ -42,4 +52,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         if table in opened.inputs
         for cells, n in CELLS.items()
     }
-    return replace(opened, rows=rows)
+    births = f"SELECT patient_id, min(year) AS year FROM ({BIRTHS}) GROUP BY 1"
+    return replace(
+        opened, rows=rows, births=births if any(t.startswith("beneficiary") for t in opened.inputs) else None
+    )
