@@ -113,11 +113,12 @@ def follow(way: Way, rank: int, seed: int, sites: list[Site], ruler: Ruler, how:
     out, seen = dict.fromkeys(GOALS, np.inf), -1
     error, kb, ruler.members = np.inf, 0.0, None
     while fold.advance():
-        ready = fold.public.stage not in ("setup", "start") and fold.public.factors[0].shape[1] == rank
+        ready = fold.public.stage not in ("setup", "start") and fold.public.factors[0].shape[1] >= rank
         if not ready or (fold.public.round, fold.public.stage) == seen:
             continue
         seen = (fold.public.round, fold.public.stage)
-        error, kb = ruler.error(fold.public.factors), (before + fold.traffic.bytes_up / len(sites)) / 1e3
+        factors = [f[:, :rank] for f in fold.public.factors]  # without the columns that a first sweep tries beside
+        error, kb = ruler.error(factors), (before + fold.traffic.bytes_up / len(sites)) / 1e3
         for goal, there in ruler.reached(error).items():
             out[goal] = min(out[goal], kb) if there else out[goal]
     return out | {"ends": kb, "lost": ruler.lost(error)}
