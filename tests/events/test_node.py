@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,28 @@ def test_check_reports_counts_and_sizes_and_writes_nothing(tmp_path: Path, capsy
     assert set(found["vocabulary"]) == {"drug", "diagnosis"}
     assert "1 events without time" in found["remarks"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["events.csv", "node.toml", "study.toml"]
+
+
+def test_check_remarks_on_events_of_the_future_and_on_two_spellings_of_a_site(tmp_path: Path, capsys: Any) -> None:
+    head = "patient_id,visit_id,time,kind,code,site\n"
+    rows = [(1, "2020-01-01", "Hospital A"), (2, "2020-01-02", "hospital  a "), (3, "2020-01-03", "Hospital B")]
+    node = tmp_path / "node.toml"
+    node.write_text(NODE)
+
+    def remarks(*more: tuple[int, str, str]) -> list[str]:
+        lines = [f"{p},v{p},{day},{k},c,{site}\n" for p, day, site in (*rows[1:], *more) for k in ("drug", "diagnosis")]
+        (tmp_path / "events.csv").write_text(head + "".join(lines))
+        with pytest.raises(SystemExit) as e:
+            main(["check", str(node), "--json"])
+        assert e.value.code == 0  # a remark, no fault
+        return [str(r) for r in json.loads(capsys.readouterr().out)["remarks"]]
+
+    assert not [r for r in remarks() if "dated after" in r or "blanks or case" in r]
+    found = remarks(rows[0], (4, "2199-05-01", "Hospital B"), (5, date.today().isoformat(), "Hospital B"))
+    (ahead,) = [r for r in found if "dated after" in r]
+    assert ahead.startswith("2 events of 1 patients are dated after today") and "the last 2199-05-01" in ahead
+    (spelled,) = [r for r in found if "blanks or case" in r]
+    assert spelled.startswith("2 names of sites") and "'Hospital A' and 'hospital  a '" in spelled
 
 
 def test_check_finds_all_faults_at_once(tmp_path: Path, capsys: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,6 +24,7 @@ from polyclinic.tensors.skew import skew
 __all__ = ["Checkup", "Limits", "check", "check_node"]
 
 SMALL: Final = 11  # patients of a unit, where no owner wrote a policy; as in a simulation
+SHIFTED: Final = ("mimic3", "mimic4")  # sources that move their dates into the future
 COARSER: Final = 30  # patients a code below which coarser codes are advised (a guess)
 
 
@@ -122,6 +124,7 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
                 return out
             table, opened = read_events(con, node, scratch / "events.parquet", study)
             _events(con, table, limits, out)
+            _odd(con, node, table, out)
             try:
                 labels = read_labels(con, opened, study.labels if study else None, node.source.label)
                 out.findings.append(f"outcome {labels.words()}" if labels else "no outcome in this source")
@@ -198,6 +201,34 @@ def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) ->
         "patients": int(counted[0]) if counted else 0,
         "kinds": {r[0]: r[1] for r in rows},
     }
+
+
+def _odd(con: Connection, node: Node, table: EventTable, out: Checkup) -> None:
+    """What is possible and yet most often a slip: events of the future, and one site under two spellings.
+
+    MIMIC moves its dates to the years 2100 to 2210 on purpose, so there nothing is said of them.
+    """
+    today = date.today()
+    ahead = con.execute(
+        f"SELECT count(*), count(DISTINCT patient_id), max(time) FROM {table.scan()} WHERE CAST(time AS DATE) > ?",
+        [today],
+    ).fetchone()
+    if ahead and ahead[0] and node.source.kind not in SHIFTED:
+        out.remarks.append(
+            f"{ahead[0]:,} events of {ahead[1]:,} patients are dated after today ({today}), the last {ahead[2]:%Y-%m-%d}: "
+            "they are counted like all others"
+        )
+    alike = con.execute(
+        "SELECT list(site ORDER BY site) FROM (SELECT DISTINCT site, lower(regexp_replace(trim(site), '\\s+', ' ', 'g')) AS word "
+        f"FROM {table.scan()} WHERE site IS NOT NULL) GROUP BY word HAVING count(*) > 1 ORDER BY word"
+    ).fetchall()
+    if alike:
+        listed = "; ".join(" and ".join(repr(s) for s in names) for (names,) in alike[:5])
+        more = f"; and {len(alike) - 5} more" if len(alike) > 5 else ""
+        out.remarks.append(
+            f"{sum(len(names) for (names,) in alike)} names of sites differ from one another by blanks or case only, and are "
+            f"{len(alike)} without that: {listed}{more}: each is taken for a site of its own"
+        )
 
 
 def _coarser(mode: str, codes: Sequence[str]) -> str:
