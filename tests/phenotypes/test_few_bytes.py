@@ -125,6 +125,17 @@ def test_columns_beside_that_found_nothing_go_again_without_a_sum() -> None:
     assert fold.public.objective <= 1.001 * short.objective
 
 
+def test_one_feature_mode_has_no_columns_beside() -> None:
+    """A first sum is a whole sweep there."""
+    sites = []
+    for s in SITES:
+        t = s.counts()
+        rows = np.column_stack([np.repeat(t.rows, np.diff(t.indptr)), t.codes[0]])
+        sites.append(pc.Site(s.name, SparseTensor(rows, t.values, t.shape[:2])))
+    names = [r.step.name for r in Fold(pc.SumALS(rank=2, seed=3), sites).run().releases]
+    assert names[:6] == ["setup", "energies", "cells", "lift", "mode1", "mode1"] and "overlap" not in names
+
+
 def test_trip_searches_at_once_where_the_lift_loses_what_the_cells_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear structure is lifted whole; records are not. Then a wide start follows the lift, and the penalty stays that of a Gram."""
     clear = Fold(pc.TRIP(rank=8, seed=3), SITES)

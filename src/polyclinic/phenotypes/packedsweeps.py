@@ -64,7 +64,7 @@ class PackedSweeps(Base):
     def _beside(self, public: SumPublic) -> SumPublic:
         """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
         tried = public.round > 1 or public.start.kind != "gram" or public.start.proposed > 0
-        if tried or not self._searches() or self.params.rank == "auto":
+        if tried or not self._searches() or self.params.rank == "auto" or len(public.factors) < 2:
             return public
         assert public.patients is not None
         factors, patients = columns_beside(public.factors, public.patients, self.params.seed)
@@ -213,12 +213,12 @@ class PackedSweeps(Base):
         found = len(length) - public.beside
         scale = public.scale * length
         patients = public.patients * scale[:, None] * scale
-        beside, public = public.beside, replace(public, beside=0)
-        if worth_hearing(factors, patients, beside):
+        if worth_hearing(factors, patients, public.beside):
             begun = replace(public.start, stage="audition", lifted=factors, patients=patients)
-            return replace(public, stage="start", start=begun, round=public.round + 1, mode=1)
+            return replace(public, stage="start", start=begun, round=public.round + 1, mode=1, beside=0)
         kept = replace(
             public,
+            beside=0,
             factors=tuple(f[:, :found] for f in public.factors),
             scale=public.scale[:found],
             patients=public.patients[:found, :found],
