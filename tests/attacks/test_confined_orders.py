@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import hospitals
 import pytest
 from tests.attacks.hostile_world import World, files
 
@@ -194,3 +195,37 @@ def test_an_owners_limits_refuse_before_anything_leaves(tmp_path: Path) -> None:
         assert word in str(world.workers["east"].study.reasons)
         assert not [c for c in ledger_of(east.node).charges() if c.study == order.study["study"]["name"]]
         assert not list(east.study(order.digest).glob("releases/*.npz"))
+
+
+def test_an_order_asks_for_nothing_that_a_study_may_not(world: World) -> None:
+    """A node for every patient under a sum that shows contributions gave each patient's own part, exact, one by one."""
+    for adder, name, tail, changes in (
+        ("plain", "trip", "", {"per_site": 25}),
+        ("median", "trip", "", {"per_site": 25}),
+        ("masked", "trip", "", {"per_site": 25}),
+        ("plain", "dpem", PRIVACY, {"per_site": 5}),
+        ("masked", "trip", "", {"staleness": 3}),  # nobody votes in an asynchronous study
+        ("plain", "trip", "", {"staleness": 3}),
+        ("plain", "trip", "", {"lost": "show"}),
+    ):
+        method = f'name = "{name}"\nrank = 2\nrounds = 1\naggregation = "{adder}"'
+        order = world.order(f"more-{name}-{adder}", method, tail=tail)
+        assert read_order(order.encode(), world.key.public) == order
+        with pytest.raises(MessageRefused, match="may not be followed"):
+            read_order(world.forged(order, **changes).encode(), world.key.public)
+
+
+def test_no_hospital_stands_between_the_nodes_of_the_others(world: World) -> None:
+    """Hosted nodes: all of a hospital's are in one hand, so all are taken away at once."""
+    method = 'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0'
+    order = world.order("hosted", method, head="deadline = 30\nnodes_per_site = 3\n", data=hospitals.FEATURES)
+    assert read_order(order.encode(), world.key.public) == order
+    nodes = order.nodes(order.sites)
+    alone, others = "east.00", [n for n in nodes if n != "east.00"]
+    edges = [(a, b) for i, a in enumerate(others) for b in others[i + 1 :]]
+    edges += [tuple(sorted((alone, n))) for n in nodes if n.startswith("north")]  # type: ignore[misc]
+    with pytest.raises(MessageRefused, match="may not be followed") as refused:
+        read_order(world.forged(order, edges=tuple(sorted(edges))).encode(), world.key.public)
+    assert refused.value.faults == ("without the nodes of 'north' the others are cut off from each other",)
+    with pytest.raises(MessageRefused):
+        read_order(world.forged(order, per_site=25).encode(), world.key.public)  # more nodes than the study says

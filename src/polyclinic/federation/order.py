@@ -27,6 +27,7 @@ from polyclinic.events.codes import KNOWN
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Roster, least_threshold
 from polyclinic.federation.sums import facts_of
+from polyclinic.federation.sums.graph import cutting
 from polyclinic.study import Study, TimeRule
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
@@ -129,7 +130,8 @@ class Order:
         named |= {} if tensor.get("ranges") is None else {"tensor.ranges": tensor["ranges"]}
         codes = dict(study.get("codes") or {})
         named |= {f"codes.{k}.to": v["to"] for k, v in codes.items() if v.get("to", "normal") not in KNOWN}
-        n = len(self.sites)
+        n, adder, private = len(self.sites), self.aggregation, study.get("privacy") is not None
+        many = self.per_site > 1 or study["study"].get("nodes_per_site", 1) > 1
         checks = {
             "its id is not of small letters, digits and hyphens": ID.fullmatch(self.id),
             "its id is that of a release": not RELEASE.match(self.id),
@@ -148,6 +150,12 @@ class Order:
             f"{self.per_site!r} nodes a site": 1 <= self.per_site <= 1000,
             f"staleness {self.staleness!r}": self.staleness is None or 0 <= self.staleness <= 1000,
             f"lost = {self.lost!r}": self.lost in LOSSES,
+            # what a study may not ask for (make_order) an order may not, either: shown by itself a node could be one patient
+            f"{self.per_site!r} nodes a site with {adder!r}, or with [privacy]": not many
+            or (adder == "subspace" and not private and study["study"].get("nodes_per_site", 1) == self.per_site),
+            f"staleness with {adder!r} or a method that cannot": self.staleness is None
+            or (adder == "plain" and str(study["method"].get("name")).lower() in ASYNCHRONOUS),
+            f"lost = {self.lost!r} with {adder!r}": self.lost == "wait" or adder == "masked",
         }
         found = [what for what, good in checks.items() if not good]
         found += [
@@ -159,6 +167,11 @@ class Order:
         nodes = set(self.nodes(self.sites)) if not found else set()
         if not found and any(a not in nodes or b not in nodes for a, b in self.edges):
             found.append("an edge names a node that is not there")
+        if not found and self.per_site > 1:
+            hosts = {s: self.nodes([s]) for s in self.sites}
+            found += [
+                f"without the nodes of {s!r} the others are cut off from each other" for s in cutting(hosts, self.edges)
+            ]
         return found
 
     def nodes(self, sites: Iterable[str]) -> tuple[str, ...]:
