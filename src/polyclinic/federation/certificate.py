@@ -12,7 +12,7 @@ signs with its contribution (its *vote*). A site goes on only if enough sites vo
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +26,7 @@ from polyclinic.errors import MessageRefused
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Step, Total
+from polyclinic.privacy.release import largest
 
 __all__ = ["ChainLink", "Opened", "alike", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
 
@@ -57,12 +58,12 @@ def grow(chain: bytes, link: ChainLink) -> bytes:
 
 def state_digest(state: object) -> bytes:
     """SHA-256 of a public state, bit for bit."""
-    return hashlib.sha256(wire.encode(wire.pack(state), limit=LIMIT)).digest()
+    return wire.fingerprint(wire.pack(state), limit=LIMIT)
 
 
 def step_digest(step: Step) -> bytes:
     """SHA-256 of a step."""
-    return hashlib.sha256(wire.encode(wire.pack(step))).digest()
+    return wire.fingerprint(wire.pack(step))
 
 
 # ---- votes
@@ -172,8 +173,8 @@ class Opened:
             faults.append(f"{n} sites entered, {t.members} are counted, at least {least} are needed")
         if {k: a.shape for k, a in t.arrays.items()} != {k: tuple(s) for k, s in step.shapes.items()}:
             faults.append("its arrays have other names or shapes than those of the step")
-        largest = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
-        if not all(np.isfinite(a).all() and float(np.abs(a).max(initial=0.0)) <= largest for a in t.arrays.values()):
+        most = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
+        if not all(math.isfinite(x := largest(a)) and x <= most for a in t.arrays.values()):
             faults.append("it holds numbers that the sites together cannot have sent")
         noise = step.noise_sd * np.sqrt(max(t.members, 0))  # a count below zero is a fault above
         possible = 0 <= t.weight <= 1.01 * t.members * step.weight_bound and 0 <= t.noise_sd <= noise * (1 + 1e-9)

@@ -226,26 +226,30 @@ def _read(kinds: Mapping[str, type[M]], tree: Any) -> M:
 # ---- bytes: an ask is signed by the coordinator for one site; a site's letters and votes carry their own signatures
 
 
-def _signed(order: str, to: str, body: bytes) -> bytes:
-    return digest(["polyclinic/ask/2", order, to, hashlib.sha256(body).digest()])
+def _signed(order: str, to: str, *body: bytes | memoryview) -> bytes:
+    h = hashlib.sha256()
+    for part in body:
+        h.update(part)
+    return digest(["polyclinic/ask/2", order, to, h.digest()])
 
 
 def seal_ask(identity: Identity, order: str, to: str, id: str, tree: Mapping[str, object]) -> bytes:
     """Bytes of an ask: 64 of signature, then the wire format. ``order``: the digest of the order that it belongs to."""
-    body = wire.encode({**tree, "id": id})
-    return identity.sign(_signed(order, to, body)) + body
+    body = wire.parts({**tree, "id": id})
+    return b"".join([identity.sign(_signed(order, to, *body)), *body])
 
 
 def open_ask(data: bytes, coordinator: str, order: str, me: str) -> tuple[str, Ask]:
     """The ask and its id, if the coordinator (its key, hexadecimal) signed it for this site and order."""
     if len(data) > wire.LIMIT + 64:
         raise MessageRefused(f"an ask of {len(data):,} bytes exceeds the limit of {wire.LIMIT:,}")
+    body = memoryview(data)[64:]
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(coordinator))
-        key.verify(data[:64], _signed(order, me, data[64:]))
+        key.verify(data[:64], _signed(order, me, body))
     except (InvalidSignature, ValueError):
         raise MessageRefused("an ask that the coordinator did not sign for this site and study") from None
-    tree = wire.decode(data[64:])
+    tree = wire.decode(body)
     id = tree.pop("id", None) if isinstance(tree, dict) else None
     if not isinstance(id, str) or len(id) > 100:
         raise MessageRefused("an ask without a name of its own")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from polyclinic.errors import DataError, Divergence
 from polyclinic.federation import wire
 from polyclinic.federation.protocol import Arrays, Contribution, Exchange, Method, Roster, Step, Sum, seeds
 from polyclinic.privacy.door import Door
+from polyclinic.privacy.release import largest
 from polyclinic.sites.site import Site
 
 __all__ = ["SiteParty"]
@@ -37,16 +36,16 @@ class SiteParty:
         after, mine = self.method.contribute(step, self.site, self.private, public, rng)
         self._next = wire.canonical(after)
         for name, a in mine.arrays.items():
-            largest = float(np.abs(a).max(initial=0.0))
-            if step.round == 0 and largest > step.bound:
+            most = largest(a)
+            if step.round == 0 and most > step.bound:
                 raise DataError(
-                    f"site {self.site.name!r}: its values are too large for this method ({name!r} is {largest:.3g}, at most "
+                    f"site {self.site.name!r}: its values are too large for this method ({name!r} is {most:.3g}, at most "
                     f"{step.bound:.3g} is allowed)",
                     hint="cap or scale the counts ([tensor] cap, or divide the values)",
                 )
-            if not largest <= step.bound:  # NaN too
+            if not most <= step.bound:  # NaN too
                 raise Divergence(
-                    f"site {self.site.name!r}, round {step.round}: the fit diverged ({name!r} reached {largest:.3g}, "
+                    f"site {self.site.name!r}, round {step.round}: the fit diverged ({name!r} reached {most:.3g}, "
                     f"announced was at most {step.bound:.3g})",
                     hint=self.method.remedy(self.site, public),
                 )

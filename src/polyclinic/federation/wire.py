@@ -10,6 +10,7 @@ four megabytes takes at most four bytes of memory for each of its own, a smaller
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,8 +36,10 @@ __all__ = [
     "decode_message",
     "encode",
     "encode_message",
+    "fingerprint",
     "load",
     "pack",
+    "parts",
     "save",
     "size",
     "size_message",
@@ -66,14 +69,31 @@ def encode(value: object, *, limit: int = LIMIT) -> bytes:
     >>> decode(encode({"a": [1, 2.5, "x", None], "b": np.arange(3.0)}))["b"].tolist()
     [0.0, 1.0, 2.0]
     """
+    return b"".join(parts(value, limit=limit))
+
+
+def parts(value: object, *, limit: int = LIMIT) -> list[bytes | memoryview]:
+    """The bytes of :func:`encode` one after the other, the arrays where they lie: what is hashed or written needs no copy."""
     header, arrays = _header(value)
     size = 8 + len(header) + sum(a.nbytes for a in arrays)
     if size > limit:
         raise MessageRefused(
             f"a message of {size:,} bytes exceeds the limit of {limit:,}", hint="lower the rank or the number of codes"
         )
-    raw = (a.reshape(-1).view("u1").data for a in arrays)
-    return b"".join([MAGIC, struct.pack("<I", len(header)), header, *raw])
+    return [MAGIC + struct.pack("<I", len(header)) + header, *(a.reshape(-1).view("u1").data for a in arrays)]
+
+
+def fingerprint(value: object, *, limit: int = LIMIT) -> bytes:
+    """SHA-256 of :func:`encode`'s bytes.
+
+    >>> value = {"a": [1, "x"], "b": np.arange(300.0)}
+    >>> fingerprint(value) == hashlib.sha256(encode(value)).digest()
+    True
+    """
+    h = hashlib.sha256()
+    for part in parts(value, limit=limit):
+        h.update(part)
+    return h.digest()
 
 
 def size(value: object) -> int:
@@ -94,7 +114,7 @@ def _header(value: object) -> tuple[bytes, list[NDArray[np.generic]]]:
     return msgpack.packb({"v": VERSION, "t": tree, "a": parts}, use_bin_type=True), arrays
 
 
-def decode(data: bytes, *, limit: int = LIMIT) -> Any:
+def decode(data: bytes | memoryview, *, limit: int = LIMIT) -> Any:
     """Inverse of :func:`encode`; anything malformed raises :class:`MessageRefused` and nothing else."""
     if len(data) > limit:
         raise MessageRefused(f"a message of {len(data):,} bytes exceeds the limit of {limit:,}")
@@ -144,7 +164,8 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Any:
 def save(path: Path, value: object) -> None:
     """Keep a tree of values in a file that only its owner reads: whole and on disk, or not there."""
     with atomic(path) as temporary:
-        temporary.write_bytes(encode(value, limit=KEPT))
+        with open(temporary, "wb") as f:
+            f.writelines(parts(value, limit=KEPT))
         temporary.chmod(0o600)
 
 

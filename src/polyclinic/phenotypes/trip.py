@@ -30,6 +30,7 @@ from polyclinic.phenotypes.packedrounds import first_spread, opened_round, round
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.phenotypes.startpublic import Far, StartPublic
+from polyclinic.privacy.release import largest
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -150,7 +151,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         if public.stage == "sweep" and public.spread:
             return self._packing(public).step(public.round, "sweep" + (f"+{public.wider}" if public.wider else ""))
         if public.stage in ("warm", "sweep"):
-            size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
+            size = max(map(largest, public.factors))
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
             if self.params.variant == "paper":  # as printed, A_k and H_k both travel: twice the uplink (E2.6)
                 shapes |= {f"dual{n}": f.shape for n, f in enumerate(public.factors, start=1)}

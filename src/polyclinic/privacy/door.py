@@ -271,15 +271,14 @@ class Door:
         digest = release_digest(step, share, mine)
         id, stored = self.store.find(self._name(step, number), digest)
         if stored is not None:
-            if not self.ledger.paid(self._run, id, bytes=bytes_digest(step, stored)):
+            of = bytes_digest(step, stored)
+            if not self.ledger.paid(self._run, id, bytes=of):
                 raise self._gone(
                     step,
                     f"release {id} is in the store, and the book has no line for these bytes (deleted, or put back)",
                 )
             if also and not self.ledger.paid(self._run, id, attempt):
-                self._pay(
-                    self._charge(step, attempt, together(also), NoiseScale(0.0, None), share, by, number, id, stored)
-                )
+                self._pay(self._charge(step, attempt, together(also), NoiseScale(0.0, None), share, by, number, id, of))
             return self._reviewed(id, step, share, by, stored)
 
         scale = noise_scale(step, share)
@@ -289,7 +288,8 @@ class Door:
         noisy = add_noise(self.noise, mine, math.sqrt(share) * scale.sd, scale.grid)
         self.store.prepare(id, step, digest, noisy)
         event = event_of(step, also)
-        self._pay(self._charge(step, attempt, event, scale, share, by, number, id, noisy))
+        of = digest if noisy is mine and share == 1.0 else bytes_digest(step, noisy)  # the same text: hashed once
+        self._pay(self._charge(step, attempt, event, scale, share, by, number, id, of))
         self.store.keep(id, step, digest, noisy)
         return self._reviewed(id, step, share, by, noisy)
 
@@ -319,7 +319,7 @@ class Door:
         by: SumFacts,
         number: int,
         id: str,
-        noisy: Contribution,
+        of: str,
     ) -> Charge:
         shown = step.how == "gather" or by.reveals == "each"
         return Charge(
@@ -347,7 +347,7 @@ class Door:
             share=share,
             grid=scale.grid,
             release=id,
-            bytes=bytes_digest(step, noisy),
+            bytes=of,
             versions=versions(),
         )
 

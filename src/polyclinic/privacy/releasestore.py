@@ -98,5 +98,5 @@ def release_digest(step: Step, share: float, mine: Contribution) -> str:
     h = hashlib.sha256(json.dumps([words, share, mine.weight], sort_keys=True).encode())
     for name in sorted(mine.arrays):
         h.update(name.encode() + b"\0")
-        h.update(np.asarray(mine.arrays[name], np.float64).tobytes())
+        h.update(np.ascontiguousarray(mine.arrays[name], np.float64).data)
     return h.hexdigest()

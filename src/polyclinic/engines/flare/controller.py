@@ -15,6 +15,7 @@ from nvflare.apis.signal import Signal
 from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.engines.flare.executor import ASK
 from polyclinic.engines.flare.folders import FULL, CoordinatorFolder, alone, append_event, write_json
+from polyclinic.engines.flare.frames import unspoken
 from polyclinic.engines.flare.result import write_outcome
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.order import read_order
@@ -37,6 +38,7 @@ class StudyController(Controller):  # type: ignore[misc]
 
     def __init__(self, order: str) -> None:
         super().__init__()
+        unspoken()
         self._order = order
 
     def start_controller(self, fl_ctx: FLContext) -> None:

@@ -14,6 +14,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from polyclinic.engines.flare.folders import SiteFolder, append_event
+from polyclinic.engines.flare.frames import unspoken
 from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.messages import Here, encode_answer
@@ -37,6 +38,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
 
     def __init__(self, order: str) -> None:
         super().__init__()
+        unspoken()
         self._order = order
         self._worker: Worker | None = None
         self._refusal: Why = "malformed"

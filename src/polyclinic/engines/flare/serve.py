@@ -6,13 +6,16 @@ import os
 import runpy
 import sys
 
+from polyclinic.engines.flare.frames import limit_frames, unspoken
+
 __all__ = ["main"]
 
 
 def main(kind: str, workspace: str, name: str) -> None:
     """Run FLARE's server or client in this process."""
     os.umask(0o077)
-    _limit_frames()
+    limit_frames()
+    unspoken()
     common = ["-m", workspace]
     if kind == "server":
         module = "nvflare.private.fed.app.server.server_train"
@@ -23,17 +26,6 @@ def main(kind: str, workspace: str, name: str) -> None:
         options += ["config_folder=config", "heart_beat_interval=2.0"]
     sys.argv = [module, *common, *options]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def _limit_frames() -> None:
-    """FLARE believes a length of up to 2 GB in front of a frame and allocates it (measured: 2.3 GB after 200 garbage
-    connections to a loopback port). Ours are never longer than one message. Must come before FLARE's drivers are imported."""
-    from nvflare.fuel.f3.drivers import net_utils
-
-    from polyclinic.engines.flare.startup_files import FRAME
-
-    net_utils.MAX_FRAME_SIZE = FRAME
-    net_utils.MAX_PAYLOAD_SIZE = net_utils.MAX_FRAME_SIZE - 16 - net_utils.MAX_HEADER_SIZE
 
 
 if __name__ == "__main__":
