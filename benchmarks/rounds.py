@@ -85,11 +85,12 @@ def checks(numbers: int, sums: int) -> tuple[float, float]:
             nonlocal spent
             begun = time.process_time()
             out = act(*args)
-            spent += time.process_time() - begun
+            spent += time.process_time() - begun - clock
             return out
 
         return run
 
+    clock = min(-(time.process_time() - time.process_time()) for _ in range(1000))  # what reading it takes is left out
     for owner, name in acts:
         act = timed(getattr(owner, name))
         setattr(owner, name, staticmethod(act) if name == "read" else act)

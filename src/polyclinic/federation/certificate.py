@@ -26,7 +26,7 @@ from polyclinic.errors import MessageRefused
 from polyclinic.federation import wire
 from polyclinic.federation.envelope import Identity, digest
 from polyclinic.federation.protocol import Step, Total
-from polyclinic.privacy.release import largest
+from polyclinic.tensors.scan import largest
 
 __all__ = ["ChainLink", "Opened", "alike", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
 

@@ -8,8 +8,8 @@ from polyclinic.errors import DataError, Divergence
 from polyclinic.federation import wire
 from polyclinic.federation.protocol import Arrays, Contribution, Exchange, Method, Roster, Step, Sum, seeds
 from polyclinic.privacy.door import Door
-from polyclinic.privacy.release import largest
 from polyclinic.sites.site import Site
+from polyclinic.tensors.scan import largest
 
 __all__ = ["SiteParty"]
 

@@ -30,10 +30,10 @@ from polyclinic.phenotypes.packedrounds import first_spread, opened_round, round
 from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.started import Started, StartedParams
 from polyclinic.phenotypes.startpublic import Far, StartPublic
-from polyclinic.privacy.release import largest
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
+from polyclinic.tensors.scan import largest
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["TRIP"]

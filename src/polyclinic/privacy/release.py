@@ -13,21 +13,12 @@ from numpy.typing import NDArray
 from polyclinic.errors import ProtocolMismatch
 from polyclinic.privacy.facts import PLAIN, SumFacts
 
-__all__ = ["Adjacency", "Arrays", "Contribution", "Release", "Step", "Total", "largest"]
+__all__ = ["Adjacency", "Arrays", "Contribution", "Release", "Step", "Total"]
 
 Array = NDArray[np.float64]
 Arrays = Mapping[str, Array]
 Adjacency = Literal["patient", "entry"]
 HIDES: Final = 0.1  # noise multiplier below which a sum counts as exact
-
-
-def largest(values: Array) -> float:
-    """``max |x|`` over all entries, without a copy of them; NaN if one is, 0 where there are none.
-
-    >>> largest(np.array([1.0, -3.0])), largest(np.array([1.0, np.nan])), largest(np.array([-np.inf, 1.0])), largest(np.zeros(0))
-    (3.0, nan, inf, 0.0)
-    """
-    return max(float(values.max()), -float(values.min()), 0.0) if values.size else 0.0
 
 
 @dataclass(frozen=True)
@@ -135,9 +126,9 @@ class Contribution:
                 continue
             if a.shape != tuple(shape):
                 faults.append(f"{name}: shape {a.shape}, announced {tuple(shape)}")
-            elif not math.isfinite(worst := largest(a)):
+            elif a.size and not math.isfinite(worst := max(float(a.max()), -float(a.min()))):  # without a copy
                 faults.append(f"{name}: holds NaN or infinity")
-            elif worst > step.bound:
+            elif a.size and worst > step.bound:
                 faults.append(f"{name}: largest entry {worst:.6g} exceeds the announced bound {step.bound:.6g}")
         if not 0 <= self.weight <= step.weight_bound:
             faults.append(f"weight {self.weight!r} outside 0..{step.weight_bound!r}")

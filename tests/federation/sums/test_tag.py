@@ -11,7 +11,7 @@ import pytest
 
 from polyclinic.errors import MessageRefused
 from polyclinic.federation.protocol import Contribution, Roster, Step
-from polyclinic.federation.sums.field import P, accumulate, evaluate, residues
+from polyclinic.federation.sums.field import P, accumulate, evaluate, residues, weighed
 from polyclinic.federation.sums.fixedpoint import BITS, FixedPoint
 from polyclinic.federation.sums.masked import Masked, read
 from polyclinic.federation.sums.promise import Promises
@@ -29,6 +29,11 @@ def test_the_polynomial_is_that_of_exact_integers(d: int) -> None:
     for at in (1, 2, P - 1, int(rng.integers(1, P))):
         exact = sum(int(x) * pow(at, i, P) for i, x in enumerate(words, start=1)) % P
         assert int(evaluate(words, np.uint64(at))) == exact
+        sent = words.view(np.uint64)
+        sent.flags.writeable = False  # as it comes from the wire
+        most = int(max(abs(int(x)) for x in words))
+        assert weighed(sent, at, -1) == exact
+        assert most > 2**63 - 1 or (weighed(sent, at, most), weighed(sent, at, most - 1)) == (exact, P)
     assert [int(r) for r in residues(words)] == [int(x) % P for x in words]
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "multiply",
     "polynomial",
     "residues",
+    "weighed",
     "within",
 ]
 
@@ -84,7 +85,7 @@ def _block(
         total: ir.Value = ir.Constant(wide, 0)
         for k in range(8):  # signed words: the sum is above -2^127 and below 2^127
             x = builder.load(builder.gep(data, [builder.add(args[1], ir.Constant(word, k))]))
-            power = builder.zext(builder.extract_value(args[2], k), wide)
+            power = builder.sext(builder.extract_value(args[2], k), wide)  # it is below 2^61: one signed product
             total = builder.add(total, builder.mul(builder.sext(x, wide), power))
         low, middle, high = [builder.trunc(builder.ashr(total, ir.Constant(wide, n)), word) for n in (0, 61, 122)]
         low, middle = [builder.and_(x, ir.Constant(word, P)) for x in (low, middle)]
@@ -201,3 +202,12 @@ def within(words: NDArray[np.int64], most: np.int64) -> bool:
         high = max(high, words[i])
         low = min(low, words[i])
     return bool(high <= most and low >= -most)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def weighed(words: NDArray[np.uint64], at: int, most: int) -> int:
+    """:func:`evaluate` of words that are signed numbers; p, which is no residue, if one is larger than ``most`` (-1: any may be)."""
+    whole = words.view(np.int64)
+    if most >= 0 and not within(whole, np.int64(most)):
+        return P
+    return np.int64(evaluate(whole, np.uint64(at)))

@@ -22,6 +22,7 @@ words instead of one show single entries to whoever knows rho (which h_k carried
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -30,12 +31,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.sums.field import P, added, evaluate, within
+from polyclinic.federation.sums.field import P, added, weighed
 from polyclinic.federation.sums.fixedpoint import BITS, Words
 
 __all__ = ["Check", "Tag", "group_key"]
 
 _WIDE: Final = 16  # bytes of the stream for a number mod p
+_TWO: Final = struct.Struct("<QQ")
 
 
 def group_key(parts: Mapping[str, bytes], context: bytes) -> bytes:
@@ -54,19 +56,17 @@ class Check(NamedTuple):
     @classmethod
     def read(cls, raw: bytes, members: int) -> Check:
         """From the 16 bytes."""
-        return cls(int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little"), members)
+        return cls(*_TWO.unpack(raw), members)
 
     @property
     def raw(self) -> bytes:
         """The 16 bytes."""
-        return self.rho.to_bytes(8, "little") + self.pads.to_bytes(8, "little")
+        return _TWO.pack(self.rho, self.pads)
 
     def accepts(self, words: Words, tag: int) -> bool:
         """Whether these words can be the sum over the members."""
-        whole = words.view(np.int64)
-        if not within(whole, np.int64(2**BITS + self.members)):  # each was rounded once
-            return False
-        return (int(evaluate(whole, np.uint64(self.rho))) + self.pads - tag) % P == 0
+        found = weighed(words, self.rho, 2**BITS + self.members)  # each was rounded once
+        return found < P and (found + self.pads - tag) % P == 0
 
     def opened(self, words: Words) -> Words:
         """The data words of an opened vector (tag last), or :class:`MessageRefused`."""
@@ -101,7 +101,7 @@ class Tag:
         """``h_k`` of a contributor's whole numbers."""
         begin = _WIDE * self._sites.index(site)
         pad = int.from_bytes(self._raw[begin : begin + _WIDE], "little")
-        return (int(evaluate(words.view(np.int64), np.uint64(self.rho))) + pad) % P
+        return (weighed(words, self.rho, -1) + pad) % P
 
     def over(self, members: Sequence[str]) -> Check:
         """What checks the sum over these members."""
