@@ -31,7 +31,7 @@ KEYS = {  # read by the engine between hospitals, which has no model for its key
         'Whether studies with `lost = "show"` may run: they go on without a lost site, whose part can then be computed.',
         "`false`",
     ),
-    "max_numbers": ("A study that asks for more numbers in one release is refused here.", "`4194304`"),
+    "max_numbers": ("A study that asks for more numbers in one release, or for a larger model, is refused here.", "`4194304`"),
     "max_disk_mb": ("A study whose files take more is refused here, and they are removed.", "none"),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
     "max_memory_mb": (

@@ -22,6 +22,7 @@ from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation.envelope import digest
 from polyclinic.federation.order import read_order
+from polyclinic.phenotypes.trip import TRIP
 from polyclinic.privacy.owner import ledger_of
 
 DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "plain"'
@@ -229,3 +230,32 @@ def test_no_hospital_stands_between_the_nodes_of_the_others(world: World) -> Non
     assert refused.value.faults == ("without the nodes of 'north' the others are cut off from each other",)
     with pytest.raises(MessageRefused):
         read_order(world.forged(order, per_site=25).encode(), world.key.public)  # more nodes than the study says
+
+
+def test_a_model_beyond_the_owners_limit_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 columns for 5 codes, or for 100,000 (8 GB): what is asked is known from the order alone."""
+    world = World(tmp_path)
+    east = world.sites["east"]
+    east.node_path.write_text(east.node_path.read_text().replace("[keys]\n", "[keys]\nmax_numbers = 1000\n"))
+    world.sites["east"] = SiteFolder.of(east.node_path)
+    made: list[int] = []
+    begin = TRIP.begin
+
+    def spied(method: TRIP, *given: Any) -> Any:
+        made.append(method.params.columns)
+        return begin(method, *given)
+
+    monkeypatch.setattr(TRIP, "begin", spied)
+    for rank, expected in ((3, "letters"), (10_000, "here")):
+        order = world.order(
+            f"rank-{rank}", f'name = "trip"\nrank = {rank}\nrounds = 1\nstart = "random"\naggregation = "plain"'
+        )
+        world.open(order)
+        sites = list(order.sites)
+        answer = world.ask(order, "east", what="take", number=0, attempt=0, sites=sites, begin=sites)
+        assert answer["what"] == expected, world.workers["east"].study.reasons
+    assert answer["why"] == "declined"
+    assert "numbers" in str(world.workers["east"].study.reasons)
+    assert set(made) == {3}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyclinic.errors import DataError, MessageRefused, PolyclinicError, ProtocolMismatch
+from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.federation import certificate
 from polyclinic.federation.certificate import Opened
 from polyclinic.federation.envelope import Identity
@@ -97,6 +97,11 @@ class Follower:
             )
         axes = () if seat.method.needs == "features" else next(iter(seat.sites.values())).counts().axes[1:]
         setting = Setting(tuple(mine["shape"]), tuple(axes), nodes, None if axes else order.columns)
+        numbers = seat.method.params.columns * sum(setting.shape)
+        if numbers > seat.max_numbers:  # asked before a model of that size is made here
+            raise PolicyRefusal(
+                f"study {order.id!r} asks for a model of {numbers:,} numbers; this site allows {seat.max_numbers:,}"
+            )
         chain = certificate.root(order.digest, mine["shape"], mine["digests"], mine.get("alignment"), nodes)
         roster = order.roster(nodes, 0)
         self.fold = (

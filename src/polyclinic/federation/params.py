@@ -34,6 +34,12 @@ class Params(BaseModel):
         """Random starts of which the best is kept, where a method has them (``n_starts``); else one."""
         return int(dict(self).get("n_starts", 1))
 
+    @property
+    def columns(self) -> int:
+        """Columns of the model where they are asked for by a number (``rank``, ``n_components``); 0 where they are not."""
+        asked = [dict(self).get(name) for name in ("rank", "n_components")]
+        return max((n for n in asked if isinstance(n, int)), default=0)
+
     @field_validator("aggregation")
     @classmethod
     def _known_sum(cls, value: str) -> str:

@@ -27,7 +27,7 @@ class Seat:
     doors: dict[str, Door]
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
     min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
-    max_numbers: int = 2**22  # of one release
+    max_numbers: int = 2**22  # of one release, and of the model
     all_witnesses: bool = (
         False  # nothing leaves before everybody on the order has told what is known of this site's book
     )
