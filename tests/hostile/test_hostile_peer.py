@@ -5,6 +5,7 @@ It can cost attempts and time, never a bit of the model, another's contribution,
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare import coordination
+from polyclinic.engines.flare import coordination, worker
 from polyclinic.engines.registry import federated
 from polyclinic.federation import wire
+from polyclinic.federation.batch import seal_batch
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.letterbox import EARLY
 from polyclinic.federation.protocol import Message
@@ -98,7 +100,12 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world: World) -> None:
         wire.encode_message(Message("north", "east", "value", n, "sweep", 7, {"x": n}), east.box.protocol)
         for n in range(200)
     ]
-    flood = wire.encode({"order": order.digest, "letters": batch})
+    keys = {n: s.identity() for n, s in world.sites.items()}
+
+    def north(*letters: bytes, to: str = "east") -> bytes:
+        return seal_batch(keys["north"].sign, order.digest, "north", to, letters)
+
+    flood = north(*batch)
     strangers = [
         Message("nobody", "east", "value", 1, "sweep", 0, {}),
         Message("north", "south", "value", 1, "sweep", 0, {}),
@@ -109,11 +116,12 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world: World) -> None:
         east.put(flood)
     for n in range(120):  # 96 MB, in letters that differ
         heavy = Message("north", "east", "value", n, "sweep", 9, {"x": big + n})
-        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(heavy, east.box.protocol)]}))
+        east.put(north(wire.encode_message(heavy, east.box.protocol)))
     for m in strangers:
-        east.put(wire.encode({"order": order.digest, "letters": [wire.encode_message(m, east.box.protocol)]}))
-    odd = [{"order": order.digest, "letters": x} for x in ([-1], [2**62], [[300]], 5, [None], {"a": 1})]
-    for junk in (b"", b"x" * 1000, wire.encode({"order": order.digest}), wire.encode([1]), *map(wire.encode, odd)):
+        east.put(north(wire.encode_message(m, east.box.protocol)))
+    for odd in ([-1], [2**62], [[300]], [None], [b"x"]):
+        east.put(north(*odd))
+    for junk in (b"", b"\xff", b"x" * 1000, wire.encode([1])):
         east.put(junk)
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -121,6 +129,65 @@ def test_a_flood_of_early_letters_stays_within_its_quota(world: World) -> None:
     assert kept < 2 * wire.LIMIT
     assert east.box.dropped > 50
     _right(world, study, halves, halves.run())
+
+
+def test_one_peer_uses_up_nobody_elses_room_for_early_letters(world: World) -> None:
+    """A letter's sender is a word that anybody can write; the batch that it came in is signed."""
+    _, order = _order(world, "room", TRIP.format(1, "subspace"))
+    east = Halves(world, order).sites["east"]
+    keys = {n: s.identity() for n, s in world.sites.items()}
+
+    def letter(sender: str, n: int) -> bytes:
+        return wire.encode_message(Message(sender, "east", "value", n, "sweep", 7, {"x": n}), east.box.protocol)
+
+    def batch(signer: str, sender: str, to: str, first: int) -> bytes:
+        return seal_batch(
+            keys[signer].sign, order.digest, sender, to, [letter("south", first + n) for n in range(EARLY)]
+        )
+
+    honest = batch("south", "south", "north", 1000)
+    for forged in (
+        batch("north", "north", "east", 0),  # south's letters in north's batch
+        batch("north", "south", "east", 0),  # a batch of south's that north signed
+        honest,  # south's own, to north, handed on
+        bytes([5]) + b"south" + bytes(64) + wire.encode([letter("south", 1)]),
+    ):
+        east.put(forged)
+    assert not east.box.early
+    east.put(seal_batch(keys["north"].sign, order.digest, "north", "east", [letter("north", n) for n in range(200)]))
+    east.put(batch("south", "south", "east", 0))
+    kept = [m.sender for m in east.box.early]
+    assert (kept.count("north"), kept.count("south")) == (EARLY, EARLY)
+
+
+def test_one_peer_uses_up_nobody_elses_queue_while_a_site_computes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "QUEUE", 2**20)
+    order = world.order("queue", TRIP.format(1, "subspace"))
+    world.open(order, ("east",))
+    east = world.workers["east"]
+    keys = {n: s.identity() for n, s in world.sites.items()}
+    came: list[str] = []
+    monkeypatch.setattr(east.study, "put", lambda data: came.append(data[1 : 1 + data[0]].decode()))
+    free = threading.Event()
+    busy = east._pool.submit(free.wait, 60)
+    flood = seal_batch(keys["north"].sign, order.digest, "north", "east", [bytes(200_000)])
+    for _ in range(50):
+        east.put(flood)
+    for n in range(50):  # as many bytes with nobody's signature, or in the name of others
+        east.put(seal_batch(keys["north"].sign, order.digest, "south", "east", [bytes(200_000 + n)]))
+    small = seal_batch(keys["north"].sign, order.digest, "north", "east", [b"x"])
+    for _ in range(3000):
+        east.put(small)
+    for _ in range(3):
+        east.put(seal_batch(keys["south"].sign, order.digest, "south", "east", [bytes(200_000)]))
+    free.set()
+    busy.result(60)
+    east._pool.submit(lambda: None).result(60)
+    assert came.count("south") == 3
+    assert came.count("north") <= 2**20 // worker.LEAST
+    assert east.study.box.dropped == 50
 
 
 def test_two_orders_that_do_not_fit_into_one_budget(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The exchange that is open at a site, and its letters: to neighbours in batches, to the coordinator with the next answer.
 
-A letter that comes before its sum opens is kept, within limits; one that its receiver refuses is dropped and written down.
+A letter that comes before its sum opens is kept, within limits for each neighbour that no other can use up: a batch is signed
+(``federation.batch``). One that its receiver refuses is dropped and written down.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.federation import wire
+from polyclinic.federation.batch import open_batch, seal_batch
 from polyclinic.federation.envelope import octets
 from polyclinic.federation.messages import Key
 from polyclinic.federation.order import COORDINATOR, Order, host
@@ -38,8 +40,8 @@ class Letterbox:
 
     Parameters
     ----------
-    order, me
-        The study, and the site's name.
+    order, me, sign
+        The study, the site's name, and its signature.
     post
         Sends bytes to a neighbour; must not block for long.
     log
@@ -52,11 +54,12 @@ class Letterbox:
         self,
         order: Order,
         me: str,
+        sign: Callable[[bytes], bytes],
         post: Callable[[str, bytes], None],
         log: Callable[..., None],
         count: Callable[[str, int], None],
     ) -> None:
-        self.order, self.me, self.post, self.log, self.count = order, me, post, log, count
+        self.order, self.me, self.sign, self.post, self.log, self.count = order, me, sign, post, log, count
         self.protocol = ""  # name and version of the method, once the site takes part
         self.nodes: Collection[str] = ()  # that live here
         self.open: Open | None = None
@@ -86,12 +89,14 @@ class Letterbox:
     def put(self, data: bytes) -> None:
         """A batch of letters from a neighbour; never raises."""
         try:
-            value = wire.decode(data)
-            if value["order"] != self.order.digest or not self.nodes:
+            if not self.nodes:
                 return
+            sender, body = self._opened(data)
             out: list[Message] = []
-            for raw in value["letters"]:
+            for raw in wire.decode(body):
                 m = wire.decode_message(octets(raw), self.protocol)
+                if host(m.sender) != sender:
+                    raise MessageRefused(f"{sender!r} sent a letter under the name of {m.sender[:100]!r}")
                 if self._fits(m):
                     out += self._receive(m)
                 else:
@@ -104,6 +109,20 @@ class Letterbox:
                 if isinstance(e, PolyclinicError)
                 else f"letters that no reader foresaw: {type(e).__name__}"
             )
+
+    def writer(self, data: bytes) -> str | None:
+        """The neighbour that signed a batch for this site; None, and written down, if none did."""
+        try:
+            return self._opened(data)[0]
+        except MessageRefused as e:
+            self._drop(e.what)
+            return None
+
+    def _opened(self, data: bytes) -> tuple[str, memoryview]:
+        sender, body = open_batch(data, self.order.keys, self.order.digest, self.me)
+        if sender not in self.order.sites or sender == self.me:
+            raise MessageRefused("letters of a stranger")
+        return sender, body
 
     def empty(self) -> tuple[bytes, ...]:
         """Letters to the coordinator; they leave with the answer."""
@@ -152,4 +171,4 @@ class Letterbox:
         self._out += batches.pop(COORDINATOR, [])
         for to, letters in sorted(batches.items()):
             self.count("sent", sum(map(len, letters)))
-            self.post(to, wire.encode({"order": self.order.digest, "letters": letters}))
+            self.post(to, seal_batch(self.sign, self.order.digest, self.me, to, letters))

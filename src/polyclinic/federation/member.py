@@ -96,7 +96,7 @@ class SiteStudy(Follower):
     ) -> None:
         super().__init__(order, identity, record)
         self.log, self.run, self.aligner, self.watch, self.ended = log, run, aligner, watch, ended
-        self.box = Letterbox(order, self.me, post, log, self._count)
+        self.box = Letterbox(order, self.me, identity.sign, post, log, self._count)
         self.put = self.box.put
         self.stage: Stage = "loading"
         self.reasons: list[str] = []  # the owner's to read

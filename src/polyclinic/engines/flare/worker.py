@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
@@ -28,7 +29,10 @@ __all__ = ["Worker"]
 
 PATIENCE: Final = 5.0  # seconds an ask waits for its answer before it says "busy"
 ASKS: Final = 16  # of the coordinator, worked on at a time
-QUEUE: Final = 4 * wire.LIMIT  # bytes of neighbours' letters that wait while this site computes
+QUEUE: Final = (
+    4 * wire.LIMIT
+)  # bytes of neighbours' letters that wait while this site computes, shared by them; one message at least
+LEAST: Final = 4096  # bytes that a batch of letters counts for: many small ones are as heavy
 
 
 class Worker:
@@ -48,7 +52,8 @@ class Worker:
         self.order, self.folder = order, folder
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="study")
         self._tasks: dict[str, Future[Answer]] = {}
-        self._lock, self._waiting = threading.Lock(), 0
+        self._lock, self._waiting = threading.Lock(), Counter[str]()  # bytes by neighbour
+        self._room = max(QUEUE // len(order.sites), min(QUEUE, wire.LIMIT + 512))
         home, identity = folder.study(order.digest), folder.identity()
         keys = {n: bytes.fromhex(k) for n, k in order.keys.items()}
         book, known = ledger_of(folder.node), witness_of(folder.node)
@@ -95,15 +100,18 @@ class Worker:
         return self.study.answer(data)
 
     def put(self, data: bytes) -> None:
-        """A batch of letters from a neighbour, read when its turn comes; what does not fit into the queue is dropped."""
+        """A batch of letters from a neighbour, read when its turn comes; what does not fit into ITS queue is dropped."""
+        neighbour, size = self.study.box.writer(data), max(len(data), LEAST)
+        if neighbour is None:
+            return
         with self._lock:
-            if self._waiting + len(data) > QUEUE:
+            if self._waiting[neighbour] + size > self._room:
                 return
-            self._waiting += len(data)
+            self._waiting[neighbour] += size
 
         def take() -> None:
             with self._lock:
-                self._waiting -= len(data)
+                self._waiting[neighbour] -= size
             self.study.put(data)
 
         self._pool.submit(take)

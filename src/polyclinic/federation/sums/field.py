@@ -205,9 +205,9 @@ def within(words: NDArray[np.int64], most: np.int64) -> bool:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def weighed(words: NDArray[np.uint64], at: int, most: int) -> int:
+def weighed(words: NDArray[np.uint64], at: int, most: int) -> np.int64:
     """:func:`evaluate` of words that are signed numbers; p, which is no residue, if one is larger than ``most`` (-1: any may be)."""
     whole = words.view(np.int64)
     if most >= 0 and not within(whole, np.int64(most)):
-        return P
+        return np.int64(P)
     return np.int64(evaluate(whole, np.uint64(at)))

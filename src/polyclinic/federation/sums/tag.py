@@ -56,7 +56,8 @@ class Check(NamedTuple):
     @classmethod
     def read(cls, raw: bytes, members: int) -> Check:
         """From the 16 bytes."""
-        return cls(*_TWO.unpack(raw), members)
+        rho, pads = _TWO.unpack(raw)
+        return cls(rho, pads, members)
 
     @property
     def raw(self) -> bytes:
@@ -65,7 +66,7 @@ class Check(NamedTuple):
 
     def accepts(self, words: Words, tag: int) -> bool:
         """Whether these words can be the sum over the members."""
-        found = weighed(words, self.rho, 2**BITS + self.members)  # each was rounded once
+        found = int(weighed(words, self.rho, 2**BITS + self.members))  # each was rounded once
         return found < P and (found + self.pads - tag) % P == 0
 
     def opened(self, words: Words) -> Words:
@@ -101,7 +102,7 @@ class Tag:
         """``h_k`` of a contributor's whole numbers."""
         begin = _WIDE * self._sites.index(site)
         pad = int.from_bytes(self._raw[begin : begin + _WIDE], "little")
-        return (weighed(words, self.rho, -1) + pad) % P
+        return (int(weighed(words, self.rho, -1)) + pad) % P
 
     def over(self, members: Sequence[str]) -> Check:
         """What checks the sum over these members."""
