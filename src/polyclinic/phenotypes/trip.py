@@ -33,7 +33,6 @@ from polyclinic.phenotypes.startpublic import Far, StartPublic
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
-from polyclinic.tensors.scan import largest
 from polyclinic.tensors.weighting import weighted
 
 __all__ = ["TRIP"]
@@ -151,7 +150,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         if public.stage == "sweep" and public.spread:
             return self._packing(public).step(public.round, "sweep" + (f"+{public.wider}" if public.wider else ""))
         if public.stage in ("warm", "sweep"):
-            size = max(map(largest, public.factors))
+            size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
             shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
             if self.params.variant == "paper":  # as printed, A_k and H_k both travel: twice the uplink (E2.6)
                 shapes |= {f"dual{n}": f.shape for n, f in enumerate(public.factors, start=1)}
