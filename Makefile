@@ -110,8 +110,8 @@ mutants: setup
 # The lowest versions that pyproject.toml allows, in an environment of their own, and what they break.
 lowest: setup
 	@rm -rf dist/lowest && $(BIN)/uv venv --quiet --python $(PYTHON) dist/lowest
-	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python --resolution lowest-direct ".[$(NODE_EXTRAS),web,frames,plots]"
+	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python --resolution lowest-direct ".[$(NODE_EXTRAS),web,frames,plots]" ./papers
 	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python pytest hypothesis pytest-timeout psutil httpx2
-	PYTHONPATH=src dist/lowest/bin/python -m pytest -q -m "not slow and not e2e and not paper" $(LOWEST)
+	PYTHONPATH=src:papers/src dist/lowest/bin/python -m pytest -q -m "not slow and not e2e and not paper" $(LOWEST)
 
 LOWEST ?= tests/tensors tests/sites tests/events tests/federation tests/privacy tests/phenotypes tests/similarity tests/mixtures tests/web

@@ -42,7 +42,7 @@ from polyclinic.study import Study
 ROOT = Path(__file__).parents[2]
 
 NOISE = 11
-COURIER = f'[ledger]\nsimulated_noise_seed = {NOISE}\n[courier]\ninbox = "in"\noutbox = "out"\nevery = 0.02\n'
+COURIER = f'[ledger]\nsimulated_noise_seed = {NOISE}\n[courier]\ninbox = "in"\noutbox = "out"\nevery = 0.05\n'
 
 
 # ---- one file
@@ -272,7 +272,7 @@ class World:
             for t in threads:
                 t.start()
             box = self.root / "coordinator"
-            status = run_by_courier(self.coordinator, order, box / "in", box / "out", pace=pace, every=0.02, resend=1.0)
+            status = run_by_courier(self.coordinator, order, box / "in", box / "out", pace=pace, every=0.06, resend=1.0)
         finally:
             over.set()
             (self.root / "stop").touch()
