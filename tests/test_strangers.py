@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -17,12 +18,16 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.events.engine import literal
 from polyclinic.events.source import OpenedSource
-from polyclinic.federation.protocol import Roster, Step, SumFacts
+from polyclinic.federation import wire
+from polyclinic.federation.envelope import Channel
+from polyclinic.federation.protocol import Message, Roster, Step, Sum, SumFacts, Total
+from polyclinic.federation.relay import read_by_relay
 from polyclinic.federation.sumbattery import SUM_PARTS
 from polyclinic.federation.sums import NAMES, by_name
 from polyclinic.federation.sums.plain import Collector, Plain
 from polyclinic.plugins import plug, plugged
 
+KEY = b"k" * 32  # of sealed letters; how parties agree on one is not tried here
 PACKAGE = '''
 from pathlib import Path
 
@@ -122,6 +127,88 @@ class Showing(Plain):
     """Says that it hides, and sends contributions as they are."""
 
     facts = SumFacts(name="showing", reveals="total", saw={"coordinator": "sums"})
+
+
+class Shares:
+    """One party of :class:`Shared`: a random share for the coordinator, the rest for the last site, which adds those up."""
+
+    def __init__(self, me: str, roster: Roster, step: Step, mine: Any, sealed: bool) -> None:
+        self.me, self.roster, self.step, self.mine, self.sealed = me, roster, step, mine, sealed
+        self.deputy, self.state, self.got = roster.sites[-1], "pending", {}  # type: ignore[var-annotated]
+
+    def _mail(self, to: str, kind: str, share: Any) -> Message:
+        body: dict[str, Any] = {"share": share}
+        if self.sealed and to != self.roster.coordinator:
+            body = {"sealed": Channel(KEY, self.me, to).seal(wire.encode(body), kind)}
+        return Message(self.me, to, kind, self.step.round, self.step.name, self.roster.attempt, body)
+
+    def start(self) -> list[Message]:
+        if self.mine is None:
+            return []
+        whole = np.rint(self.mine.arrays["A"] * 2**40).astype(np.int64).view(np.uint64)
+        one = np.frombuffer(os.urandom(8 * whole.size), np.uint64)
+        letters = [self._mail(str(self.roster.coordinator), "left", one)]
+        if self.me != self.deputy:
+            self.state = "done"
+            return [*letters, self._mail(self.deputy, "right", whole - one)]
+        self.got[self.me] = whole - one
+        return letters
+
+    def receive(self, m: Message) -> list[Message]:
+        body = m.body
+        if self.sealed and self.mine is not None:
+            body = wire.decode(Channel(KEY, self.me, m.sender).open(body["sealed"], m.kind))  # type: ignore[arg-type]
+        self.got[m.kind if m.kind == "rights" else m.sender] = body["share"]
+        if self.mine is not None and len(self.got) == len(self.roster.sites):
+            self.state = "done"
+            return [self._mail(str(self.roster.coordinator), "rights", sum(self.got.values()))]
+        if self.mine is None and len(self.got) > len(self.roster.sites):
+            total = sum(self.got.values()).view(np.int64) / 2**40
+            self.state = Total({"A": total}, float(len(self.roster.sites)), len(self.roster.sites), 0.0)  # type: ignore[assignment]
+        return []
+
+    def deadline(self) -> list[Message]:
+        return []
+
+    def result(self) -> Any:
+        return self.state
+
+
+class Shared(Sum):
+    """Adds shares; no letter alone is like a contribution, two of them are one."""
+
+    facts = SumFacts(name="shared", reveals="total", tolerates_loss=False, saw={"coordinator": "sums"})
+
+    def __init__(self, sealed: bool = False) -> None:
+        self.sealed = sealed
+
+    def share(self, roster: Roster) -> float:
+        return 1.0
+
+    def side(self, me: str, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
+        return Shares(me, roster, step, mine, self.sealed)
+
+
+def test_the_battery_reads_as_a_coordinator_that_carries_all_letters() -> None:
+    with pytest.raises(AssertionError, match="'left' and 'right' of 'site0' together are its contribution"):
+        pc.check_sum(Shared(), parts=["hidden"])
+    assert pc.check_sum(Shared(sealed=True), parts=["hidden"]).passed
+    assert pc.check_sum(by_name("masked"), parts=["hidden"]).passed
+
+
+def test_a_relay_takes_apart_a_running_sum_that_began_with_a_mask() -> None:
+    """Nobody on the line learns anything; whoever carries its letters learns every part but the first."""
+    rng = np.random.default_rng(0)
+    line, parts = ["a", "b", "c", "d"], {s: rng.uniform(-1, 1, 300) for s in "abcd"}
+    for whole in (False, True):  # real numbers with a large mask, and whole numbers modulo 2^64
+        run = rng.integers(0, 2**64, 300, np.uint64) if whole else rng.normal(0, 1e3, 300)
+        letters = []
+        for k, s in enumerate(line):
+            mine = np.rint(parts[s] * 2**40).astype(np.int64).view(np.uint64) if whole else parts[s]
+            run = run + mine
+            to = line[k + 1] if k + 1 < len(line) else "coordinator"
+            letters.append(Message(s, to, "running", 1, "factors", 0, {"sums": run}))
+        assert [bool(read_by_relay(letters, s, parts[s])) for s in line] == [False, True, True, True]
 
 
 class Believing(Plain):

@@ -27,6 +27,7 @@ from polyclinic.federation.protocol import (
     least_threshold,
 )
 from polyclinic.federation.rehearsal import Rehearsal
+from polyclinic.federation.relay import read_by_relay, readable
 from polyclinic.federation.standardizing import Standardizer
 from polyclinic.federation.sums import NAMES, by_name, kind_of
 
@@ -222,7 +223,7 @@ class SumChecks:
         self.near(total, here, self.step)
 
     def hidden_part(self) -> None:
-        """where it promises to show the total only, no letter looks like a contribution, and masks are fresh every time"""
+        """where it promises to show the total only, no letter looks like a contribution, nor do those of a site together (to a coordinator that carries all letters of a star), and masks are fresh every time"""
         if self.adder.reveals == "each":
             raise Skip("shows contributions, and says so")
         step = Step(3, "factors", {"A": (400,)}, bound=5.0)
@@ -230,11 +231,17 @@ class SumChecks:
         runs = [self.take(parts, step=step) for _ in range(2)]
         for m in (m for run in runs for m in run.letters if m.sender in parts):
             mine = parts[m.sender].arrays["A"]
-            for a in _arrays(m.body):
+            for a in readable(m.body):
                 if a.size == mine.size and np.ptp(a.astype(float)) > 0:
                     like = abs(float(np.corrcoef(a.astype(float).ravel(), mine)[0, 1]))
                     assert like < LIKE, f"{m.kind!r} of {m.sender!r} is like its contribution (r {like:.2f})"
-        bodies = [{wire.encode(dict(m.body)) for m in run.letters if _arrays(m.body)} for run in runs]
+        for site in SITES if self.adder.facts.topology == "star" else ():
+            by = read_by_relay(runs[0].letters, site, parts[site].arrays["A"])
+            assert not by, (
+                f"{by} of {site!r} together are its contribution, and a coordinator may carry both: seal what goes from site to "
+                "site (polyclinic.federation.envelope), or say reveals='each'"
+            )
+        bodies = [{wire.encode(dict(m.body)) for m in run.letters if readable(m.body)} for run in runs]
         assert not bodies[0] & bodies[1] or not all(bodies), "the same letters twice: masks are not fresh"
 
     def noise_part(self) -> None:
@@ -250,7 +257,7 @@ class SumChecks:
         sites = example_sites(self.method.needs)
         found = wire.pack(Fold(self.method, sites, adder=self.adder).run().public)
         plain = wire.pack(Fold(self.method, sites, adder=by_name("plain")).run().public)
-        for a, b in zip(_arrays(found), _arrays(plain)):
+        for a, b in zip(readable(found), readable(plain)):
             assert np.isfinite(a).all(), "numbers that are not finite"
             if self.adder.adds:
                 room = 1e-5 * max(float(np.abs(b).max(initial=0.0)), 1.0)
@@ -262,7 +269,7 @@ class SumChecks:
         found = wire.pack(Rehearsal(self.adder, self.method, sites).fit().public)
         here = wire.pack(Fold(self.method, sites, adder=self.adder).run().public)
         room = NEAR if self.adder.facts.topology == "star" else 1e-5
-        for a, b in zip(_arrays(found), _arrays(here)):
+        for a, b in zip(readable(found), readable(here)):
             gap = float(np.abs(a - b).max(initial=0.0))
             assert gap <= room * max(float(np.abs(b).max(initial=0.0)), 1.0), f"another model than here, by {gap:.3g}"
         with suppress(PeerLost):
@@ -275,14 +282,6 @@ def _facts(adder: Sum) -> SumFacts | None:
     except AttributeError:
         return None
     return found if isinstance(found, SumFacts) else None
-
-
-def _arrays(tree: object) -> list[Any]:
-    if isinstance(tree, Mapping):
-        return [a for v in tree.values() for a in _arrays(v)]
-    if isinstance(tree, list | tuple):
-        return [a for v in tree for a in _arrays(v)]
-    return [tree] if isinstance(tree, np.ndarray) and tree.dtype.kind in "fiu" else []
 
 
 SUM_PARTS: Final = (
