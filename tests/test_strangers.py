@@ -157,7 +157,7 @@ class Shares:
     def receive(self, m: Message) -> list[Message]:
         body = m.body
         if self.sealed and self.mine is not None:
-            body = wire.decode(Channel(KEY, self.me, m.sender).open(body["sealed"], m.kind))  # type: ignore[arg-type]
+            body = wire.decode(Channel(KEY, self.me, m.sender).open(body["sealed"], m.kind))
         self.got[m.kind if m.kind == "rights" else m.sender] = body["share"]
         if self.mine is not None and len(self.got) == len(self.roster.sites):
             self.state = "done"

@@ -127,7 +127,7 @@ def test_several_time_formats_read_a_column_of_mixed_dates(tmp_path: Path) -> No
 def test_texts_that_mean_no_value_are_unknown_labels(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(HEAD + ROWS)
     (tmp_path / "l.csv").write_text("patient_id,died\n1,yes\n2,NA\n3,unknown\n4,\n")
-    source = {"events": "e.csv", "labels": "l.csv", "columns": {"label": "died"}}
+    source: dict[str, Any] = {"events": "e.csv", "labels": "l.csv", "columns": {"label": "died"}}
     with pytest.raises(DataError, match="2 labels are neither") as e:
         made(tmp_path, **source)
     assert 'missing = ["", "NA"]' in e.value.hint

@@ -81,7 +81,7 @@ def test_parameters_are_words_and_privacy_never_a_bare_epsilon(formal_run: RunFo
 
 
 def test_heads_of_odds_ratios_say_of_what(plain_run: RunFolder) -> None:
-    from polyclinic.report.tables import TABLES
+    from polyclinic.report.columns import TABLES
 
     run = RunContents.read(plain_run)
     assert run.effects
