@@ -249,7 +249,7 @@ def test_a_prior_that_was_refused_is_returned_where_patients_clearly_prefer_it(b
 
 
 def test_vote_and_verdict_are_paid_for() -> None:
-    asked, refused = (plan_for(BUDGET, (40, 50), planning_size=2_000, prior=p) for p in ("asked", "refused"))  # type: ignore[arg-type]
+    asked, refused = (plan_for(BUDGET, (40, 50), planning_size=2_000, prior=p) for p in ("asked", "refused"))
     assert (len(asked.multipliers), len(refused.multipliers)) == (asked.rounds + 3, refused.rounds + 3)
     for plan in (asked, refused):
         spent = accountant.epsilon([accountant.Gaussian(m) for m in plan.multipliers], 1e-6)
