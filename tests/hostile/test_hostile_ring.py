@@ -19,6 +19,7 @@ from polyclinic.engines.flare.folders import read_json
 from polyclinic.engines.registry import federated
 from polyclinic.errors import PeerLost, ProtocolMismatch
 from polyclinic.federation import certificate, driver, wire
+from polyclinic.federation.batch import open_batch, seal_batch
 from polyclinic.federation.fold import Fold
 from polyclinic.federation.order import Order
 from polyclinic.federation.setting import common
@@ -28,23 +29,25 @@ TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
 
 
 class Post(deque[Any]):
-    """Letters between sites; one site's are falsified as they leave, so often."""
+    """Letters between sites; one site's are falsified as they leave, so often: before it signs their batch, or after."""
 
-    def __init__(self, seed: int, lies: int) -> None:
+    def __init__(self, world: World, order: Order, seed: int, lies: int) -> None:
         super().__init__()
+        self.order, self.sign = order, world.sites["north"].identity().sign
         self.rng, self.lies, self.left = np.random.default_rng(seed), 0, lies
         self.carried: list[bytes] = []
         self.old: list[bytes] = []
 
     def append(self, item: tuple[str, bytes]) -> None:
         to, data = item
-        value = wire.decode(data)
-        letters = [bytes(x) for x in value["letters"]]
-        if wire.decode(letters[0])[1] == "north" and self.left and self.rng.random() < 0.4:
+        sender, body = open_batch(data, self.order.keys, self.order.digest, to)
+        letters = [bytes(x) for x in wire.decode(bytes(body))]
+        if sender == "north" and self.left and self.rng.random() < 0.4:
             self.left, self.lies = self.left - 1, self.lies + 1
             letters = self._false(letters)
+            name = "north" if self.rng.random() < 0.8 else "south"
+            data = seal_batch(self.sign, self.order.digest, name, to, letters)
         self.old += letters
-        data = wire.encode({**value, "letters": letters})
         self.carried.append(data)
         super().append((to, data))
 
@@ -81,7 +84,7 @@ def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world: Wo
     study = Study.read(path)
     order = coordination.sign_study(world.coordinator, study)
     halves = Halves(world, order)
-    halves.post = Post(seed, 12)
+    halves.post = Post(world, order, seed, 12)
     for _ in range(6):
         try:
             outcome = halves.run()
