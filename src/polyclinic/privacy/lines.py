@@ -349,7 +349,8 @@ def sealed(
     number: int, body: Body, previous: str, site: str, sign: Callable[[bytes], bytes] | None = None
 ) -> tuple[Entry, bytes]:
     """The next line: its entry and its bytes."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    # gmtime() alone asks a coarser clock than the heads' time(): at a full second it may still tell the one before
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time()))
     kind = body.called if isinstance(body, Unknown) else body.kind
     value: dict[str, Any] = {"v": VERSION, "number": number, "time": stamp, "site": site, "kind": kind}
     value |= {"body": body_plain(body), "previous": previous}
