@@ -1,4 +1,4 @@
-"""SumALS with a loss for counts or yes/no: both halves of its rounds. One sum a round, all feature modes in it."""
+"""SumALS with a loss for counts or yes/no: the phases in place of its sweeps and score. One sum a round, all feature modes in it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from polyclinic.federation.outcome import Outcome
-from polyclinic.federation.protocol import Arrays, Contribution, Step, Total
-from polyclinic.learned.placing import Likely, Placing
-from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams, power_of_two
-from polyclinic.phenotypes.losses import TOL, Climb, Loss, begun, climbed, likelihood_step, only_counts
+from polyclinic.federation.protocol import Contribution, Step, Total
+from polyclinic.phenotypes.factorization import WeightedParams, power_of_two
+from polyclinic.phenotypes.losses import TOL, Climb, Loss, begun, climbed, likelihood_step
+from polyclinic.phenotypes.phases import HEADROOM, Phase
 from polyclinic.sites.site import Site
 from polyclinic.tensors.count_kernels import Likelihood
 from polyclinic.tensors.likelihood import ceiling, constant_fit, explained, placed
 
 if TYPE_CHECKING:
-    from polyclinic.phenotypes.sumals import SumALSParams, SumPrivate, SumPublic
+    from polyclinic.phenotypes.sumals import SumALS, SumPrivate, SumPublic
 
-    Base = FederatedFactorization[SumALSParams, SumPublic, SumPrivate]
+    Base = Phase[SumPublic, SumPrivate]
 else:
-    Base = FederatedFactorization  # SumALS names the types: its file reads this one
+    Base = Phase  # SumALS names the types: its file reads this one
 
-__all__ = ["LossParams", "SumLikelihood"]
+__all__ = ["ClimbScore", "Climbing", "LossParams"]
 
-HEADROOM = 1e5  # how far a site's sums may exceed the unit, the number of nonzeros
 REST = 2  # rounds in a row that gain less than `tol`: a step further may stand still once
 
 
@@ -57,43 +56,47 @@ class LossParams(WeightedParams):
         return self
 
 
-class SumLikelihood(Base):
-    """What SumALS does in place of sweeps where ``loss`` is no least squares."""
+class Climbing(Base):
+    """Rounds that climb the likelihood (:mod:`.losses`); the unit of what travels is the number of nonzeros."""
+
+    fit: SumALS
 
     @property
-    def _loss(self) -> Likelihood:
-        assert self.params.loss != "squares"
-        return self.params.loss
+    def loss(self) -> Likelihood:
+        assert self.fit.params.loss != "squares"
+        return self.fit.params.loss
 
-    # ---- coordinator
-
-    def _climbing(self, public: SumPublic) -> SumPublic:
-        """The start is known: begin to climb from it, where a likelihood is asked for."""
-        if self.params.loss == "squares" or public.stage != "sweep":
-            return public
+    def enter(self, public: SumPublic) -> SumPublic:
         factors = begun(public.factors)
-        start = replace(public.start, rows=None, sites=())
-        norm = power_of_two(public.nonzeros)
-        return replace(public, factors=factors, climb=Climb(factors, -np.inf), start=start, norm=norm)
+        start = replace(public.start, lifted=(), patients=None, diagonal=None, rows=None, sites=())
+        climb, norm = Climb(factors, -np.inf), power_of_two(public.nonzeros)
+        return replace(public, factors=factors, climb=climb, start=start, norm=norm)
 
-    def _likelihood_sum(self, public: SumPublic) -> Step:
-        rank = public.factors[0].shape[1]
-        codes = sum(len(f) for f in public.factors)
-        if public.stage == "score":
-            return Step(public.round, "score", {"energy": (rank,), "fit": (3,)}, bound=HEADROOM, counts=False)
-        shapes: dict[str, tuple[int, ...]] = {"events": (codes, rank), "fit": (3,)}
+    def step(self, public: SumPublic) -> Step:
+        shapes: dict[str, tuple[int, ...]] = {"events": (sum(public.shape), public.rank), "fit": (3,)}
         return Step(public.round, "likelihood", shapes, bound=HEADROOM, asides=("fit",))
 
-    def _likelihood_combine(self, public: SumPublic, total: Total) -> SumPublic:
+    def contribute(
+        self, step: Step, site: Site, private: SumPrivate, public: SumPublic
+    ) -> tuple[SumPrivate, Contribution]:
+        """x_k = what the codes should be multiplied by, and (log-likelihood, events, its ceiling)."""
+        before = None if private.first else private.patients
+        patients, sums, value = likelihood_step(site.counts(), public.factors, self.loss, before)
+        arrays = {"events": sums / public.norm, "fit": self.told(site, value) / public.norm}
+        return replace(private, patients=patients, first=False), Contribution(arrays)
+
+    def told(self, site: Site, value: float) -> NDArray[np.float64]:
+        tensor = site.counts()
+        return np.array([value, float(tensor.values.sum()), ceiling(tensor, self.loss)])
+
+    def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
+        """A' = A * sum_k x_k, a step further where that rose; the share of the deviance that is explained."""
         assert public.climb is not None
-        p = self.params
+        p = self.fit.params
         value, events, top = (float(x) * public.norm for x in total.arrays["fit"])
-        share = explained(value, events, top, public.cells, self._loss)
-        if public.stage == "score":
-            energy = total.arrays["energy"] * public.norm
-            return replace(public, stage="end", energy=energy, objective=-value, deviance_explained=share)
+        share = explained(value, events, top, public.cells, self.loss)
         tol = TOL if p.tol is None else p.tol
-        gain = tol * abs(value - constant_fit(events, public.cells, self._loss))
+        gain = tol * abs(value - constant_fit(events, public.cells, self.loss))
         climb, ahead = climbed(public.climb, public.factors, total.arrays["events"] * public.norm, value, gain)
         ended = public.round >= p.rounds or (tol > 0 and climb.still >= REST)
         rose = public.objective is None or -value < public.objective
@@ -107,36 +110,25 @@ class SumLikelihood(Base):
             deviance_explained=share if rose else public.deviance_explained,
         )
 
-    # ---- hospital
 
-    def _likelihood_part(
+class ClimbScore(Climbing):
+    """The last sum, by likelihood."""
+
+    def step(self, public: SumPublic) -> Step:
+        return Step(public.round, "score", {"energy": (public.rank,), "fit": (3,)}, bound=HEADROOM, counts=False)
+
+    def contribute(
         self, step: Step, site: Site, private: SumPrivate, public: SumPublic
     ) -> tuple[SumPrivate, Contribution]:
-        tensor, loss = site.counts(), self._loss
-        top, events = ceiling(tensor, loss), float(tensor.values.sum())
-        if step.name == "score":
-            a = placed(tensor, public.factors, loss)
-            _, _, value = likelihood_step(tensor, public.factors, loss, a)
-            energy = np.square(a).sum(0) / public.norm
-            return private, Contribution({"energy": energy, "fit": np.array([value, events, top]) / public.norm})
-        before = None if private.first else private.patients
-        patients, sums, value = likelihood_step(tensor, public.factors, loss, before)
-        arrays = {"events": sums / public.norm, "fit": np.array([value, events, top]) / public.norm}
-        return replace(private, patients=patients, first=False), Contribution(arrays)
+        """x_k = sum over patients of P_k^2, and (log-likelihood, events, its ceiling)."""
+        a = placed(site.counts(), public.factors, self.loss)
+        _, _, value = likelihood_step(site.counts(), public.factors, self.loss, a)
+        energy = np.square(a).sum(0) / public.norm
+        return private, Contribution({"energy": energy, "fit": self.told(site, value) / public.norm})
 
-    def _likelihood_close(self, site: Site, public: SumPublic) -> Arrays:
-        return {"memberships": placed(site.counts(), public.factors, self._loss)}
-
-    # ---- results
-
-    def _look_at_loss(self, site: Site) -> None:
-        if self.params.loss != "squares":
-            only_counts([site.counts()], self.params.loss)
-
-    def _publish(self, outcome: Outcome) -> None:
-        super()._publish(outcome)
-        if self.params.loss != "squares":
-            self.saturation_ = None  # it weighed the start only
-
-    def _placing(self) -> Placing:
-        return super()._placing() if self.params.loss == "squares" else Likely(self._loss)
+    def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
+        """objective = -sum_k log-likelihood."""
+        value, events, top = (float(x) * public.norm for x in total.arrays["fit"])
+        share = explained(value, events, top, public.cells, self.loss)
+        energy = total.arrays["energy"] * public.norm
+        return replace(public, stage="end", energy=energy, objective=-value, deviance_explained=share)

@@ -92,7 +92,7 @@ class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
         own = private.factors if private.passes else public.factors
         gamma = self.params.elastic * (self._balance(site, public) if self._balances(public) else 1.0)
         elastic = Elastic(public.factors, gamma) if gamma else None
-        return self._run(self._cells(site, public), site.name, private, own, elastic)
+        return self._run(self.records(site, public), site.name, private, own, elastic)
 
     def _pull(self) -> float:
         return self.params.elastic
@@ -103,7 +103,7 @@ class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
 
     def _balance(self, site: Site, public: LocalPublic) -> float:
         """What turns a gamma in units of the site's own tr(Gram)/R into units of the mean site's."""
-        own = self._cells(site, public).norm_squared()
+        own = self.records(site, public).norm_squared()
         return FORCE * public.norm / public.sites / own if own > 0 else FORCE
 
     def _weighted(self, passed: Passed, site: Site, public: LocalPublic) -> tuple[dict[str, Array], float]:

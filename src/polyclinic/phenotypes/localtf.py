@@ -19,10 +19,10 @@ from polyclinic.errors import ConfigError
 from polyclinic.federation.keywords import DistributedSGDTyped, LocalTFTyped
 from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
 from polyclinic.phenotypes import facts as known
-from polyclinic.phenotypes.factorization import FederatedFactorization, WeightedParams
+from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.local_pass import Elastic, Passed, close_patients, local_pass, open_factors, open_patients
+from polyclinic.phenotypes.phases import HEADROOM, FitPublic, Phase, Phased, Setup, modes
 from polyclinic.phenotypes.rate import Conditions, Rate, conditions, rate_at
-from polyclinic.phenotypes.sizes import own_sizes, setup, sizes_of
 from polyclinic.phenotypes.start import start
 from polyclinic.sites.site import Site
 from polyclinic.tensors import cp
@@ -31,11 +31,8 @@ from polyclinic.tensors.weighting import weighted
 
 __all__ = ["DistributedSGD", "LocalParams", "LocalPrivate", "LocalPublic", "LocalTF"]
 
-LocalStage = Literal["setup", "factors", "score", "end"]
-
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
-HEADROOM = 1e5  # how far above its present largest entry a local factor may go before the site refuses
 
 
 class LocalParams(WeightedParams):
@@ -55,20 +52,11 @@ class LocalParams(WeightedParams):
     )
 
 
-@dataclass(frozen=True)
-class LocalPublic:
+@dataclass(frozen=True, kw_only=True)
+class LocalPublic(FitPublic):
     """What everybody sees."""
 
-    stage: LocalStage
-    round: int
-    factors: Factors
     sites: int
-    norm: float = 1.0  # ||O||^2 over all sites, rounded to a power of two: the unit of scores on the wire
-    cells: float = 0.0
-    nonzeros: float = 1.0
-    objective: float | None = None
-    energy: Array | None = None
-    saturation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,63 @@ class LocalPrivate:
     passes: int = 0
 
 
-class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, LocalPrivate]):
+class Passes(Phase[LocalPublic, LocalPrivate]):
+    """The rounds: passes of SGD over a hospital's own patients, then the average."""
+
+    fit: LocalTF
+
+    def step(self, public: LocalPublic) -> Step:
+        shapes, size = modes(public.factors), max(1.0, *(float(np.abs(f).max(initial=0.0)) for f in public.factors))
+        if self.fit.open_scores:
+            aside = {**shapes, "aside": (1,)}
+            return Step(public.round, "factors", aside, bound=HEADROOM * size, asides=("aside",))
+        return self.fit._private_step(Step(public.round, "factors", shapes, bound=HEADROOM * size))
+
+    def contribute(
+        self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic
+    ) -> tuple[LocalPrivate, Contribution]:
+        """w_k A_kn, A_kn = A_n after the site's passes of SGD (DPFact eq. 13, 17); its squared error as an aside."""
+        passed = self.fit._passes(site, private, public)
+        arrays, weight = self.fit._weighted(passed, site, public)
+        if self.fit.open_scores:
+            arrays["aside"] = np.array([passed.squared_error / public.norm])
+        made = private.passes + self.fit.params.local_passes
+        return LocalPrivate(passed.patients, tuple(passed.factors), made), Contribution(arrays, weight)
+
+    def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
+        """A_n' = sum_k w_k A_kn / sum_k w_k; columns of length 1 where all cells count (E1.2)."""
+        p, before, objective = self.fit.params, public.objective, None
+        factors = tuple(self.fit._server(n, public, total) for n in range(1, len(public.factors) + 1))
+        if self.fit.open_scores:
+            objective = max(float(total.arrays["aside"][0]), 0.0) * public.norm / 2
+        known = objective is not None and before is not None and p.tol > 0
+        ended = public.round >= p.rounds or (known and abs(before - objective) <= p.tol * before)  # type: ignore[operator]
+        after = replace(public, round=public.round + (not ended), factors=factors, objective=objective)
+        return self.fit.onward(after) if ended else after
+
+
+class Energies(Phase[LocalPublic, LocalPrivate]):
+    """The last sum, where scores may leave: how much there is of every phenotype."""
+
+    def due(self, public: LocalPublic) -> bool:
+        return bool(self.fit.open_scores)
+
+    def step(self, public: LocalPublic) -> Step:
+        return Step(public.round, "score", {"energy": (public.rank,)}, bound=HEADROOM, counts=False)
+
+    def contribute(
+        self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic
+    ) -> tuple[LocalPrivate, Contribution]:
+        """x_k = sum over patients of P_k^2 / norm."""
+        closed = self.fit.close(site, private, public)["memberships"]
+        return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})
+
+    def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
+        """energy = norm sum_k x_k."""
+        return self.fit.onward(replace(public, energy=total.arrays["energy"] * public.norm))  # type: ignore[no-any-return]
+
+
+class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
     """Phenotypes by averaging: hospitals learn alone for a while, meet, average, and go on from the average.
 
     ``tol`` is the relative change of the squared error met during a pass (observed: over all cells; missing: over nonzeros).
@@ -100,7 +144,9 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
     Private = LocalPrivate
     params: LocalParams
 
-    # ---- coordinator
+    @property
+    def phases(self) -> Mapping[str, Phase[LocalPublic, LocalPrivate]]:
+        return {"setup": Setup(self), "factors": Passes(self), "score": Energies(self)}
 
     def begin(self, setting: Setting, rng: np.random.Generator) -> LocalPublic:
         """A_n^0: public random factors, the same at all sites."""
@@ -114,60 +160,8 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
                 faults=[f"sites: {', '.join(setting.sites)}"],
             )
         factors = open_factors(start(setting.shape, self.params.rank, self.params.seed), zeros=self.params.zeros)
-        stage: LocalStage = "setup" if self.open_scores else "factors"
-        return LocalPublic(
-            stage,
-            0 if self.open_scores else 1,
-            tuple(factors),
-            len(setting.sites),
-            saturation=self.params.public_saturation,
-        )
-
-    def next(self, public: LocalPublic) -> Step | None:
-        """Sizes, rounds of factors, and at the end the energy of the memberships."""
-        if public.stage == "setup":
-            return setup(self.params)
-        if public.stage == "factors":
-            shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
-            size = max(1.0, *(float(np.abs(f).max(initial=0.0)) for f in public.factors))
-            if self.open_scores:
-                return Step(
-                    public.round, "factors", {**shapes, "aside": (1,)}, bound=HEADROOM * size, asides=("aside",)
-                )
-            return self._private_step(Step(public.round, "factors", shapes, bound=HEADROOM * size))
-        if public.stage == "score":
-            return Step(public.round, "score", {"energy": (self.params.rank,)}, bound=HEADROOM, counts=False)
-        return None
-
-    def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
-        """A_n' = sum_k w_k A_kn / sum_k w_k; columns of length 1 where all cells count (E1.2)."""
-        p = self.params
-        if step.name == "setup":
-            size = sizes_of(self.params, total)
-            cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
-            return replace(
-                public,
-                stage="factors",
-                round=1,
-                norm=size.norm,
-                cells=cells,
-                nonzeros=max(size.nonzeros, 1.0),
-                saturation=size.saturation,
-            )
-        if step.name == "score":
-            return replace(public, stage="end", energy=total.arrays["energy"] * public.norm)
-        factors = tuple(self._server(n, public, total) for n in range(1, len(public.factors) + 1))
-        objective = None
-        if self.open_scores:
-            objective = max(float(total.arrays["aside"][0]), 0.0) * public.norm / 2
-        ended = public.round >= p.rounds or (
-            objective is not None
-            and public.objective is not None
-            and p.tol > 0
-            and abs(public.objective - objective) <= p.tol * public.objective
-        )
-        stage: LocalStage = "factors" if not ended else "score" if self.open_scores else "end"
-        return replace(public, stage=stage, round=public.round + (not ended), factors=factors, objective=objective)
+        public = LocalPublic(factors=tuple(factors), sites=len(setting.sites), saturation=self.params.public_saturation)
+        return public if self.open_scores else replace(public, stage="factors", round=1)
 
     def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
         """The average of one mode's factors, which the sites adopt (E1.2)."""
@@ -195,25 +189,9 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         return LocalPrivate(patients, public.factors)
 
-    def contribute(
-        self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic, rng: np.random.Generator
-    ) -> tuple[LocalPrivate, Contribution]:
-        """w_k A_kn, A_kn = A_n after the site's passes of SGD (DPFact eq. 13, 17); its squared error as an aside."""
-        if step.name == "setup":
-            return private, own_sizes(self.params, site)
-        if step.name == "score":
-            closed = self.close(site, private, public)["memberships"]
-            return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})
-        passed = self._passes(site, private, public)
-        after = LocalPrivate(passed.patients, tuple(passed.factors), private.passes + self.params.local_passes)
-        arrays, weight = self._weighted(passed, site, public)
-        if self.open_scores:
-            arrays["aside"] = np.array([passed.squared_error / public.norm])
-        return after, Contribution(arrays, weight)
-
     def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
         """``local_passes`` passes from the shared factors."""
-        return self._run(self._cells(site, public), site.name, private, public.factors, None)
+        return self._run(self.records(site, public), site.name, private, public.factors, None)
 
     def _run(
         self, tensor: SparseTensor, site: str, private: LocalPrivate, factors: Factors, elastic: Elastic | None
@@ -238,10 +216,6 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
             )
         return state
 
-    def _cells(self, site: Site, public: LocalPublic) -> SparseTensor:
-        """The site's cells as the fit weighs them."""
-        return weighted(site.counts(), public.saturation)
-
     def _weighted(self, passed: Passed, site: Site, public: LocalPublic) -> tuple[dict[str, Array], float]:
         """A site's factors and weight; by energy, a phenotype counts as much as the site has of it (RECIPES)."""
         arrays = {f"mode{n}": f for n, f in enumerate(passed.factors, start=1)}
@@ -249,7 +223,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         if public.sites == 1 or kind == "uniform":
             return arrays, 1.0
         if kind == "nonzeros":
-            return arrays, site.counts().nnz / public.nonzeros
+            return arrays, site.counts().nnz / max(public.nonzeros, 1.0)
         energy = np.square(passed.patients).sum(0) / public.norm
         return {k: f * energy for k, f in arrays.items()}, 1.0
 
@@ -257,7 +231,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         p = self.params
         return {
             "memberships": close_patients(
-                self._cells(site, public),
+                self.records(site, public),
                 private.patients,
                 public.factors,
                 zeros=p.zeros,
@@ -287,7 +261,7 @@ class LocalTF(LocalTFTyped, FederatedFactorization[LocalParams, LocalPublic, Loc
         rate = rate_at(p.learning_rate, 1, p.zeros)
         if p.zeros == "observed":
             return f"learning_rate is {rate:g} (in units of 1/||Gram||); try 1"
-        tensor = self._cells(site, public)
+        tensor = self.records(site, public)
         first = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         begun = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
         stable = conditions(tensor, [first, *begun], learning_rate=rate, elastic=self._pull()).stable_rate

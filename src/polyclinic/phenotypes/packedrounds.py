@@ -1,22 +1,21 @@
-"""TRIP's packed rounds: how a round's sums travel after a start that found something, and what they tell about the next one's."""
+"""TRIP's rounds in a few bits a number: how the sums of a round travel, and what they tell about the next one's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.federation.packing import Field, Packing
+from polyclinic.federation.protocol import Contribution, Step, Total
 from polyclinic.phenotypes.rounded import reach
 from polyclinic.phenotypes.startpublic import Far
 from polyclinic.tensors import ordered
 
-if TYPE_CHECKING:
-    from polyclinic.phenotypes.trip import TRIPPublic
-
-__all__ = ["first_spread", "opened_round", "round_packing"]
+__all__ = ["PackedRound", "first_spread"]
 
 Array = NDArray[np.float64]
 ROUNDING = 5e-3  # of a column's length: what rounding the packed sum of a round may move it
@@ -35,34 +34,45 @@ def first_spread(factors: Sequence[Array], sites: int) -> tuple[Far, ...]:
     return tuple(out)
 
 
-def round_packing(public: TRIPPublic, seed: int) -> Packing:
+class PackedRound:
     """Sums around sites x A, rounded so that a column moves by ROUNDING of its length."""
-    names, fields, numbers = public.start.sites, {}, 0
-    for n, (f, far) in enumerate(zip(public.factors, public.spread), start=1):
-        length = max(float(np.sqrt(ordered.inner(f, f) / f.shape[1])), 1e-300)
-        grid = ROUNDING * length * float(np.sqrt(12 * len(names) / len(f)))
-        likely, room = len(names) * f, far.window() + SLACK * grid
-        fields[f"mode{n}"] = Field(f.shape, grid, likely - room, likely + room)
-        numbers += f.size
-    fields["aside"] = Field((2,), 2.0**-30, 0.0, 8.0)
-    most = 4.0 * len(names) * sum(ordered.inner(f, f) + 1.0 for f in public.factors)
-    fields["gap"] = Field((1,), most * 2.0**-36, 0.0, most)
-    label = f"{public.round} sweep {public.wider}"
-    return Packing(fields, names, label, seed, mends=max(MENDS, numbers // EVERY)).widened(public.wider)
 
+    def __init__(self, public: Any, seed: int) -> None:
+        self.factors, self.sites = public.factors, public.start.sites
+        fields, numbers = {}, 0
+        for n, (f, far) in enumerate(zip(public.factors, public.spread), start=1):
+            length = max(float(np.sqrt(ordered.inner(f, f) / f.shape[1])), 1e-300)
+            grid = ROUNDING * length * float(np.sqrt(12 * len(self.sites) / len(f)))
+            likely, room = len(self.sites) * f, far.window() + SLACK * grid
+            fields[f"mode{n}"] = Field(f.shape, grid, likely - room, likely + room)
+            numbers += f.size
+        fields["aside"] = Field((2,), 2.0**-30, 0.0, 8.0)
+        most = 4.0 * len(self.sites) * sum(ordered.inner(f, f) + 1.0 for f in public.factors)
+        fields["gap"] = Field((1,), most * 2.0**-36, 0.0, most)
+        label = f"{public.round} sweep {public.wider}"
+        mends = max(MENDS, numbers // EVERY)
+        self.code = Packing(fields, self.sites, label, seed, mends=mends).widened(public.wider)
 
-def opened_round(
-    code: Packing, public: TRIPPublic, opened: dict[str, Array], sites: int
-) -> tuple[tuple[Far, ...], tuple[float, ...]]:
-    """How far the next round's sums may lie from sites x A, per mode, and the standard deviation of a mean by rounding.
+    def step(self, round_: int, name: str) -> Step:
+        return self.code.step(round_, name)
 
-    ``opened`` gets its ``aside`` as the unpacked round has it.
-    """
-    gaps = opened.pop("gap")
-    opened["aside"] = np.array([opened["aside"][0], gaps[0], opened["aside"][1]])
-    away, noise = [], []
-    for n, f in enumerate(public.factors, start=1):
-        grid = code.fields[f"mode{n}"].grid
-        away.append(reach(opened[f"mode{n}"] - len(code.sites) * f, AWAY))
-        noise.append(grid * float(np.sqrt(sites / 12)) / sites)
-    return tuple(away), tuple(noise)
+    def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution:
+        """The gap between a hospital's factors and the shared ones has a scale of its own."""
+        aside = arrays["aside"]
+        return self.code.contribution({**arrays, "aside": aside[[0, 2]], "gap": aside[1:2]}, site)
+
+    def opened(self, total: Total) -> dict[str, Array] | None:
+        sums = self.code.opened(total)
+        if sums is not None:
+            (sse, everything), gap = sums["aside"], sums.pop("gap")
+            sums["aside"] = np.array([sse, gap[0], everything])
+        return sums
+
+    def noise(self, name: str, members: int) -> float:
+        return self.code.fields[name].grid * float(np.sqrt(members / 12)) / members
+
+    def learned(self, public: Any, sums: Mapping[str, Array]) -> Any:
+        """How far the next round's sums may lie from sites x A, by how far these lay."""
+        expected = enumerate(self.factors, start=1)
+        away = tuple(reach(sums[f"mode{n}"] - len(self.sites) * f, AWAY) for n, f in expected)
+        return replace(public, spread=away, wider=0)

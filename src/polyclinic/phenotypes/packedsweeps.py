@@ -10,26 +10,25 @@ from numpy.typing import NDArray
 
 from polyclinic.federation.packing import Field as Packed
 from polyclinic.federation.packing import Packing
-from polyclinic.federation.protocol import Total
+from polyclinic.federation.protocol import Contribution, Step, Total
 from polyclinic.phenotypes.beside import BESIDE, REACH, columns_beside, roots_beside, worth_hearing
+from polyclinic.phenotypes.gramstart import GramStart
 from polyclinic.phenotypes.rounded import reach, roots, solve_rounded, within
-from polyclinic.phenotypes.started import WEAK, Started
+from polyclinic.phenotypes.started import WEAK
 from polyclinic.phenotypes.startpublic import Far
+from polyclinic.phenotypes.sweeps import SWEEPS, Sweeps
 from polyclinic.phenotypes.widestart import WideStart
+from polyclinic.sites.site import Site
 from polyclinic.tensors import ordered
 from polyclinic.tensors.ordered import power
 
 if TYPE_CHECKING:
-    from polyclinic.phenotypes.sumals import SumALSParams, SumPrivate, SumPublic
+    from polyclinic.phenotypes.sumals import SumPublic
 
-    Base = Started[SumALSParams, SumPublic, SumPrivate]
-else:
-    Base = Started  # SumALS names the types: its file reads this one
-
-__all__ = ["SWEEPS", "PackedSweeps"]
+__all__ = ["KEPT", "PackedSweeps", "weak"]
 
 Array = NDArray[np.float64]
-SWEEPS = 3
+KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/decisions/0012)
 UNSURE = (
     8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
 )
@@ -55,28 +54,59 @@ WORTH = 8.0  # times SEEN that a rare code's root energy is, at least
 UNKNOWN = Far(np.empty((0, 1)), np.empty((1, 0)))
 
 
-class PackedSweeps(Base):
-    """What SumALS does with packed sums, after a start from the Gram."""
+def weak(public: SumPublic) -> bool:
+    """Whether the start saw little of the structure: the first sweep gained much."""
+    return public.gain is not None and public.gain > WEAK
 
-    def _turned(self, public: SumPublic, new: Array, length: Array, aside: Array | None) -> SumPublic:
-        raise NotImplementedError
+
+class PackedSweeps(Sweeps):
+    """The same sweeps after a start that found something: sums in windows around what the model predicts."""
+
+    def due(self, public: SumPublic) -> bool:
+        return bool(public.start.lifted)
+
+    def enter(self, public: SumPublic) -> SumPublic:
+        """From what the start knows: A'A, what the model explains, and how far the first sums may lie from it."""
+        start, rank = public.start, public.rank
+        far = [UNKNOWN] * len(public.factors)
+        if start.sweep:  # a search came first
+            codes = self._gram(public).bounds(start, 0)
+            far[0] = Far(AUDITIONED * codes, np.ones((1, rank)))
+            public = replace(public, searched=True, base=public.round - 1)
+        begun = replace(start, lifted=(), patients=None, diagonal=None)
+        known = replace(public, start=begun, patients=start.patients, explained=start.explained, spread=tuple(far))
+        return self._beside(known)
+
+    def step(self, public: SumPublic) -> Step:
+        name = f"mode{public.mode}" + (f"+{public.wider}" if public.wider else "")
+        return self.fit._packing(public).step(public.round, name)
+
+    def message(self, site: Site, public: SumPublic, m: Array, own: Array, error: Array) -> Contribution:
+        arrays = {"mttkrp": m @ self._roots(public)[0]}
+        arrays |= {"rare": arrays["mttkrp"]} if public.whole else {}
+        if public.mode == 1:
+            arrays |= {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error * public.norm}
+        return self.fit._packing(public).contribution(arrays, site.name)
+
+    def _gram(self, public: SumPublic) -> GramStart:
+        return self.fit.starter.gram(public.shape)
 
     def _beside(self, public: SumPublic) -> SumPublic:
         """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
         tried = public.round > 1 or public.start.kind != "gram" or public.start.proposed > 0
-        if tried or not self._searches() or self.params.rank == "auto" or len(public.factors) < 2:
+        if tried or not self.fit.starter.searches or self.fit.params.rank == "auto" or len(public.factors) < 2:
             return public
         assert public.patients is not None
-        factors, patients = columns_beside(public.factors, public.patients, self.params.seed)
+        factors, patients = columns_beside(public.factors, public.patients, self.fit.params.seed)
         return replace(public, factors=factors, patients=patients, scale=np.ones(len(patients)), beside=BESIDE)
 
     def _nth(self, public: SumPublic) -> int:
         """Which sweep this is since the factors were made."""
         return public.round - public.base
 
-    def _packing(self, public: SumPublic) -> Packing:
+    def packing(self, public: SumPublic) -> Packing:
         """How a packed sum travels: products of records and model whitened by the Gram that is known so far, A'A and scores."""
-        gram, rank = self._gram(public.factors), len(public.scale)
+        gram, rank = self._gram(public), len(public.scale)
         n, nth = public.mode - 1, self._nth(public)
         sure = public.explained if nth > 1 or n or public.searched else public.explained / UNSURE
         begun = replace(public.start, explained=sure)
@@ -95,11 +125,11 @@ class PackedSweeps(Base):
             fields["gram"] = Packed((rank * (rank + 1) // 2,), unit * 2.0**-16, 0.0, unit)
             fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
         label = f"{public.round} mode{public.mode} {public.wider}"
-        return Packing(fields, begun.sites, label, self.params.seed, mends=mends).widened(public.wider)
+        return Packing(fields, begun.sites, label, self.fit.params.seed, mends=mends).widened(public.wider)
 
     def _rare(self, public: SumPublic, fine: float) -> tuple[Packed, int]:
         """The last sweep's sums of codes that were left out until then, coarsely; and how many may lie outside their windows."""
-        gram, n, rank = self._gram(public.factors), public.mode - 1, len(public.scale)
+        gram, n, rank = self._gram(public), public.mode - 1, len(public.scale)
         grid, searched = RARE * fine, gram.bounds(public.start, n) > 0
         least = WORTH * SEEN * grid * float(np.sqrt(len(public.start.sites) / 12.0))
         bound = gram.bounds(replace(public.start, floors=()), n)
@@ -109,12 +139,12 @@ class PackedSweeps(Base):
     def _windows(self, public: SumPublic, bound: Array, grid: float) -> tuple[Array, tuple[Array, Array], int]:
         """What is expected of a packed sum, between what it is read, and how many numbers may lie outside and are put right."""
         n, nth, rank = public.mode - 1, self._nth(public), len(public.scale)
-        if not len(public.far[n].rows):  # nothing is known but the codes' energies
+        if not len(public.spread[n].rows):  # nothing is known but the codes' energies
             none, high = np.zeros((len(bound), rank)), 1.1 * bound * np.ones((1, rank))
             high[:, rank - public.beside :] *= REACH / 1.1 if not n else 1.0
             return none, (none - 0.15 * bound, high), MENDS + rank * len(bound) // 400
         likely = np.where(bound > 0, self._predicted(public), 0.0)
-        room = public.far[n].window() + SLACK[min(nth, len(SLACK)) - 1] * grid
+        room = public.spread[n].window() + SLACK[min(nth, len(SLACK)) - 1] * grid
         room = np.where(bound > 0, np.maximum(room, 0.1 * grid), 0.0)
         low, high = likely - room, likely + room
         if nth == 1:
@@ -145,9 +175,9 @@ class PackedSweeps(Base):
                 g = g * ordered.transposed_product(f, f)
         return g
 
-    def _rounded(self, public: SumPublic, total: Total) -> SumPublic:
-        """A packed sum: the same sweep, from rounded numbers and in a fixed order; or once more, with wider fields."""
-        n, nth, rank, packing = public.mode - 1, self._nth(public), len(public.scale), self._packing(public)
+    def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
+        """A_n' = argmin_{A >= 0} tr(A G A') - 2 tr(A'M), from rounded sums and in a fixed order; or once more, with wider fields."""
+        n, nth, rank, packing = public.mode - 1, self._nth(public), len(public.scale), self.fit._packing(public)
         opened = packing.opened(total)
         assert public.patients is not None
         patients, least = public.patients, LEAST * public.norm
@@ -178,7 +208,7 @@ class PackedSweeps(Base):
         g = self._known_gram(public, own)
         noise: float | Array = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
         if public.whole:  # solve_rounded cuts at 1.5 standard deviations
-            searched = self._gram(public.factors).bounds(public.start, n) > 0
+            searched = self._gram(public).bounds(public.start, n) > 0
             noise = np.where(searched, noise, SEEN / 1.5 * RARE * noise)
         solved = solve_rounded(g, right, noise, SWEEPS, public.factors[n])
         if (
@@ -187,8 +217,8 @@ class PackedSweeps(Base):
             gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
                 float(aside[1] - aside[0]), 1e-300
             )
-            if gain > WEAK and self._searches() and self.params.rank != "auto":
-                begun, found = WideStart(self._gram(public.factors)).again(public.start), rank - public.beside
+            if gain > WEAK and self.fit.starter.searches and self.fit.params.rank != "auto":
+                begun, found = WideStart(self._gram(public)).again(public.start), rank - public.beside
                 public = replace(public, factors=tuple(f[:, :found] for f in public.factors), scale=np.ones(found))
                 return replace(
                     public, stage="start", start=begun, round=2, base=1, patients=None, wider=0, gain=gain, beside=0
@@ -197,14 +227,40 @@ class PackedSweeps(Base):
         if public.careful and public.round <= CAREFUL:
             solved = _gradient(public.factors[n], g, right)
         new, length = ordered.unit(solved)
-        public = replace(public, far=self._reach(public, opened["mttkrp"] - self._predicted(public)))
+        public = replace(public, spread=self._reach(public, opened["mttkrp"] - self._predicted(public)))
         if aside is not None:
             public = replace(public, explained=max(float(aside[1] - aside[0]), least), everything=float(aside[1]))
         public = replace(public, patients=patients, wider=0)
-        if public.mode < len(public.factors):
-            return self._turned(public, new, length, aside)
-        public = replace(public, end=_left(public.everything, new * length, right, g))
-        return self._chosen(public, new, length) if public.beside else self._turned(public, new, length, aside)
+        if public.mode == len(public.factors):
+            public = replace(public, end=_left(public.everything, new * length, right, g))
+            if public.beside:
+                return self._chosen(public, new, length)
+        return self._swept(public, new, length, aside)
+
+    def _swept(self, public: SumPublic, new: Array, length: Array, aside: Array | None) -> SumPublic:
+        """A mode is new; ``aside``: scores of the sweep that begins. At its last mode a sweep is judged, and may be the last."""
+        last = public.mode == len(public.factors)
+        ended = last and public.round >= self.fit.most(public)
+        if aside is not None:
+            sse, everything = (max(float(x), 0.0) for x in aside)
+            judged = self.fit.plateau(public).judged(public, sse, everything)
+            public = replace(judged, still=public.still)
+        elif last:
+            public = self._expecting(public)
+            ended = ended or (self._enough(public) > 0 and public.still >= self.fit.plateau(public).rest)
+        if public.whole:
+            ended = last
+        elif ended and public.start.floors:
+            public, ended = replace(public, whole=True), False
+        after = self.turned(public, new, length, ended)
+        if ended and public.end is not None:  # the last sums tell how much there is of what
+            assert after.patients is not None
+            energy = np.diagonal(after.patients) * np.square(after.scale)
+            return replace(after, stage="end", energy=energy, objective=max(public.end, 0.0) / 2)
+        if last and not ended:
+            factors, before = self._further(public, after.factors)
+            after = replace(after, factors=factors, last=before)
+        return after
 
     def _chosen(self, public: SumPublic, new: Array, length: Array) -> SumPublic:
         """After the first sweep: on with the columns that the Gram found, or an audition of those beside them."""
@@ -223,18 +279,18 @@ class PackedSweeps(Base):
             scale=public.scale[:found],
             patients=public.patients[:found, :found],
         )
-        return self._turned(kept, new[:, :found], length[:found], None)
+        return self._swept(kept, new[:, :found], length[:found], None)
 
     def _reach(self, public: SumPublic, away: Array) -> tuple[Far, ...]:
         """How far the coming sums may lie from what is expected, by how far this one lay; per mode.
 
         Where the start said little (more than LOOSE of the codes' energies), its error says little of the next one's.
         """
-        n, nth, gram = public.mode - 1, self._nth(public), self._gram(public.factors)
+        n, nth, gram = public.mode - 1, self._nth(public), self._gram(public)
         bound, away = gram.bounds(public.start, n), away[:, : away.shape[1] - public.beside]
         share = np.abs(away) / np.where(bound > 0, bound, np.inf)
         typical = float(np.sqrt(ordered.inner(share, share) / max(int((bound > 0).sum()) * away.shape[1], 1)))
-        out = list(public.far)
+        out = list(public.spread)
         if nth == 1 and not n and typical > LOOSE:
             out[n] = Far(min(max(0.7 * float(np.max(share)), 0.03), 0.5) * bound, np.ones((1, away.shape[1])))
             return tuple(out)
@@ -259,15 +315,12 @@ class PackedSweeps(Base):
             gained = (public.before - public.end) / public.explained
             expected = gained * min(max(gained / max(public.gained, 1e-300), 0.0), 1.0)
         public = replace(public, before=public.end, gained=gained)
-        return self._rested(public, expected <= self._enough(public))
-
-    def _weak(self, public: SumPublic) -> bool:
-        return public.gain is not None and public.gain > WEAK
+        return replace(public, still=public.still + 1 if expected <= self._enough(public) else 0)
 
     def _enough(self, public: SumPublic) -> float:
         """The share of the explained energy below which a packed sweep gains little: less where the way is long."""
-        weak = self.params.tol is None and self._weak(public)
-        return PATIENT if weak else self._tol(public.start)
+        patient = self.fit.params.tol is None and weak(public)
+        return PATIENT if patient else self.fit.tolerance(public.start)
 
     def _further(self, public: SumPublic, factors: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Where the next sweep begins, after the sweep that ended with ``factors``; and what is kept of them for the one after.
@@ -275,14 +328,11 @@ class PackedSweeps(Base):
         Where the structure is weak, sweeps go on in one direction for long: the next one begins as far again on the way of the last one
         (F + (F - F_before), not below 0), unless that one lost. Nothing more is sent; the next sum's error tells whether it was right.
         """
-        if not self._weak(public):
+        if not weak(public):
             return factors, ()
         if len(public.last) != len(factors) or public.last[0].shape != factors[0].shape or public.gained < 0:
             return factors, factors
         return tuple(ordered.unit(np.maximum(2.0 * f - old, 0.0))[0] for f, old in zip(factors, public.last)), factors
-
-    def _rested(self, public: SumPublic, rests: bool) -> SumPublic:
-        return replace(public, still=public.still + 1 if rests else 0)
 
 
 def _left(everything: float, factor: Array, right: Array, gram: Array) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,17 @@ from polyclinic.federation.estimator import Configured
 from polyclinic.federation.outcome import Outcome
 from polyclinic.federation.protocol import Contribution, Pri, Setting, Step, Total
 from polyclinic.federation.sums import facts_of, kind_of
-from polyclinic.phenotypes.factorization import FederatedFactorization, FPub, WeightedParams
+from polyclinic.phenotypes.factorization import WeightedParams
 from polyclinic.phenotypes.gramstart import STARTS, GramStart
+from polyclinic.phenotypes.phases import FitPublic, Phase, Phased
+from polyclinic.phenotypes.sizes import Sizes
 from polyclinic.phenotypes.start import start as random_start
-from polyclinic.phenotypes.startpublic import StartPublic
+from polyclinic.phenotypes.startpublic import Far, StartPublic
+from polyclinic.phenotypes.stopping import Plateau
 from polyclinic.phenotypes.widestart import ROUNDS, SEARCHED, VOCABULARY, WORTH, WideStart
 from polyclinic.sites.site import Site
-from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Start", "Started", "StartedParams"]
+__all__ = ["Start", "StartPhase", "Started", "StartedParams", "StartedPublic", "Starter"]
 
 Array = NDArray[np.float64]
 ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
@@ -123,25 +125,46 @@ def _gram(
     return GramStart(shape, rank, seed, starts, buckets)
 
 
-SP = TypeVar("SP", bound=StartedParams)
+@dataclass(frozen=True, kw_only=True)
+class StartedPublic(FitPublic):
+    """What everybody knows of a fit that has a start of its own, and rests at the end."""
+
+    start: StartPublic
+    gain: float | None = None  # of explained energy in the first round after the start
+    still: int = 0  # rounds in a row that gained less than `tol`
+    spread: tuple[
+        Far, ...
+    ] = ()  # packed rounds, per mode: how far a sum may lie from what is expected; empty: not packed
+    wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
 
 
-class Started(FederatedFactorization[SP, FPub, Pri]):
-    """A federated phenotype model with a shared start; its Public state has ``start`` (a StartPublic) and ``gain``."""
+@dataclass(frozen=True)
+class Starter:
+    """Where a fit starts, and the sums that tell: random, from the Gram of hashed cells, wide (:mod:`.widestart`), or a model.
 
-    leaps: ClassVar[bool] = False  # a search follows the lift at once, where that lost much of what the cells show
+    Parameters
+    ----------
+    params
+        Of the fit.
+    packs
+        Its sums may travel packed; a wide start needs that.
+    searches
+        A wide start is taken where codes are very many.
+    leaps
+        ... and at once where the lift lost much of what the cells show.
+    """
 
-    @property
-    def joins(self) -> bool:
-        """Without noise, and not of a paper's variant, which publishes what it found."""
-        return self.params.variant != "paper" and self.params.privacy is None
+    params: StartedParams
+    packs: bool = False
+    searches: bool = False
+    leaps: bool = False
 
-    def _begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
+    def begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
         """How to start, as far as it is known before any sum, and the factors to start from."""
         p = self.params
         if isinstance(p.start, tuple):
             return StartPublic("model"), self._given(p.start, setting)
-        reason = "asked for" if p.start == "random" else self._hindrance()
+        reason = "asked for" if p.start == "random" else self.hindrance()
         if not reason and not setting.adds:  # an adder that was given to the fold itself
             reason = "the adder's rule is no sum, and a Gram is one"
         if reason and p.rank == "auto":
@@ -156,7 +179,7 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         shown = apart and facts_of(p.aggregation).reveals == "each"
         return StartPublic("gram", sites=setting.sites, shown=shown, apart=apart), factors
 
-    def _hindrance(self) -> str:
+    def hindrance(self) -> str:
         """Why a Gram may not be taken; empty if it may."""
         p = self.params
         if p.variant == "paper":
@@ -181,82 +204,112 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
             )
         return tuple(f / np.where(n > 0, n, 1.0) for f in factors for n in [np.linalg.norm(f, axis=0)])
 
-    def _gram(self, factors: Sequence[Array]) -> GramStart:
+    def gram(self, shape: Sequence[int]) -> GramStart:
         p = self.params
-        shape = tuple(len(f) for f in factors)
-        return _gram(shape, p.rank, p.seed, max(p.n_starts, STARTS), p.buckets)
+        return _gram(tuple(shape), p.rank, p.seed, max(p.n_starts, STARTS), p.buckets)
 
-    def _searches(self) -> bool:
-        """Whether a wide start is taken where the cells saw little, or codes are very many."""
-        return False
+    def searching(self, begun: StartPublic, shape: Sequence[int]) -> GramStart | WideStart:
+        """Who asks the coming sum."""
+        gram = self.gram(shape)
+        return WideStart(gram) if begun.stage in WIDENING else gram
 
-    def _packs(self) -> bool:
-        """Whether sums may travel packed."""
-        return False
+    # ---- its sums
 
-    # ---- the start's sums
-
-    def _sized(self, begun: StartPublic, factors: Sequence[Array], patients: float, unit: float) -> StartPublic:
+    def sized(self, begun: StartPublic, shape: Sequence[int], patients: float, unit: float) -> StartPublic:
         """After the set-up sum: the Gram's sums, or what is done without one."""
         if begun.kind != "gram":
             return begun
-        codes = sum(len(f) for f in factors)
-        if self._searches() and codes > VOCABULARY:
-            many = f"of {codes:,} codes the {SEARCHED} with most energy are searched among first"
-            wide = self._instead(begun, StartPublic("random", reason=many, patients_summed=patients), factors, unit)
+        if self.searches and sum(shape) > VOCABULARY:
+            many = f"of {sum(shape):,} codes the {SEARCHED} with most energy are searched among first"
+            wide = self._instead(begun, StartPublic("random", reason=many, patients_summed=patients), shape, unit)
             if wide.stage != "over":
                 return wide
-        return self._instead(begun, self._gram(factors).begin(begun, patients, unit), factors, unit)
+        return self._instead(begun, self.gram(shape).begin(begun, patients, unit), shape, unit)
 
-    def _instead(self, begun: StartPublic, after: StartPublic, factors: Sequence[Array], unit: float) -> StartPublic:
-        """Where the Gram turned out not to be allowed: a wide start, if that is worth its sums."""
+    def combine(self, step: Step, begun: StartPublic, shape: Sequence[int], total: Total, unit: float) -> StartPublic:
+        """The start after one of its sums."""
+        who = self.searching(begun, shape)
+        if isinstance(who, WideStart):
+            return who.combine(begun, total)
+        after = who.combine(step, begun, total)
+        if self._vague(after):
+            return WideStart(who).again(after)
+        return after if begun.kind == "random" else self._instead(begun, after, shape, unit)
+
+    def _roomy(self) -> bool:
         p = self.params
-        if after.kind != "random" or not self._packs() or p.rank == "auto" or p.rounds < ROUNDS:
+        return self.packs and p.rank != "auto" and p.rounds >= ROUNDS
+
+    def _instead(self, begun: StartPublic, after: StartPublic, shape: Sequence[int], unit: float) -> StartPublic:
+        """Where the Gram turned out not to be allowed: a wide start, if that is worth its sums."""
+        rank = self.params.rank
+        if after.kind != "random" or not self._roomy() or rank == "auto" or rank * sum(shape) < WORTH:
             return after
-        if p.rank * sum(len(f) for f in factors) < WORTH:
-            return after
-        return WideStart(self._gram(factors)).begin(replace(after, sites=begun.sites), unit)
+        return WideStart(self.gram(shape)).begin(replace(after, sites=begun.sites), unit)
 
     def _vague(self, begun: StartPublic) -> bool:
         """Whether the lift lost so much of what the cells show that a wide start finds more, and may be taken at once."""
-        p = self.params
         lifted = begun.kind == "gram" and begun.stage in ("audition", "over") and not begun.sweep and begun.kept < VAGUE
-        return lifted and self.leaps and self._packs() and p.rank != "auto" and p.rounds >= ROUNDS
+        return lifted and self.leaps and self._roomy()
 
-    def _coming(self, begun: StartPublic, factors: Sequence[Array]) -> Step:
-        """The start's coming sum."""
-        gram = self._gram(factors)
-        return WideStart(gram).step(begun) if begun.stage in WIDENING else gram.step(begun)
 
-    def _summed(
-        self, step: Step, begun: StartPublic, factors: Sequence[Array], total: Total, unit: float
-    ) -> StartPublic:
-        """The start after one of its sums."""
-        gram = self._gram(factors)
-        if begun.stage in WIDENING:
-            return WideStart(gram).combine(begun, total)
-        after = gram.combine(step, begun, total)
-        if self._vague(after):
-            return WideStart(gram).again(after)
-        return after if begun.kind == "random" else self._instead(begun, after, factors, unit)
+class StartPhase(Phase[Any, Any]):
+    """The start's sums, one after the other."""
 
-    def _part(
-        self, step: Step, site: Site, tensor: SparseTensor, begun: StartPublic, factors: Sequence[Array], unit: float
-    ) -> Contribution:
-        """A site's part of it; ``tensor``: its counts as fitted."""
-        gram = self._gram(factors)
-        if begun.stage in WIDENING:
-            return WideStart(gram).contribute(tensor, begun, site.name)
-        return gram.contribute(step, site, tensor, begun, unit)
+    def due(self, public: Any) -> bool:
+        return bool(public.start.stage != "over")
 
-    def _tol(self, begun: StartPublic) -> float:
+    def step(self, public: Any) -> Step:
+        step: Step = self.fit.starter.searching(public.start, public.shape).step(public.start)
+        return replace(step, round=public.round) if public.round > 1 else step
+
+    def contribute(self, step: Step, site: Site, private: Any, public: Any) -> tuple[Any, Contribution]:
+        """x_k = the hospital's part of a Gram, a lift, a wide sweep or an audition."""
+        who, records = self.fit.starter.searching(public.start, public.shape), self.fit.records(site, public)
+        if isinstance(who, WideStart):
+            return private, who.contribute(records, public.start, site.name)
+        return private, who.contribute(step, site, records, public.start, public.norm)
+
+    def combine(self, step: Step, public: Any, total: Total) -> Any:
+        """start' = f(start, sum_k x_k); at its end the fit goes on from what it found."""
+        begun = self.fit.starter.combine(step, public.start, public.shape, total, public.norm)
+        return self.fit.begun(replace(public, start=begun))
+
+
+SP = TypeVar("SP", bound=StartedParams)
+SPub = TypeVar("SPub", bound=StartedPublic)
+
+
+class Started(Phased[SP, SPub, Pri]):
+    """A federated phenotype model with a shared start and a plateau at its end."""
+
+    starter: Starter
+
+    @property
+    def joins(self) -> bool:
+        """Without noise, and not of a paper's variant, which publishes what it found."""
+        return self.params.variant != "paper" and self.params.privacy is None
+
+    def sized(self, public: SPub, size: Sizes, members: int) -> SPub:
+        start = self.starter.sized(public.start, public.shape, size.patients, size.norm)
+        return replace(public, start=start)
+
+    def begun(self, public: SPub) -> SPub:
+        """A sum of the start was taken: on with the start, on without it (random), or on from the factors that it found."""
+        raise NotImplementedError
+
+    def plateau(self, public: SPub) -> Plateau:
+        """When the fit has arrived: a random start rests on plateaus on its way."""
+        return Plateau(self.tolerance(public.start), 3 if public.start.blind else 2)
+
+    def tolerance(self, begun: StartPublic) -> float:
         if self.params.tol is not None:
             return self.params.tol
         if self.params.variant == "paper":
             return 0.0
         return WANDERING if begun.blind else ARRIVED
 
-    def settled(self, public: Any) -> bool:
+    def settled(self, public: SPub) -> bool:
         """From the Gram all starts were tried within it."""
         return bool(public.start.kind != "random")
 
@@ -265,9 +318,9 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         p = self.params
         if isinstance(p.start, tuple):
             return 1
-        if p.n_starts == 1 or p.start != "gram" or self._hindrance() or any(s.tensor is None for s in sites):
+        if p.n_starts == 1 or p.start != "gram" or self.starter.hindrance() or any(s.tensor is None for s in sites):
             return p.n_starts
-        gram = self._gram([np.empty((n, 0)) for n in sites[0].counts().shape[1:]])
+        gram = self.starter.gram(sites[0].counts().shape[1:])
         return 1 if sum(s.patients for s in sites) >= gram.least else p.n_starts
 
     def _publish(self, outcome: Outcome) -> None:
@@ -277,7 +330,7 @@ class Started(FederatedFactorization[SP, FPub, Pri]):
         self.start_ = Start(
             begun.kind,
             "" if gram or begun.reason == "asked for" else begun.reason,
-            self._gram(outcome.public.factors).cells if gram else 0,
+            self.starter.gram(outcome.public.shape).cells if gram else 0,
             begun.proposed or None,
             outcome.public.gain,
             gram and begun.sweep > 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -100,3 +100,8 @@ class StartPublic:
     def blind(self) -> bool:
         """At random, and no search came first: the method begins with a warm-up."""
         return self.kind == "random" and not self.sweep
+
+    def put_away(self, packs: bool) -> StartPublic:
+        """At its end: without what the rounds need no more."""
+        sites = self.sites if packs else ()
+        return replace(self, lifted=(), diagonal=None, rows=None, floors=(), patients=None, sites=sites)
