@@ -114,4 +114,4 @@ lowest: setup
 	@$(BIN)/uv pip install --quiet --python dist/lowest/bin/python pytest hypothesis pytest-timeout psutil httpx2
 	PYTHONPATH=src:papers/src dist/lowest/bin/python -m pytest -q -m "not slow and not e2e and not paper" $(LOWEST)
 
-LOWEST ?= tests/tensors tests/sites tests/events tests/federation tests/privacy tests/phenotypes tests/similarity tests/mixtures tests/web
+LOWEST ?= tests/tensors tests/records/sites tests/records tests/protocol tests/privacy tests/methods tests/methods/similarity tests/methods/mixtures tests/web

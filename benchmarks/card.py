@@ -11,9 +11,10 @@ import time
 import cupy
 import numpy as np
 
-from polyclinic.tensors import cuda, layout
+from polyclinic.tensors.als_sweep import sweep
+from polyclinic.tensors.kernels import cuda
+from polyclinic.tensors.kernels import cuda_layout as layout
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.sweep import sweep
 
 
 def claims(patients: int, codes: tuple[int, int], nnz: int, seed: int) -> SparseTensor:
@@ -116,8 +117,8 @@ def e_step(patients: int, nnz: int, rank: int = 20) -> None:
 
 
 def mixture(records: int, d: int = 20, k: int = 10) -> None:
-    from polyclinic.learned.mixture import Mixture
-    from polyclinic.mixtures import card
+    from polyclinic.methods.mixtures import gpu as card
+    from polyclinic.models.mixtures.gaussian import Mixture
 
     rng = np.random.default_rng(0)
     X = rng.standard_normal((records, d))
@@ -130,8 +131,8 @@ def mixture(records: int, d: int = 20, k: int = 10) -> None:
 
 def similarity(patients: int, features: int, rank: int) -> None:
     """One evaluation of UnPSL's loss and gradient over all pairs: W comes to the card, value and gradient go back."""
-    from polyclinic.similarity.card import loss_and_gradient
-    from polyclinic.similarity.pairs import LabelPairs
+    from polyclinic.methods.similarity.gpu import loss_and_gradient
+    from polyclinic.methods.similarity.pairs import LabelPairs
 
     rng = np.random.default_rng(0)
     X, W = cupy.asarray(rng.standard_normal((patients, features))), rng.standard_normal((features, rank)) / features

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.federation.fold import Fold
-from polyclinic.phenotypes.local_pass import WARM
-from polyclinic.sites.site import Site, pooled
-from polyclinic.tensors import cp, kernels
+from polyclinic.methods.rounds.local_pass import WARM
+from polyclinic.protocol.loop import Fold
+from polyclinic.records.sites.site import Site, pooled
+from polyclinic.tensors import cp
+from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.weighting import weighted
 
 GOALS = ("1 %", "0.1 %", "lost 5 %")

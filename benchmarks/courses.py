@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polyclinic as pc
-from polyclinic.tensors.course_kernels import visits_of
+from polyclinic.tensors.kernels.parafac2 import visits_of
 
 RANK = 6
 Matrix = NDArray[np.float64]

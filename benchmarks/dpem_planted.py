@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 import polyclinic as pc
+from polyclinic.analysis.simulated.heldout import CountModel, marginal_model
+from polyclinic.analysis.simulated.prediction import predict, split
 from polyclinic.datasets.truth import Truth
-from polyclinic.evaluation.heldout import CountModel, marginal_model
-from polyclinic.evaluation.prediction import predict, split
-from polyclinic.sites.site import Sites, pooled
+from polyclinic.records.sites.site import Sites, pooled
 from polyclinic.tensors.matching import match
 
 

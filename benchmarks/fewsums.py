@@ -18,13 +18,14 @@ from pathlib import Path
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.halves import halves_of
-from polyclinic.federation.sums.narrow import width
-from polyclinic.sites.ingest import read_sites
-from polyclinic.sites.site import Site, pooled
-from polyclinic.study import Study
-from polyclinic.tensors import cp, kernels
+from polyclinic.config import Study
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.patient_halves import halves_of
+from polyclinic.protocol.wire.integer_width import width
+from polyclinic.records.ingest import read_sites
+from polyclinic.records.sites.site import Site, pooled
+from polyclinic.tensors import cp
+from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.matching import cosines, factor_match_score
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted

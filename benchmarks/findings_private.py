@@ -16,11 +16,11 @@ from dataclasses import replace
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.findings.paidrows import Records
-from polyclinic.findings.regression import profile
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.mechanism import SimulatedNoise
-from polyclinic.sites.site import Site
+from polyclinic.analysis.private.rows import Records
+from polyclinic.analysis.statistics.regression import profile
+from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.records.sites.site import Site
 
 
 def some(sites: list[Site], size: int, rng: np.random.Generator) -> list[Site]:
@@ -116,8 +116,8 @@ def main() -> None:
 
 def pc_act(model: object, sites: list[Site]) -> object:
     """The paid act, for its own view of the records."""
-    from polyclinic.findings.evaluate import plan_for
-    from polyclinic.findings.placed import Placer
+    from polyclinic.analysis.evaluate import plan_for
+    from polyclinic.analysis.projection import Placer
 
     plan = plan_for(sites, privacy=pc.Privacy(1.0))
     return plan.acts(Placer.of(model))[0]

@@ -83,10 +83,10 @@ def masked(full: bool) -> Iterator[Row]:
 
 def study(full: bool) -> Iterator[Row]:
     """``run_study`` with masked TRIP on the demo's data, against the plain fit."""
-    from polyclinic.engines.registry import make
-    from polyclinic.run import RunFolder
-    from polyclinic.simulation import run_study, sites_of
-    from polyclinic.study import Study
+    from polyclinic.config import Study
+    from polyclinic.studies.registry import make
+    from polyclinic.studies.run_folder import RunFolder
+    from polyclinic.studies.simulate import run_study, sites_of
 
     method = {"name": "trip", "rank": 14, "aggregation": "masked"}
     generated = {"dataset": "icu_network", "patients": 3000}
@@ -157,8 +157,8 @@ def ingest(full: bool) -> Iterator[Row]:
 
 LINES = """
 import os, sys
-from polyclinic.privacy.accountant import Gaussian
-from polyclinic.privacy.ledger import Charge, Ledger
+from polyclinic.privacy.accounting.accountant import Gaussian
+from polyclinic.privacy.ledger.ledger import Charge, Ledger
 os.fsync = lambda fd: None  # this process only makes the book
 book = Ledger(sys.argv[1], site="a")
 for k in range(int(sys.argv[2])):
@@ -168,8 +168,8 @@ for k in range(int(sys.argv[2])):
 
 def charge(full: bool) -> Iterator[Row]:
     """A charge after another process has written the book."""
-    from polyclinic.privacy.accountant import Gaussian
-    from polyclinic.privacy.ledger import Charge, Ledger
+    from polyclinic.privacy.accounting.accountant import Gaussian
+    from polyclinic.privacy.ledger.ledger import Charge, Ledger
 
     lines = 100_000 if full else 20_000
     with tempfile.TemporaryDirectory() as folder:
@@ -217,8 +217,8 @@ def synpuf() -> pc.SparseTensor | None:
     folder = Path(os.environ.get("POLYCLINIC_DATA", "")) / "cms_desynpuf"
     if not folder.exists():
         return None
-    from polyclinic.sites.ingest import ingest as read
-    from polyclinic.study import Node, Study
+    from polyclinic.config import Node, Study
+    from polyclinic.records.ingest import ingest as read
 
     node = Node.parse({"site": {"name": "a"}, "source": {"kind": "synpuf", "path": str(folder)}})
     study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"]}})

@@ -12,10 +12,11 @@ import argparse
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.phenotypes.coarse import coarse
-from polyclinic.phenotypes.rounded import roots, solve_rounded
-from polyclinic.sites.site import pooled
-from polyclinic.tensors import cp, kernels
+from polyclinic.methods.packing.rounding import roots, solve_rounded
+from polyclinic.methods.starts.hashed_cp import coarse
+from polyclinic.records.sites.site import pooled
+from polyclinic.tensors import cp
+from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 

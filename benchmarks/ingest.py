@@ -19,8 +19,8 @@ import duckdb
 
 MEASURE = """
 import json, sys, time
-from polyclinic.study import Node, Study
-from polyclinic.sites.ingest import ingest
+from polyclinic.config import Node, Study
+from polyclinic.records.ingest import ingest
 folder, count = sys.argv[1:]
 node = Node.parse({"site": {"name": "a"}, "source": {"kind": "files", "events": f"{folder}/events.parquet"}})
 study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["procedure", "diagnosis"], "count": count}})

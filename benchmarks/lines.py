@@ -40,7 +40,7 @@ GROUPS = {
     FEATURES: (
         *(f"federation/{n}.py" for n in ["compose", "halves", "floor", "packing", "keywords", "battery", "weigh"]),
         *(f"federation/{n}.py" for n in ["estimator", "moments", "starts", "refusals"]),
-        "engines/acts.py",
+        "studies/analyses.py",
         *(f"engines/flare/{n}.py" for n in ["probe", "probes", "handshake", "retention"]),
         *(f"engines/courier/{n}.py" for n in ["__init__", "branch", "mailbox", "office", "parcel"]),
     ),
@@ -48,15 +48,15 @@ GROUPS = {
 # Inside files that both commits have, what only the newer one does: functions and methods, counted as code. Equal features are
 # the two groups of the engine without these.
 ONLY_NOW = {
-    "federation/certificate.py": (),  # the whole file: chain, votes, agreed bits
-    "federation/totals.py": (),  # the whole file: what is relayed, and caught up
-    "federation/letterbox.py": ("Letterbox._keep",),  # quotas of early letters
-    "federation/follower.py": ("Follower._follow", "Follower._checked", "Follower._check_votes", "Follower._vote"),
-    "federation/member.py": ("SiteStudy._unheard", "SiteStudy.over"),  # witnesses of books; the end that is remembered
-    "federation/driver.py": ("Driver.relayed", "Driver._state_after", "Driver.needs_more", "Driver._held"),
-    "federation/closing.py": ("Closing._certify", "Closing._merge", "Closing._write"),
-    "federation/folding.py": ("Folding.follow", "Conductor.down"),
-    "federation/order.py": ("Order.faults", "Order.may_count"),
+    "protocol/wire/chain.py": (),  # the whole file: chain, votes, agreed bits
+    "node/coordinator/totals.py": (),  # the whole file: what is relayed, and caught up
+    "node/site/inbox.py": ("Letterbox._keep",),  # quotas of early letters
+    "node/site/replica.py": ("Follower._follow", "Follower._checked", "Follower._check_votes", "Follower._vote"),
+    "node/site/worker.py": ("SiteStudy._unheard", "SiteStudy.over"),  # witnesses of books; the end that is remembered
+    "node/coordinator/coordinator.py": ("Driver.relayed", "Driver._state_after", "Driver.needs_more", "Driver._held"),
+    "node/coordinator/finish.py": ("Closing._certify", "Closing._merge", "Closing._write"),
+    "protocol/public_state.py": ("Folding.follow", "Conductor.down"),
+    "node/signed_study.py": ("Order.faults", "Order.may_count"),
 }
 
 

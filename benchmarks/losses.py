@@ -16,8 +16,8 @@ import numpy as np
 from workloads import cached
 
 import polyclinic as pc
-from polyclinic.phenotypes.losses import begun, likelihood_step
-from polyclinic.phenotypes.start import start
+from polyclinic.methods.rounds.losses import begun, likelihood_step
+from polyclinic.methods.starts.random import start
 from polyclinic.tensors.likelihood import deviance, placed
 from polyclinic.tensors.sparse import SparseTensor
 

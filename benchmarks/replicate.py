@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.findings.control import permuted
-from polyclinic.sites.site import Sites
+from polyclinic.analysis.replication.negative_control import permuted
+from polyclinic.records.sites.site import Sites
 
 TRUE = 0.8  # cosine with the planted column, in every mode
 LAWS: tuple[tuple[str, int, float, float], ...] = (  # name, planted, background, events

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.fold import Fold, deliver
-from polyclinic.federation.params import Params
-from polyclinic.federation.protocol import Contribution, Roster, Step
-from polyclinic.federation.sums.masked import Masked
-from polyclinic.federation.sums.tag import Check, Tag
+from polyclinic.aggregation.secure.masked import Masked
+from polyclinic.aggregation.secure.total_check import Check, Tag
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Contribution, Roster, Step
+from polyclinic.protocol.loop import Fold, deliver
+from polyclinic.protocol.params import Params
 
 
 def per_round(make, data, rounds: int = 24, skip: int = 12) -> float:

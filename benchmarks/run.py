@@ -28,7 +28,8 @@ from peers import Genten, Pyttb, Scipy, plain_sgd  # noqa: E402
 from workloads import WORKLOADS, cached  # noqa: E402
 
 import polyclinic as pc  # noqa: E402
-from polyclinic.tensors import kernels, sgd  # noqa: E402
+from polyclinic.tensors.kernels import mttkrp as kernels  # noqa: E402
+from polyclinic.tensors.kernels import sgd  # noqa: E402
 from polyclinic.tensors.sparse import SparseTensor  # noqa: E402
 
 Work = Callable[[], object]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.federation.estimator import Estimator
-from polyclinic.federation.outcome import Outcome
-from polyclinic.federation.params import Params
-from polyclinic.federation.protocol import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.params import Params
 
 Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 N = 1e9  # no hospital network has more patients

@@ -60,7 +60,7 @@ def same_noise() -> Iterator[None]:
 
     What a test asks of noise must hold of nearly all of it; which draws it meets is settled here, once.
     """
-    from polyclinic.privacy import mechanism
+    from polyclinic.privacy.accounting import mechanisms as mechanism
 
     drawn: Counter[str] = Counter()
 

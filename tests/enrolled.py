@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyclinic.engines.flare import coordination, membership
-from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.node.enrolment import membership
+from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
 FOUNDED: dict[tuple[tuple[str, ...], int, int, int | None], tuple[tempfile.TemporaryDirectory[str], Path]] = {}
 """By the hospitals' names and the ports: the papers of a federation, and the coordinator's folder that they name."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polyclinic.federation import wire
-from polyclinic.federation.messages import Look, seal_ask, tree_of
-from polyclinic.privacy.watch import Relay
-from polyclinic.privacy.witness import Witness
+from polyclinic.node.messages import Look, seal_ask, tree_of
+from polyclinic.privacy.ledger.rollback_check import Relay
+from polyclinic.privacy.ledger.witness import Witness
+from polyclinic.protocol.wire import encoding as wire
 
 
 def gossip(order: Any, identity: Any, desks: dict[str, Any], folder: Path) -> None:

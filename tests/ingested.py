@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.engines.flare import admission
-from polyclinic.sites.ingest import Ingested, ingest
-from polyclinic.study import Node, Study
+from polyclinic.config import Node, Study
+from polyclinic.node.admission import admission
+from polyclinic.records.ingest import Ingested, ingest
 
 _KEPT = tempfile.TemporaryDirectory(prefix="ingested-")
 _MADE: dict[str, tuple[Ingested, Path]] = {}

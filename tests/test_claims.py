@@ -12,18 +12,18 @@ from typing import get_args
 import pytest
 
 import polyclinic as pc
+from polyclinic.aggregation.decentralised.subspace import Subspace
 from polyclinic.errors import PolicyRefusal
-from polyclinic.federation.protocol import least_threshold
-from polyclinic.federation.refusals import Why
-from polyclinic.federation.sums import NAMES, facts_of, kind_of
-from polyclinic.federation.sums.subspace import Subspace
-from polyclinic.phenotypes import plan
-from polyclinic.privacy.accountant import Gaussian, epsilon, prop_2_8
-from polyclinic.privacy.card import Card
-from polyclinic.privacy.grid import LEAST
-from polyclinic.privacy.owner import LedgerRule
-from polyclinic.privacy.policy import Policy
-from polyclinic.privacy.witness import BOOKS
+from polyclinic.methods.dpem import budget_plan as plan
+from polyclinic.node.refusals import Why
+from polyclinic.privacy.accounting.accountant import Gaussian, epsilon, prop_2_8
+from polyclinic.privacy.accounting.noise_grid import LEAST
+from polyclinic.privacy.card.card import Card
+from polyclinic.privacy.gate.owner_rules import LedgerRule
+from polyclinic.privacy.ledger.witness import BOOKS
+from polyclinic.privacy.policy.policy import Policy
+from polyclinic.protocol.aggregators import NAMES, facts_of, kind_of
+from polyclinic.protocol.interfaces import least_threshold
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = (
@@ -42,7 +42,7 @@ def raw(name: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page: str) -> None:
-    found = re.findall(r"`((?:tests|privacy|evaluation|docs)/[\w/-]+(?:\.py|\.md)?)`", raw(page))
+    found = re.findall(r"`((?:tests|privacy|auditing|analysis|docs)/[\w/-]+(?:\.py|\.md)?)`", raw(page))
     gone = [f for f in found if not any((base / f).exists() for base in (ROOT, ROOT / "src" / "polyclinic"))]
     assert not gone
 
@@ -51,7 +51,8 @@ def test_files_that_are_named_exist(page: str) -> None:
 def test_commands_that_are_named_exist(page: str) -> None:
     from typer.main import get_command
 
-    from polyclinic.cli import ledger, site, verbs
+    from polyclinic.cli import verbs
+    from polyclinic.cli.node import ledger, site
 
     groups = {"ledger": get_command(ledger.app), "site": get_command(site.app)}
     for words in re.findall(r"polyclinic ((?:ledger|site|audit|report)(?: [a-z|]+)?)(?=[ `\n])", raw(page)):

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 from tests.warm_cli import command
 
-from polyclinic.engines.flare.processes import free_port
+from polyclinic.node.doctor.processes import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -19,13 +19,17 @@ LONGEST, ANY = 400, 10.0
 
 FOREIGN: Final = {  # file -> attribute: whose it is
     "cli/__init__.py": {"show": "errors of the argument parser", "exit_code": "the same"},
-    "federation/standardizing.py": {"index": "a data frame's rows"},
-    "mixtures/fittedclass.py": {"dtype": "a column of anybody's frame", "categories": "its type"},
-    "similarity/explanation.py": {"iloc": "a row of a data frame", "columns": "the same"},
-    "sites/doors.py": {"tocoo": "a sparse matrix of SciPy"},
-    "sites/frame.py": {"column_names": "a table of Arrow", "columns": "a data frame", "to_numpy": "its column"},
-    "sites/site.py": {"columns": "a data frame"},
-    "tensors/compiled.py": {"getuid": "the operating system"},
+    "methods/moments/standardizing.py": {"index": "a data frame's rows"},
+    "methods/latent_classes/fitted.py": {"dtype": "a column of anybody's frame", "categories": "its type"},
+    "methods/similarity/explanation.py": {"iloc": "a row of a data frame", "columns": "the same"},
+    "records/sites/from_data.py": {"tocoo": "a sparse matrix of SciPy"},
+    "records/sites/frames.py": {
+        "column_names": "a table of Arrow",
+        "columns": "a data frame",
+        "to_numpy": "its column",
+    },
+    "records/sites/site.py": {"columns": "a data frame"},
+    "tensors/simd/jit.py": {"getuid": "the operating system"},
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.tensors import oracle
+from polyclinic.tensors.kernels import reference as oracle
 
 
 @pytest.fixture

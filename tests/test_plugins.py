@@ -12,10 +12,10 @@ import pytest
 import polyclinic as pc
 from polyclinic import plugins
 from polyclinic.cli import main, verbs
-from polyclinic.engines.registry import find
+from polyclinic.config import Study
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.federation.sums import by_name, kind_of
-from polyclinic.study import Study
+from polyclinic.protocol.aggregators import by_name, kind_of
+from polyclinic.studies.registry import find
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_without_the_papers_everything_that_lacks_says_where_it_is(
 
 
 def test_a_strangers_sum_is_found_and_one_that_is_no_sum_is_refused(only: Any) -> None:
-    only(mine="polyclinic.federation.sums.plain:Plain", wrong="pathlib:Path")
+    only(mine="polyclinic.aggregation.plain:Plain", wrong="pathlib:Path")
     assert kind_of("mine").__name__ == "Plain"
     with pytest.raises(ConfigError, match="'wrong' is no sum: pathlib:Path"):
         kind_of("wrong")
@@ -79,8 +79,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_two_packages_with_one_name_are_refused_by_both_their_names(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.sums]\nmine = polyclinic.federation.sums.plain:Plain\n")
-    _distribution(place, "second-pkg", "[polyclinic.sums]\nmine = polyclinic.federation.sums.robust:Median\n")
+    _distribution(place, "first-pkg", "[polyclinic.sums]\nmine = polyclinic.aggregation.plain:Plain\n")
+    _distribution(place, "second-pkg", "[polyclinic.sums]\nmine = polyclinic.aggregation.robust:Median\n")
     with pytest.raises(ConfigError, match=r"'mine' is plugged in by 2 packages: .*first-pkg") as e:
         kind_of("mine")
     assert "second-pkg" in str(e.value)
@@ -89,22 +89,22 @@ def test_two_packages_with_one_name_are_refused_by_both_their_names(place: Path)
 
 
 def test_methods_whose_names_differ_by_a_hyphen_are_one_name(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.phenotypes.trip:TRIP\n")
+    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.methods.trip:TRIP\n")
     assert find("my-way") is find("myway") is find("My_Way") is pc.TRIP
     plugins.plugged.cache_clear()
-    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.phenotypes.dpem:DPEM\n")
+    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.methods.dpem.method:DPEM\n")
     with pytest.raises(ConfigError, match="'my-way' is plugged in more than once") as e:
         find("my-way")
     assert "first-pkg" in str(e.value) and "second-pkg" in str(e.value)
 
 
 def test_a_plugin_under_a_name_of_ours_is_told(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.phenotypes.dpem:DPEM\n")
+    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.methods.dpem.method:DPEM\n")
     with pytest.warns(UserWarning, match="'trip' is polyclinic's own, not the one of first-pkg"):
         assert find("trip") is pc.TRIP
 
 
-@pytest.mark.parametrize("value", ["nowhere_at_all:Mine", "polyclinic.federation.sums.plain:Mine", "torn_plugin:Mine"])
+@pytest.mark.parametrize("value", ["nowhere_at_all:Mine", "polyclinic.aggregation.plain:Mine", "torn_plugin:Mine"])
 def test_what_cannot_be_imported_is_told_with_its_package(
     place: Path, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,26 +15,26 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.aggregation.plain import Collector, Plain
+from polyclinic.auditing.contracts.aggregator_checks import SUM_PARTS
+from polyclinic.auditing.contracts.relay_view import read_by_relay
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.events.engine import literal
-from polyclinic.events.source import OpenedSource
-from polyclinic.federation import wire
-from polyclinic.federation.envelope import Channel
-from polyclinic.federation.protocol import Message, Roster, Step, Sum, SumFacts, Total
-from polyclinic.federation.relay import read_by_relay
-from polyclinic.federation.sumbattery import SUM_PARTS
-from polyclinic.federation.sums import NAMES, by_name
-from polyclinic.federation.sums.plain import Collector, Plain
 from polyclinic.plugins import plug, plugged
+from polyclinic.protocol.aggregators import NAMES, by_name
+from polyclinic.protocol.interfaces import Message, Roster, Step, Sum, SumFacts, Total
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.protocol.wire.sealed import Channel
+from polyclinic.records.engine import literal
+from polyclinic.records.sources.base import OpenedSource
 
 KEY = b"k" * 32  # of sealed letters; how parties agree on one is not tried here
 PACKAGE = '''
 from pathlib import Path
 
-from polyclinic.events.engine import literal
-from polyclinic.events.source import OpenedSource
-from polyclinic.federation.protocol import SumFacts
-from polyclinic.federation.sums.plain import Plain
+from polyclinic.records.engine import literal
+from polyclinic.records.sources.base import OpenedSource
+from polyclinic.protocol.interfaces import SumFacts
+from polyclinic.aggregation.plain import Plain
 from polyclinic.report.section import Section
 
 
@@ -228,7 +228,7 @@ class Believing(Plain):
         return made
 
     def _read(self, m: Any, step: Step) -> Any:
-        from polyclinic.federation.sums.plain import contribution_of
+        from polyclinic.aggregation.plain import contribution_of
 
         return contribution_of(m, step)
 
@@ -483,7 +483,7 @@ def test_installed_sections_are_tabs_and_a_broken_one_takes_nothing_with_it(
 ) -> None:
     from polyclinic.report.contents import RunContents
     from polyclinic.report.html import render
-    from polyclinic.run import Run, RunFolder
+    from polyclinic.studies.run_folder import Run, RunFolder
 
     sites = pc.datasets.planted_counts(120, 10, 12, phenotypes=2, codes=(3, 3), sites=3, seed=0)
     m = pc.TRIP(rank=2, rounds=2).fit(sites)
@@ -506,7 +506,7 @@ def test_a_broken_section_is_told_with_file_line_and_package_and_ends_the_comman
     installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from polyclinic.cli import main
-    from polyclinic.run import Run, RunFolder
+    from polyclinic.studies.run_folder import Run, RunFolder
 
     sites = pc.datasets.planted_counts(120, 10, 12, phenotypes=2, codes=(3, 3), sites=3, seed=0)
     folder = RunFolder.create(tmp_path / "run")

@@ -18,17 +18,17 @@ from importlib import import_module
 from pathlib import Path
 
 NEEDED = (
-    "cli.simulate",
-    "cli.ingest",
-    "cli.site",
-    "cli.coordinator",
-    "cli.ledger",
-    "engines.registry",
-    "engines.flare.worker",
-    "engines.inprocess",
-    "evaluation",
+    "cli.study.simulate",
+    "cli.study.ingest",
+    "cli.node.site",
+    "cli.node.coordinator",
+    "cli.node.ledger",
+    "studies.registry",
+    "node.flare.worker",
+    "studies.checkpoints",
+    "analysis",
     "report",
-    "dossier",
+    "node.dossier",
 )
 """With what these import, a call begins at once."""
 

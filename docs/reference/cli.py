@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from polyclinic.cli import EXITS, VERBS, verbs
+from polyclinic.cli import EXITS, VERBS, module_of, verbs
 from polyclinic.plugins import plugged
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -36,7 +36,7 @@ def reference() -> str:
 
 
 def _there(verb: str) -> bool:
-    return verb not in VERBS or find_spec(f"polyclinic.cli.{verb}") is not None
+    return verb not in VERBS or find_spec(module_of(verb)) is not None
 
 
 def _command(verb: str) -> Any:
@@ -45,7 +45,7 @@ def _command(verb: str) -> Any:
 
     if verb not in VERBS:
         return get_command(plugged("polyclinic.commands")[verb].load())
-    module = import_module(f"polyclinic.cli.{verb}")
+    module = import_module(module_of(verb))
     if hasattr(module, "app"):
         return get_command(module.app)
     single = typer.Typer(add_completion=False)

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from polyclinic.privacy.owner import LedgerRule
-from polyclinic.privacy.policy import Policy
-from polyclinic.study import Node, Study
-from polyclinic.study.toml import section_in
+from polyclinic.privacy.gate.owner_rules import LedgerRule
+from polyclinic.privacy.policy.policy import Policy
+from polyclinic.config import Node, Study
+from polyclinic.config.toml import section_in
 
 PAGE = Path(__file__).with_suffix(".md")
 OWNERS = {"policy": Policy, "ledger": LedgerRule}  # kept as written by the node; their own models check them

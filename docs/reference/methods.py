@@ -6,10 +6,10 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from polyclinic.engines.registry import BUILT_IN, find
-from polyclinic.federation.standardizing import FederatedPCA, Standardizer
-from polyclinic.federation.params import Params
-from polyclinic.phenotypes.factorization import FactorParams
+from polyclinic.studies.registry import BUILT_IN, find
+from polyclinic.methods.moments.standardizing import FederatedPCA, Standardizer
+from polyclinic.protocol.params import Params
+from polyclinic.methods.factorization import FactorParams
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = ["| parameter | meaning | default |", "|---|---|---|"]

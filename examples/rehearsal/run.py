@@ -66,12 +66,12 @@ def free_port() -> int:
 
 def same_as_one_process(study: Path, run: Path, nodes: dict[str, Path], scratch: Path) -> bool:
     """Whether the model is, bit for bit, the one that the same node files give in one process."""
-    from polyclinic.engines.flare.result import read_outcome
-    from polyclinic.engines.registry import federated
-    from polyclinic.federation import wire
-    from polyclinic.federation.fold import Fold
-    from polyclinic.sites.ingest import ingest
-    from polyclinic.study import Node, Study
+    from polyclinic.config import Node, Study
+    from polyclinic.node.flare.result import read_outcome
+    from polyclinic.protocol.loop import Fold
+    from polyclinic.protocol.wire import encoding as wire
+    from polyclinic.records.ingest import ingest
+    from polyclinic.studies.registry import federated
 
     what = Study.read(study)
     sites = [ingest(Node.read(node), what, scratch / name).site for name, node in nodes.items()]

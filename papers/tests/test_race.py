@@ -7,12 +7,12 @@ import pytest
 
 from polyclinic.datasets import icu_network
 from polyclinic.errors import ConfigError
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.localtf import LocalTF
-from polyclinic.phenotypes.sgd import CPSGD
-from polyclinic.phenotypes.sumals import SumALS
-from polyclinic.sites.site import pooled
+from polyclinic.methods.central.als import CPALS
+from polyclinic.methods.central.sgd import CPSGD
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.localtf import LocalTF
+from polyclinic.methods.sumals import SumALS
+from polyclinic.records.sites.site import pooled
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab
 from polyclinic_papers.race import Finish, Pooled, Runner, cheaper, race

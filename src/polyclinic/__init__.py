@@ -13,51 +13,51 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers; a test keeps
     from polyclinic import errors as errors
     from polyclinic import metrics as metrics
     from polyclinic.alignment.union import align as align
+    from polyclinic.analysis.evaluate import evaluate as evaluate
+    from polyclinic.analysis.evaluate import forecast as forecast
+    from polyclinic.analysis.replication.replicate import replicate as replicate
+    from polyclinic.analysis.replication.suggest_rank import suggest_rank as suggest_rank
+    from polyclinic.auditing.contracts.aggregator_checks import check_sum as check_sum
+    from polyclinic.auditing.contracts.source_checks import check_source as check_source
+    from polyclinic.auditing.contracts.with_report import check_protocol as check_protocol
+    from polyclinic.auditing.run import audit as audit
     from polyclinic.cli.console import follow as follow
-    from polyclinic.evaluation.audit import audit as audit
-    from polyclinic.evaluation.suggest import suggest_rank as suggest_rank
-    from polyclinic.federation.standardizing import FederatedPCA as FederatedPCA
-    from polyclinic.federation.standardizing import Standardizer as Standardizer
-    from polyclinic.federation.sumbattery import check_sum as check_sum
-    from polyclinic.findings.evaluate import evaluate as evaluate
-    from polyclinic.findings.evaluate import forecast as forecast
-    from polyclinic.findings.replicate import replicate as replicate
-    from polyclinic.learned.classes import Classes as Classes
-    from polyclinic.learned.groups import Groups as Groups
-    from polyclinic.learned.moments import Moments as Moments
-    from polyclinic.learned.phenotypes import Phenotypes as Phenotypes
-    from polyclinic.learned.similarity import Similarity as Similarity
-    from polyclinic.mixtures.em import GaussianMixture as GaussianMixture
-    from polyclinic.mixtures.latentclass import LatentClass as LatentClass
-    from polyclinic.phenotypes.als import CPALS as CPALS
-    from polyclinic.phenotypes.dpem import DPEM as DPEM
-    from polyclinic.phenotypes.dpfact import DPFact as DPFact
-    from polyclinic.phenotypes.local import LocalModel as LocalModel
-    from polyclinic.phenotypes.localtf import DistributedSGD as DistributedSGD
-    from polyclinic.phenotypes.localtf import LocalTF as LocalTF
-    from polyclinic.phenotypes.parafac2 import PARAFAC2 as PARAFAC2
-    from polyclinic.phenotypes.sgd import CPSGD as CPSGD
-    from polyclinic.phenotypes.sumals import SumALS as SumALS
-    from polyclinic.phenotypes.trip import TRIP as TRIP
-    from polyclinic.privacy.budget import Privacy as Privacy
-    from polyclinic.report import plots as plots
-    from polyclinic.report.battery import check_protocol as check_protocol
-    from polyclinic.run import Run as Run
-    from polyclinic.run import compare as compare
-    from polyclinic.run import load as load
-    from polyclinic.similarity.selection import UnPSLCV as UnPSLCV
-    from polyclinic.similarity.unpsl import UnPSL as UnPSL
-    from polyclinic.sites.checkup import check as check
-    from polyclinic.sites.doors import from_frame as from_frame
-    from polyclinic.sites.doors import from_numpy as from_numpy
-    from polyclinic.sites.doors import from_scipy as from_scipy
-    from polyclinic.sites.ingest import ingest as ingest
-    from polyclinic.sites.people import People as People
-    from polyclinic.sites.site import Site as Site
-    from polyclinic.sites.sourcebattery import check_source as check_source
-    from polyclinic.studies import run_study as run_study
-    from polyclinic.study import Node as Node
-    from polyclinic.study import Study as Study
+    from polyclinic.config import Node as Node
+    from polyclinic.config import Study as Study
+    from polyclinic.methods.central.als import CPALS as CPALS
+    from polyclinic.methods.central.sgd import CPSGD as CPSGD
+    from polyclinic.methods.dpem.method import DPEM as DPEM
+    from polyclinic.methods.dpfact import DPFact as DPFact
+    from polyclinic.methods.latent_classes.latent_class import LatentClass as LatentClass
+    from polyclinic.methods.local_model import LocalModel as LocalModel
+    from polyclinic.methods.localtf import DistributedSGD as DistributedSGD
+    from polyclinic.methods.localtf import LocalTF as LocalTF
+    from polyclinic.methods.mixtures.gaussian_mixture import GaussianMixture as GaussianMixture
+    from polyclinic.methods.moments.standardizing import FederatedPCA as FederatedPCA
+    from polyclinic.methods.moments.standardizing import Standardizer as Standardizer
+    from polyclinic.methods.parafac2 import PARAFAC2 as PARAFAC2
+    from polyclinic.methods.similarity.selection.unpsl_cv import UnPSLCV as UnPSLCV
+    from polyclinic.methods.similarity.unpsl import UnPSL as UnPSL
+    from polyclinic.methods.sumals import SumALS as SumALS
+    from polyclinic.methods.trip import TRIP as TRIP
+    from polyclinic.models.mixtures.classes import Classes as Classes
+    from polyclinic.models.mixtures.groups import Groups as Groups
+    from polyclinic.models.moments import Moments as Moments
+    from polyclinic.models.phenotypes.phenotypes import Phenotypes as Phenotypes
+    from polyclinic.models.similarity import Similarity as Similarity
+    from polyclinic.node.run_study import run_study as run_study
+    from polyclinic.privacy.accounting.budget import Privacy as Privacy
+    from polyclinic.records.ingest import ingest as ingest
+    from polyclinic.records.preflight import check as check
+    from polyclinic.records.sites.from_data import from_frame as from_frame
+    from polyclinic.records.sites.from_data import from_numpy as from_numpy
+    from polyclinic.records.sites.from_data import from_scipy as from_scipy
+    from polyclinic.records.sites.people import People as People
+    from polyclinic.records.sites.site import Site as Site
+    from polyclinic.report.charts import plots as plots
+    from polyclinic.studies.run_folder import Run as Run
+    from polyclinic.studies.run_folder import compare as compare
+    from polyclinic.studies.run_folder import load as load
     from polyclinic.tensors.axis import Axis as Axis
     from polyclinic.tensors.device import use_device as use_device
     from polyclinic.tensors.sparse import SparseTensor as SparseTensor
@@ -66,57 +66,57 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Axis": "polyclinic.tensors.axis",
-    "CPALS": "polyclinic.phenotypes.als",
-    "CPSGD": "polyclinic.phenotypes.sgd",
-    "Classes": "polyclinic.learned.classes",
-    "DPEM": "polyclinic.phenotypes.dpem",
-    "DPFact": "polyclinic.phenotypes.dpfact",
-    "DistributedSGD": "polyclinic.phenotypes.localtf",
-    "FederatedPCA": "polyclinic.federation.standardizing",
-    "GaussianMixture": "polyclinic.mixtures.em",
-    "Groups": "polyclinic.learned.groups",
-    "LatentClass": "polyclinic.mixtures.latentclass",
-    "LocalModel": "polyclinic.phenotypes.local",
-    "LocalTF": "polyclinic.phenotypes.localtf",
-    "Moments": "polyclinic.learned.moments",
-    "Node": "polyclinic.study",
-    "PARAFAC2": "polyclinic.phenotypes.parafac2",
-    "People": "polyclinic.sites.people",
-    "Phenotypes": "polyclinic.learned.phenotypes",
-    "Privacy": "polyclinic.privacy.budget",
-    "Similarity": "polyclinic.learned.similarity",
-    "Site": "polyclinic.sites.site",
-    "Run": "polyclinic.run",
+    "CPALS": "polyclinic.methods.central.als",
+    "CPSGD": "polyclinic.methods.central.sgd",
+    "Classes": "polyclinic.models.mixtures.classes",
+    "DPEM": "polyclinic.methods.dpem.method",
+    "DPFact": "polyclinic.methods.dpfact",
+    "DistributedSGD": "polyclinic.methods.localtf",
+    "FederatedPCA": "polyclinic.methods.moments.standardizing",
+    "GaussianMixture": "polyclinic.methods.mixtures.gaussian_mixture",
+    "Groups": "polyclinic.models.mixtures.groups",
+    "LatentClass": "polyclinic.methods.latent_classes.latent_class",
+    "LocalModel": "polyclinic.methods.local_model",
+    "LocalTF": "polyclinic.methods.localtf",
+    "Moments": "polyclinic.models.moments",
+    "Node": "polyclinic.config",
+    "PARAFAC2": "polyclinic.methods.parafac2",
+    "People": "polyclinic.records.sites.people",
+    "Phenotypes": "polyclinic.models.phenotypes.phenotypes",
+    "Privacy": "polyclinic.privacy.accounting.budget",
+    "Similarity": "polyclinic.models.similarity",
+    "Site": "polyclinic.records.sites.site",
+    "Run": "polyclinic.studies.run_folder",
     "SparseTensor": "polyclinic.tensors.sparse",
-    "Standardizer": "polyclinic.federation.standardizing",
-    "Study": "polyclinic.study",
-    "SumALS": "polyclinic.phenotypes.sumals",
-    "TRIP": "polyclinic.phenotypes.trip",
-    "UnPSL": "polyclinic.similarity.unpsl",
-    "UnPSLCV": "polyclinic.similarity.selection",
+    "Standardizer": "polyclinic.methods.moments.standardizing",
+    "Study": "polyclinic.config",
+    "SumALS": "polyclinic.methods.sumals",
+    "TRIP": "polyclinic.methods.trip",
+    "UnPSL": "polyclinic.methods.similarity.unpsl",
+    "UnPSLCV": "polyclinic.methods.similarity.selection.unpsl_cv",
     "align": "polyclinic.alignment.union",
-    "audit": "polyclinic.evaluation.audit",
-    "check_protocol": "polyclinic.report.battery",
-    "check_source": "polyclinic.sites.sourcebattery",
-    "check_sum": "polyclinic.federation.sumbattery",
-    "evaluate": "polyclinic.findings.evaluate",
-    "forecast": "polyclinic.findings.evaluate",
+    "audit": "polyclinic.auditing.run",
+    "check_protocol": "polyclinic.auditing.contracts.with_report",
+    "check_source": "polyclinic.auditing.contracts.source_checks",
+    "check_sum": "polyclinic.auditing.contracts.aggregator_checks",
+    "evaluate": "polyclinic.analysis.evaluate",
+    "forecast": "polyclinic.analysis.evaluate",
     "follow": "polyclinic.cli.console",
-    "check": "polyclinic.sites.checkup",
-    "from_frame": "polyclinic.sites.doors",
-    "from_numpy": "polyclinic.sites.doors",
-    "from_scipy": "polyclinic.sites.doors",
-    "ingest": "polyclinic.sites.ingest",
-    "compare": "polyclinic.run",
-    "load": "polyclinic.run",
-    "replicate": "polyclinic.findings.replicate",
-    "run_study": "polyclinic.studies",
-    "suggest_rank": "polyclinic.evaluation.suggest",
+    "check": "polyclinic.records.preflight",
+    "from_frame": "polyclinic.records.sites.from_data",
+    "from_numpy": "polyclinic.records.sites.from_data",
+    "from_scipy": "polyclinic.records.sites.from_data",
+    "ingest": "polyclinic.records.ingest",
+    "compare": "polyclinic.studies.run_folder",
+    "load": "polyclinic.studies.run_folder",
+    "replicate": "polyclinic.analysis.replication.replicate",
+    "run_study": "polyclinic.node.run_study",
+    "suggest_rank": "polyclinic.analysis.replication.suggest_rank",
     "use_device": "polyclinic.tensors.device",
 }
 
 _ROOMS = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics")} | {
-    "plots": "polyclinic.report.plots"
+    "plots": "polyclinic.report.charts.plots"
 }
 
 __all__ = ["__version__", *sorted(_WHERE), *sorted(_ROOMS)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from polyclinic.oneline import without_controls
+from polyclinic.safe_text import without_controls
 
 __all__ = [
     "ConfigError",

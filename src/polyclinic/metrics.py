@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.tensors import cp, kernels
+from polyclinic.tensors import cp
+from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.sparse import SparseTensor
 

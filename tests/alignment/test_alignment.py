@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import polyclinic as pc
 from polyclinic.alignment import Dictionary, align_by_ring, align_to
-from polyclinic.alignment.ring import RingSite, ring, step_of
+from polyclinic.alignment.ecdh_ring import RingSite, ring, step_of
 from polyclinic.errors import ConfigError, DataError, MessageRefused, ProtocolMismatch
-from polyclinic.federation.envelope import Envelope, introduce
-from polyclinic.federation.protocol import Message, Roster
+from polyclinic.protocol.interfaces import Message, Roster
+from polyclinic.protocol.wire.sealed import Envelope, introduce
 from polyclinic_papers.polynomial import legacy_insecure
 
 vocabularies = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=5), min_size=2, max_size=4)
@@ -58,7 +58,7 @@ def test_padding_hides_how_many_codes_a_site_has() -> None:
 
 def test_letters_of_the_ring_are_sealed_and_tell_nothing_to_a_relay() -> None:
     """Whoever carries the letters sees no point of a list: the same secrets never show twice, nor the hash of a code."""
-    from polyclinic.alignment.ring import _hash
+    from polyclinic.alignment.ecdh_ring import _hash
 
     seen: list[bytes] = []
     places, _ = ring(

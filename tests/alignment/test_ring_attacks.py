@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyclinic.alignment import marks
-from polyclinic.alignment import ring as module
-from polyclinic.alignment.ring import RingCoordinator, RingSite, ring, step_of
+from polyclinic.alignment import ecdh_ring as module
+from polyclinic.alignment import vrf_tags as marks
+from polyclinic.alignment.ecdh_ring import RingCoordinator, RingSite, ring, step_of
 from polyclinic.errors import ConfigError, MessageRefused
-from polyclinic.federation.envelope import Envelope, introduce
-from polyclinic.federation.fold import deliver
-from polyclinic.federation.protocol import Roster
+from polyclinic.protocol.interfaces import Roster
+from polyclinic.protocol.loop import deliver
+from polyclinic.protocol.wire.sealed import Envelope, introduce
 
 MODE = "diagnosis"
 

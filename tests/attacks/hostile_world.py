@@ -13,13 +13,13 @@ import hospitals
 from tests.enrolled import enrolled
 from tests.gossip import gossip
 
-from polyclinic.engines.flare import coordination
-from polyclinic.engines.flare.folders import CoordinatorFolder
-from polyclinic.engines.flare.worker import Worker
-from polyclinic.federation import wire
-from polyclinic.federation.messages import seal_ask
-from polyclinic.federation.order import Order, _digest
-from polyclinic.study import Study
+from polyclinic.config import Study
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.node.enrolment.folders import CoordinatorFolder
+from polyclinic.node.flare.worker import Worker
+from polyclinic.node.messages import seal_ask
+from polyclinic.node.signed_study import Order, _digest
+from polyclinic.protocol.wire import encoding as wire
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,20 +13,20 @@ import pytest
 from scipy.optimize import brentq
 
 import polyclinic as pc
+from polyclinic.aggregation.decentralised.subspace import Subspace
+from polyclinic.aggregation.plain import Plain
 from polyclinic.errors import PolicyRefusal
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.sums import by_name
-from polyclinic.federation.sums.plain import Plain
-from polyclinic.federation.sums.subspace import Subspace
-from polyclinic.privacy.accountant import Gaussian, calibrate, epsilon, gaussian_epsilon
-from polyclinic.privacy.charge import charge_from
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.grid import noise_scale
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.mechanism import ExactNoise
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.accounting.accountant import Gaussian, calibrate, epsilon, gaussian_epsilon
+from polyclinic.privacy.accounting.charge import charge_from
+from polyclinic.privacy.accounting.mechanisms import ExactNoise
+from polyclinic.privacy.accounting.noise_grid import noise_scale
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.vocabulary import paid_vocabulary
+from polyclinic.protocol.aggregators import by_name
+from polyclinic.protocol.loop import Fold
 from polyclinic.tensors.axis import Axis
 
 
@@ -177,7 +177,7 @@ def test_votes_cost_what_is_booked(asked: Any, shares: Any) -> None:
 
 
 def _event(step: Step) -> Any:
-    from polyclinic.privacy.grid import event_of
+    from polyclinic.privacy.accounting.noise_grid import event_of
 
     return event_of(step)
 

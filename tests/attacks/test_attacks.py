@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from polyclinic.evaluation.attacks import Attack, dictionary, trip
+from polyclinic.auditing.attacks import Attack, dictionary, trip
 from polyclinic_papers import polynomial_attack
 
 pytestmark = pytest.mark.attack

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import LedgerError, PolicyRefusal
-from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.head import BookKey, Head
-from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.lines import Gap, Reserve, Unknown, canonical, to_sign
-from polyclinic.privacy.policy import Policy
-from polyclinic.privacy.reading import verify_lines
-from polyclinic.privacy.recovery import recover, what_is_left
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.entries import Gap, Reserve, Unknown, canonical, to_sign
+from polyclinic.privacy.ledger.ledger import Charge, Ledger
+from polyclinic.privacy.ledger.reader import verify_lines
+from polyclinic.privacy.ledger.recovery import recover, what_is_left
+from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
 LIMIT = Policy(max_epsilon_total=1.0)
@@ -392,7 +392,7 @@ def _at_once(path: Path, processes: int) -> list[float]:
 def test_a_long_book_is_opened_charged_and_verified_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    import polyclinic.privacy.bookfile as module
+    import polyclinic.privacy.ledger.ledger_file as module
 
     path = tmp_path / "l.jsonl"
     ledger = Ledger(path, site="north")

@@ -15,15 +15,15 @@ import hospitals
 import pytest
 from tests.attacks.hostile_world import World, files
 
-from polyclinic.engines.flare import membership
-from polyclinic.engines.flare.admission import doubts
-from polyclinic.engines.flare.folders import SiteFolder, private, write_json
-from polyclinic.engines.flare.worker import Worker
 from polyclinic.errors import MessageRefused, PolyclinicError
-from polyclinic.federation.envelope import digest
-from polyclinic.federation.order import read_order
-from polyclinic.phenotypes.trip import TRIP
-from polyclinic.privacy.owner import ledger_of
+from polyclinic.methods.trip import TRIP
+from polyclinic.node.admission.admission import doubts
+from polyclinic.node.enrolment import membership
+from polyclinic.node.enrolment.folders import SiteFolder, private, write_json
+from polyclinic.node.flare.worker import Worker
+from polyclinic.node.signed_study import read_order
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.wire.sealed import digest
 
 DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\naggregation = "plain"'
 PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"

@@ -15,17 +15,17 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, PolicyRefusal
-from polyclinic.learned.receipts import Receipt
-from polyclinic.privacy import reviewer
-from polyclinic.privacy.accountant import Gaussian, calibrate
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.head import Head
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Refuse
-from polyclinic.privacy.outbox import Outbox
-from polyclinic.privacy.policy import Policy
+from polyclinic.models.receipts import Receipt
+from polyclinic.privacy.accounting.accountant import Gaussian, calibrate
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.gate import approval as reviewer
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.ledger.entries import Refuse
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.ledger.signed_head import Head
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
 pytestmark = pytest.mark.attack
@@ -121,7 +121,7 @@ def test_an_epsilon_that_is_none_is_refused_where_it_is_asked_for(epsilon: float
 @pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e6, 1e9])
 @pytest.mark.parametrize("delta", [1e-300, 1e-6, 0.5])
 def test_extreme_budgets_are_priced_and_never_above_what_was_asked(epsilon: float, delta: float) -> None:
-    from polyclinic.privacy.accountant import epsilon as spent
+    from polyclinic.privacy.accounting.accountant import epsilon as spent
 
     if epsilon < 1e-12 and delta < 1e-12:
         with pytest.raises(ConfigError, match="more noise than can be computed"):

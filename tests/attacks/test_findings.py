@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import norm
 
 import polyclinic as pc
-from polyclinic.federation.protocol import Setting, Total, seeds
-from polyclinic.findings.paid import Paid
-from polyclinic.findings.placed import STANDARD, Covariates, Placer
-from polyclinic.privacy.accountant import calibrate
+from polyclinic.analysis.private.moments import Paid
+from polyclinic.analysis.projection import STANDARD, Covariates, Placer
+from polyclinic.privacy.accounting.accountant import calibrate
+from polyclinic.protocol.interfaces import Setting, Total, seeds
 from polyclinic.tensors.sparse import SparseTensor
 
 pytestmark = pytest.mark.attack

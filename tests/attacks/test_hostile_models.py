@@ -17,13 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 import polyclinic as pc
+from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.cli.console import console
-from polyclinic.cli.model import app
+from polyclinic.cli.study.model import app
 from polyclinic.errors import DataError, PolyclinicError
-from polyclinic.federation.batteryresult import example_sites
-from polyclinic.learned import file as container
-from polyclinic.learned.readme import readme
-from polyclinic.table import Table, spreadsheet_cell
+from polyclinic.models import file as container
+from polyclinic.models.model_card import readme
+from polyclinic.util.table import Table, spreadsheet_cell
 
 pytestmark = pytest.mark.attack
 PAYLOAD = "=cmd()'\"><script>alert(1)</script>\x1b[2J\x9b2J\u202e[link=http://x]y[/link]../../evil"
@@ -178,7 +178,7 @@ def test_formulas_are_texts(text: str) -> None:
 
 
 def test_an_export_for_ohdsi_has_no_formula(tmp_path: Path) -> None:
-    from polyclinic.report.ohdsi import _csv
+    from polyclinic.report.export.ohdsi import _csv
 
     path = _csv(tmp_path / "x.csv", ["name"], [[PAYLOAD], [np.int64(3)]])
     assert sheet(path.read_text(encoding="utf-8"))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation.moments import in_ball
-from polyclinic.tensors import em_kernels, em_loops
+from polyclinic.methods.moments.moments import in_ball
+from polyclinic.tensors.kernels import em as em_kernels
+from polyclinic.tensors.kernels import em_loops
 from polyclinic.tensors.sparse import SparseTensor
 
 HOSTILE = (5e-324, 1e-310, 1e-305, 1e-160, 0.1, 1.0, 3.0, 1e15, 1e16, 1e300, 1.7e308)

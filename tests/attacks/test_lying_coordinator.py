@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
 
-from polyclinic.engines.flare.folders import read_events
-from polyclinic.federation import certificate, wire
-from polyclinic.federation.order import COORDINATOR, Order
-from polyclinic.federation.protocol import Total
-from polyclinic.federation.sums import by_name
-from polyclinic.privacy.owner import ledger_of
+from polyclinic.node.enrolment.folders import read_events
+from polyclinic.node.signed_study import COORDINATOR, Order
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.aggregators import by_name
+from polyclinic.protocol.interfaces import Total
+from polyclinic.protocol.wire import chain as certificate
+from polyclinic.protocol.wire import encoding as wire
 
 DPEM = 'name = "dpem"\nrank = 3\nrounds = 3\nplanning_size = 10000\naggregation = "{}"'
 SUMALS = 'name = "sumals"\nrank = 3\nrounds = 5\naggregation = "masked"'

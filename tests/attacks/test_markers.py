@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.attacks.test_names_of_public_codes import MARK, RARE, _rewrite, _tap
-from tests.engines import test_flare_halves as halves
+from tests.node import test_flare_halves as halves
 
 from polyclinic.errors import PeerLost, ProtocolMismatch
-from polyclinic.federation.protocol import Step
-from polyclinic.phenotypes.sumals import SumALS
+from polyclinic.methods.sumals import SumALS
+from polyclinic.protocol.interfaces import Step
 
 SECRETS = 'cohort = "women of ward {}"\n'
 STUDIES = {

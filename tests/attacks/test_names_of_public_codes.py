@@ -11,9 +11,9 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.engines import test_flare_halves as halves
+from tests.node import test_flare_halves as halves
 
-from polyclinic.federation import wire
+from polyclinic.protocol.wire import encoding as wire
 
 MARK = "zebra"  # in every description of the hospitals, and nowhere else
 

@@ -10,14 +10,14 @@ import pytest
 from tests.attacks.hostile_world import World
 from typer.testing import CliRunner
 
-from polyclinic.cli.site import app
-from polyclinic.engines.flare import membership
-from polyclinic.engines.flare.folders import SiteFolder, private, write_json
-from polyclinic.engines.flare.offer import Offer
+from polyclinic.cli.node.site import app
 from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError
-from polyclinic.federation.order import Order, read_order
-from polyclinic.privacy.lines import Accept
-from polyclinic.privacy.owner import ledger_of
+from polyclinic.node.admission.offer import Offer
+from polyclinic.node.enrolment import membership
+from polyclinic.node.enrolment.folders import SiteFolder, private, write_json
+from polyclinic.node.signed_study import Order, read_order
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.privacy.ledger.entries import Accept
 
 pytestmark = pytest.mark.attack
 EXACT = 'name = "sumals"\nrank = 3\nrounds = 2\naggregation = "masked"'
@@ -161,7 +161,7 @@ def test_a_description_has_an_end(world: World) -> None:
 def test_a_release_that_waits_is_not_laid_out_anew(tmp_path: Path) -> None:
     import numpy as np
 
-    from polyclinic.privacy.outbox import Outbox
+    from polyclinic.privacy.gate.outbox import Outbox
     from polyclinic.privacy.release import Contribution
 
     box = Outbox(tmp_path)
@@ -174,7 +174,7 @@ def test_a_release_that_waits_is_not_laid_out_anew(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_cohort_of_few_is_in_no_exact_study(tmp_path: Path) -> None:
     """Days and ages are the order's to choose: a day on which one known patient came would be that patient's record."""
-    from polyclinic.engines.flare.admission import admit
+    from polyclinic.node.admission.admission import admit
 
     world = World(tmp_path, patients=25)
     east = world.sites["east"]

@@ -17,7 +17,7 @@ import pytest
 from tests.attacks.hostile_world import World
 
 from polyclinic.errors import MessageRefused, PolyclinicError
-from polyclinic.federation import wire
+from polyclinic.protocol.wire import encoding as wire
 
 HEAD = b"\x83\xa1v\x01\xa1a\x90\xa1t"
 
@@ -118,7 +118,7 @@ def _call(port: int, context: ssl.SSLContext) -> tuple[bytes, float]:
 
 @pytest.mark.parametrize("how", ["silent", "half a handshake", "half a request"])
 def test_slow_callers_of_the_joining_port_cost_only_themselves(world: World, how: str) -> None:
-    from polyclinic.engines.flare import joining
+    from polyclinic.node.enrolment import joining
 
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import polyclinic as pc
+from polyclinic.aggregation.secure.masked import Masked
+from polyclinic.auditing.attacks import _insider, record
+from polyclinic.auditing.run import Insider, audit
 from polyclinic.errors import ConfigError
-from polyclinic.evaluation.attacks import _insider, record
-from polyclinic.evaluation.audit import Insider, audit
-from polyclinic.federation.sums.masked import Masked
 
 
 def test_exact_totals_give_the_record_of_a_sole_carrier_and_a_floor_does_not() -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from polyclinic.cli import main
-from polyclinic.engines.registry import make
+from polyclinic.config import Node, Study
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Evaluate
-from polyclinic.privacy.owner import ledger_of, policy_of
-from polyclinic.run import RunFolder
-from polyclinic.simulation import run_study
-from polyclinic.study import Node, Study
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.owner_rules import ledger_of, policy_of
+from polyclinic.privacy.ledger.entries import Evaluate
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.studies.registry import make
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import run_study
 
 pytestmark = pytest.mark.attack
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.attacks.hostile_world import World
 
-from polyclinic.engines.flare.carry import carry, driver_of
 from polyclinic.errors import PeerLost
-from polyclinic.federation import attendance
-from polyclinic.privacy.lines import Note
-from polyclinic.privacy.owner import ledger_of, witness_of
+from polyclinic.node.coordinator import site_registry as attendance
+from polyclinic.node.flare.carry import carry, driver_of
+from polyclinic.privacy.gate.owner_rules import ledger_of, witness_of
+from polyclinic.privacy.ledger.entries import Note
 
 METHOD = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "masked"'
 
@@ -28,7 +28,7 @@ def run(world: World, name: str) -> Any:
     order = world.order(name, METHOD)
     world.workers = {}
     for n in world.sites:
-        from polyclinic.engines.flare.worker import Worker
+        from polyclinic.node.flare.worker import Worker
 
         world.workers[n] = Worker(order, world.sites[n], world._post)
     made = driver_of(order, world.key, world.coordinator.run(order.id))
@@ -76,7 +76,7 @@ def test_no_letter_of_the_ring_leaves_a_book_that_was_put_back(tmp_path: Path) -
     from tests.hostile.plain_world import Halves
     from tests.hostile.test_hostile_coordinator import RING
 
-    from polyclinic.federation import wire
+    from polyclinic.protocol.wire import encoding as wire
 
     world = World(tmp_path / "world", patients=20)
     site = world.sites["south"]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation.moments import unit_rows
-from polyclinic.similarity.labels import class_texts
-from polyclinic.similarity.private import _paired, buckets, pair_gradients
-from polyclinic.table import Table
+from polyclinic.methods.moments.moments import unit_rows
+from polyclinic.methods.similarity.labels import class_texts
+from polyclinic.methods.similarity.private import _paired, buckets, pair_gradients
+from polyclinic.util.table import Table
 
 
 @pytest.mark.parametrize("label", [1, 1.0, True, "1", 7, "a longer text"])
@@ -44,7 +44,7 @@ def test_a_patient_whose_label_is_not_on_the_public_list_is_in_no_pair_and_raise
         X = rng.normal(size=(400, 2)) / 4
         y = [*(int(v) for v in X[1:, 0] > 0), None if name == "north" else "another"]
         sites.append(pc.Site(name, features=X, labels=np.array(y, dtype=object)))
-    from polyclinic.similarity.private import PrivateUnPSL
+    from polyclinic.methods.similarity.private import PrivateUnPSL
 
     model = PrivateUnPSL(patients=1200, radius=2.0, rounds=2, rank=1, privacy=pc.Privacy(8.0), classes=("0", "1"))
     model.fit(sites)

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 import polyclinic as pc
 from polyclinic.datasets.icu import _axes, _table
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Sites
+from polyclinic.records.sites.site import Sites
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import DataError
-from polyclinic.sites.site import Sites
+from polyclinic.records.sites.site import Sites
 
 Find = Callable[[str], Path]
 

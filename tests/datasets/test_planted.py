@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 import polyclinic as pc
 from polyclinic.datasets.law import draw_events
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Sites, pooled
+from polyclinic.records.sites.site import Sites, pooled
 
 
 @pytest.fixture(scope="module")

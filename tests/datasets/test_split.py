@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Sites, pooled
+from polyclinic.records.sites.site import Sites, pooled
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import hospitals
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-CARRIER = ROOT / "tests" / "engines" / "hostile_carrier.py"
+CARRIER = ROOT / "tests" / "node" / "hostile_carrier.py"
 NOISE = 11
 RULE = (
     f'[ledger]\nsimulated_noise_seed = {NOISE}\n[courier]\ninbox = "in"\noutbox = "out"\nevery = 0.05\nresend = 1.0\n'
@@ -39,8 +39,9 @@ class Hosts:
     """What lies on four machines that no cable connects."""
 
     def __init__(self, root: Path, patients: int = 25) -> None:
-        from polyclinic.engines.flare import coordination, membership
-        from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+        from polyclinic.node.enrolment import federation as coordination
+        from polyclinic.node.enrolment import membership
+        from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
         os.umask(0o077)
         self.root, self.running = root, dict[str, subprocess.Popen[bytes]]()
@@ -113,26 +114,26 @@ class Hosts:
 
     def order(self, said: str) -> Any:
         """A signed study by its number."""
-        from polyclinic.engines.flare.coordinator import order_of
+        from polyclinic.node.flare.coordinator_service import order_of
 
         return order_of(self.coordinator, said)
 
     def outcome(self, order: Any) -> Any:
         """As the coordinator has it."""
-        from polyclinic.engines.flare.result import read_outcome
-        from polyclinic.engines.registry import federated
+        from polyclinic.node.flare.result import read_outcome
+        from polyclinic.studies.registry import federated
 
         run = self.coordinator.run(order.id)
         return read_outcome(run, federated(order.parsed(run / "files")))
 
     def in_process(self, path: Path, *, noise: bool) -> Any:
         """The same study in one process, over the same files."""
-        from polyclinic.engines.registry import federated
-        from polyclinic.federation.fold import Fold
-        from polyclinic.privacy.door import Door
-        from polyclinic.privacy.mechanism import SimulatedNoise
-        from polyclinic.sites.ingest import ingest
-        from polyclinic.study import Study
+        from polyclinic.config import Study
+        from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
+        from polyclinic.privacy.gate.gate import Door
+        from polyclinic.protocol.loop import Fold
+        from polyclinic.records.ingest import ingest
+        from polyclinic.studies.registry import federated
 
         study = Study.read(path)
         sites = [ingest(s.node, study, self.root / "one" / n).site for n, s in self.sites.items()]
@@ -146,7 +147,7 @@ class Hosts:
 
     def refused(self, order: Any) -> set[str]:
         """Files that somebody refused, by the names that stand in the logs."""
-        from polyclinic.engines.flare.folders import read_events
+        from polyclinic.node.enrolment.folders import read_events
 
         logs = [self.coordinator.run(order.id) / "events.jsonl", *(s.events for s in self.sites.values())]
         return {

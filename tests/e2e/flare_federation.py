@@ -33,8 +33,8 @@ class Federation:
         enrol: bool = False,
         **options: Any,
     ) -> None:
-        from polyclinic.engines.flare.folders import CoordinatorFolder
-        from polyclinic.engines.flare.processes import free_port
+        from polyclinic.node.doctor.processes import free_port
+        from polyclinic.node.enrolment.folders import CoordinatorFolder
 
         os.umask(0o077)
         self.root, self.names = root, names
@@ -49,7 +49,8 @@ class Federation:
 
     def start(self) -> None:
         """Start everything and wait until all sites are connected."""
-        from polyclinic.engines.flare import coordinator, site
+        from polyclinic.node.flare import coordinator_service as coordinator
+        from polyclinic.node.flare import site_service as site
 
         coordinator.start(self.coordinator)
         for folder in self.sites.values():
@@ -57,7 +58,8 @@ class Federation:
 
     def stop(self) -> None:
         """Stop everything."""
-        from polyclinic.engines.flare import coordinator, site
+        from polyclinic.node.flare import coordinator_service as coordinator
+        from polyclinic.node.flare import site_service as site
 
         for folder in self.sites.values():
             site.stop(folder)
@@ -69,39 +71,39 @@ class Federation:
 
     def order(self, study: Path) -> Any:
         """Sign a study."""
-        from polyclinic.engines.flare.coordination import sign_study
-        from polyclinic.study import Study
+        from polyclinic.config import Study
+        from polyclinic.node.enrolment.federation import sign_study
 
         return sign_study(self.coordinator, Study.read(study))
 
     def order_named(self, study: str) -> Any:
         """A signed study by its number."""
-        from polyclinic.engines.flare.coordinator import order_of
+        from polyclinic.node.flare.coordinator_service import order_of
 
         return order_of(self.coordinator, study)
 
     def follow(self, order: Any, tell: Callable[[dict[str, Any]], None] = lambda e: None) -> dict[str, Any]:
         """Run or resume."""
-        from polyclinic.engines.flare.jobs import follow
+        from polyclinic.node.flare.jobs import follow
 
         return follow(self.coordinator, order, tell)
 
     def outcome(self, order: Any) -> Any:
         """The outcome at the coordinator."""
-        from polyclinic.engines.flare.result import read_outcome
-        from polyclinic.engines.registry import ordered
+        from polyclinic.node.flare.result import read_outcome
+        from polyclinic.studies.registry import ordered
 
         run = self.coordinator.run(order.id)
         return read_outcome(run, ordered(order.parsed(run / "files")))
 
     def in_process(self, study: Path, *, noise_seed: int | None = None, without: Collection[str] = ()) -> Any:
         """The same study on the in-process engine, over the same node files."""
-        from polyclinic.engines.registry import federated
-        from polyclinic.federation.fold import Fold
-        from polyclinic.privacy.door import Door
-        from polyclinic.privacy.mechanism import SimulatedNoise
-        from polyclinic.sites.ingest import ingest
-        from polyclinic.study import Study
+        from polyclinic.config import Study
+        from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
+        from polyclinic.privacy.gate.gate import Door
+        from polyclinic.protocol.loop import Fold
+        from polyclinic.records.ingest import ingest
+        from polyclinic.studies.registry import federated
 
         what = Study.read(study)
         sites = [
@@ -117,7 +119,7 @@ class Federation:
 
     def charges(self, name: str, study: str) -> list[Any]:
         """What a site's ledger holds about a study."""
-        from polyclinic.privacy.owner import ledger_of
+        from polyclinic.privacy.gate.owner_rules import ledger_of
 
         ledger = ledger_of(self.sites[name].node)
         assert not [f for f in ledger.verify() if "no such ledger" not in f]
@@ -125,7 +127,7 @@ class Federation:
 
     def events(self, order: Any) -> list[dict[str, Any]]:
         """What the coordinator noted about a study."""
-        from polyclinic.engines.flare.folders import read_events
+        from polyclinic.node.enrolment.folders import read_events
 
         return read_events(self.coordinator.run(order.id) / "events.jsonl")
 
@@ -142,14 +144,14 @@ class Federation:
 
     def pids(self, name: str) -> list[int]:
         """A site's processes: worker first, then the client."""
-        from polyclinic.engines.flare.processes import recorded
+        from polyclinic.node.doctor.processes import recorded
 
         folder = self.sites[name].pids
         return [p.pid for p in (*recorded(folder, "worker-*.json"), *recorded(folder, "client.json"))]
 
     def worker(self, name: str) -> int:
         """The number of a site's worker, the newest if one of an earlier study is still leaving; 0 if none runs."""
-        from polyclinic.engines.flare.processes import alive, recorded
+        from polyclinic.node.doctor.processes import alive, recorded
 
         here = [p for p in recorded(self.sites[name].pids, "worker-*.json") if alive(p)]
         return max(here, key=lambda p: p.started).pid if here else 0
@@ -158,7 +160,7 @@ class Federation:
         """The coordinator's processes: FLARE's server and the studies that it runs."""
         import psutil
 
-        from polyclinic.engines.flare.processes import recorded
+        from polyclinic.node.doctor.processes import recorded
 
         found = []
         for server in recorded(self.coordinator.pids, "server.json"):
@@ -178,7 +180,7 @@ class Federation:
 
     def left_behind(self) -> list[str]:
         """What a stopped federation must not leave: processes, ports, files of FLARE inside or outside its folders."""
-        from polyclinic.engines.flare.processes import port_open
+        from polyclinic.node.doctor.processes import port_open
 
         wait_until(lambda: not self.processes(), 15)
         left = [f"process {p}" for p in self.processes()]
@@ -219,7 +221,7 @@ class Federation:
 
     def restart(self, *names: str, after: float = 0.3) -> None:
         """kill -9 whole sites at once; a service manager starts them again a moment later."""
-        from polyclinic.engines.flare import site
+        from polyclinic.node.flare import site_service as site
 
         self.kill(*(pid for n in names for pid in self.pids(n)))
 
@@ -259,7 +261,7 @@ class At:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two public states are the same, bit for bit."""
-    from polyclinic.federation import wire
+    from polyclinic.protocol.wire import encoding as wire
 
     return wire.encode(wire.pack(a), limit=2**40) == wire.encode(wire.pack(b), limit=2**40)
 

@@ -184,7 +184,7 @@ class Hospitals(Federation):
     """A coordinator and three hospitals on four hosts, made by the commands of the guide and nothing else."""
 
     def __init__(self, hosts: dict[str, Host], root: Path) -> None:
-        from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder
+        from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
         self.hosts, self.root, self.names = hosts, root, hospitals.NAMES
         self.hub = hosts["hub"]
@@ -263,7 +263,7 @@ class Hospitals(Federation):
             run = made.parent
             self._accept(run.name, process)
             if at_round:
-                from polyclinic.engines.flare.coordinator import progress
+                from polyclinic.node.flare.coordinator_service import progress
 
                 assert wait_until(
                     lambda: any(e.get("round", 0) >= at_round for e in progress(run)) or process.poll() is not None, 120
@@ -288,7 +288,7 @@ class Hospitals(Federation):
 
     def state(self, order: Any) -> str:
         """How a study stands."""
-        from polyclinic.engines.flare.coordinator import state_of
+        from polyclinic.node.flare.coordinator_service import state_of
 
         return str(state_of(self.coordinator, order)["state"])
 

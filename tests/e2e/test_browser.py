@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.engines.registry import make
+from polyclinic.config import Study
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.report.html import write_report
-from polyclinic.run import RunFolder
-from polyclinic.simulation import run_study, write_counts, write_outcome
-from polyclinic.study import Study
+from polyclinic.studies.registry import make
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import run_study, write_counts, write_outcome
 
 pytestmark = pytest.mark.e2e
 
@@ -100,7 +100,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _matrix_run(place: Path, method: str, **parameters: Any) -> Path:
     """The report of a run on two made-up hospitals' feature matrices."""
-    from polyclinic.engines.registry import federated
+    from polyclinic.studies.registry import federated
 
     rng = np.random.default_rng(0)
     columns = ["age at the first admission", "creatinine (mg/dl)", "lactate", "urine output over 24 hours"]

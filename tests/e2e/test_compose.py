@@ -81,7 +81,7 @@ def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system() -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("setpriv") is None:
         pytest.skip("needs root, unshare and setpriv")
     pgserver = pytest.importorskip("pgserver")
-    from polyclinic.engines.flare.processes import free_port
+    from polyclinic.node.doctor.processes import free_port
 
     base = Path(tempfile.mkdtemp(prefix="pc-compose-", dir="/var/tmp"))
     base.chmod(0o755)

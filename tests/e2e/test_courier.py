@@ -14,7 +14,7 @@ import hospitals
 from tests.e2e.courier_hosts import Hosts, told, until
 from tests.e2e.flare_federation import same
 
-from polyclinic.privacy.owner import ledger_of
+from polyclinic.privacy.gate.owner_rules import ledger_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ from tests.e2e.flare_federation import Federation
 
 pytest.importorskip("nvflare")
 
-from tests.dossier.required import check_complete
+from tests.node.dossier.required import check_complete
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -21,15 +21,15 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(
     federation: Federation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from polyclinic.alignment import align
-    from polyclinic.alignment.ring import place
+    from polyclinic.alignment.ecdh_ring import place
     from polyclinic.cli import main
-    from polyclinic.engines.flare.coordinator import order_of
-    from polyclinic.engines.flare.folders import read_json
-    from polyclinic.engines.registry import federated
-    from polyclinic.federation.fold import Fold
-    from polyclinic.sites.ingest import ingest
-    from polyclinic.sites.site import Site
-    from polyclinic.study import Study
+    from polyclinic.config import Study
+    from polyclinic.node.enrolment.folders import read_json
+    from polyclinic.node.flare.coordinator_service import order_of
+    from polyclinic.protocol.loop import Fold
+    from polyclinic.records.ingest import ingest
+    from polyclinic.records.sites.site import Site
+    from polyclinic.studies.registry import federated
 
     path = federation.study("ring", TRIP, data=DATA)
     with pytest.raises(SystemExit) as stop:

@@ -57,7 +57,7 @@ class Slow:
 @pytest.mark.parametrize("method", ["dpfact", "localtf"])
 def test_slow_site_does_not_stop_fast_ones(four: Federation, method: str, capsys: pytest.CaptureFixture[str]) -> None:
     from polyclinic.cli import main
-    from polyclinic.engines.flare.coordinator import order_of
+    from polyclinic.node.flare.coordinator_service import order_of
 
     text = f'name = "{method}"\nrank = 4\nrounds = {ROUNDS}\naggregation = "plain"'
     head = f"deadline = 60\nquorum = {BUFFER}\nstaleness = {BOUND}\n"
@@ -66,7 +66,7 @@ def test_slow_site_does_not_stop_fast_ones(four: Federation, method: str, capsys
     begun = At(2, slow.start)
 
     def watch() -> None:
-        from polyclinic.engines.flare.folders import read_events
+        from polyclinic.node.enrolment.folders import read_events
 
         while not done.wait(0.05):
             for order in (four.coordinator.path / "runs").glob(f"async-{method}-*"):

@@ -37,11 +37,12 @@ def test_the_server_itself_accepts_or_refuses(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
     from tests.e2e.flare_federation import Federation
 
-    from polyclinic.engines.flare import coordinator, site
-    from polyclinic.engines.flare.enrolment import Authority
-    from polyclinic.engines.flare.folders import append_event, read_events
-    from polyclinic.engines.flare.probes import coordinator_probes
-    from polyclinic.engines.flare.processes import Recorded, alive, wait_for
+    from polyclinic.node.doctor.probes import coordinator_probes
+    from polyclinic.node.doctor.processes import Recorded, alive, wait_for
+    from polyclinic.node.enrolment.authority import Authority
+    from polyclinic.node.enrolment.folders import append_event, read_events
+    from polyclinic.node.flare import coordinator_service as coordinator
+    from polyclinic.node.flare import site_service as site
 
     made = Federation(tmp_path, enrol=True, rehearsal=True)
     north, key = made.sites["north"], Authority.read(made.coordinator.authority).key

@@ -21,11 +21,13 @@ pytest.importorskip("nvflare")
 import hospitals
 
 from polyclinic.cli import main
-from polyclinic.engines.flare import coordination, coordinator, invitation, joining, membership
-from polyclinic.engines.flare.folders import CoordinatorFolder, SiteFolder, read_events, read_json, write_json
-from polyclinic.engines.flare.processes import alive, end, free_port, port_open, recorded, wait_for
 from polyclinic.errors import PeerLost, PolicyRefusal
-from polyclinic.federation.envelope import digest
+from polyclinic.node.doctor.processes import alive, end, free_port, port_open, recorded, wait_for
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.node.enrolment import invitation, joining, membership
+from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, read_events, read_json, write_json
+from polyclinic.node.flare import coordinator_service as coordinator
+from polyclinic.protocol.wire.sealed import digest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -205,10 +207,10 @@ def test_request_for_more_than_a_sites_certificate_is_not_signed(
     tmp_path: Path, asked: dict[str, int | str | list[str]]
 ) -> None:
     """FLARE signs the kind that a request names; a hostile site names the server's, with the coordinator's host."""
-    from polyclinic.engines.flare.enrolment import request_of
-    from polyclinic.engines.flare.provisioning import _yaml, nvflare
     from polyclinic.errors import ConfigError, MessageRefused
-    from polyclinic.federation.envelope import Identity
+    from polyclinic.node.enrolment.authority import request_of
+    from polyclinic.node.enrolment.provisioning import _yaml, nvflare
+    from polyclinic.protocol.wire.sealed import Identity
 
     folder = CoordinatorFolder(tmp_path / "coordinator")
     coordination.found(folder, ["north"], host="localhost", port=free_port(), admin_port=free_port())
@@ -233,8 +235,8 @@ def test_certificate_is_looked_at_before_a_site_gets_it(tmp_path: Path) -> None:
     import io
     import zipfile
 
-    from polyclinic.engines.flare.enrolment import Authority, issue, new_key
-    from polyclinic.engines.flare.provisioning import _faults, request_zip
+    from polyclinic.node.enrolment.authority import Authority, issue, new_key
+    from polyclinic.node.enrolment.provisioning import _faults, request_zip
 
     request, _ = request_zip(tmp_path, "north", "polyclinic")
     made = issue(Authority.make("polyclinic")[0], "north", new_key()[0].public_key(), "server", host="localhost")
@@ -344,7 +346,7 @@ def test_proxy_that_passes_tls_through_is_used(home: CoordinatorFolder, monkeypa
 def test_studies_go_out_by_the_same_proxy_as_joining(
     monkeypatch: pytest.MonkeyPatch, said: dict[str, str], wanted: dict[str, str]
 ) -> None:
-    from polyclinic.engines.flare import proxy
+    from polyclinic.node.enrolment import proxy
 
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -359,8 +361,8 @@ def test_studies_go_out_by_the_same_proxy_as_joining(
 
 @pytest.mark.parametrize("wrong", ["https://p:1", "http://p:x", "socks5://p:1", "http://:1"])
 def test_address_that_is_no_proxy_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    from polyclinic.engines.flare import proxy
     from polyclinic.errors import ConfigError
+    from polyclinic.node.enrolment import proxy
 
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -436,7 +438,7 @@ def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Joining, running, revoked on file only, shut out after the restart, invited again, connected again, leaving."""
-    from polyclinic.engines.flare import site as service
+    from polyclinic.node.flare import site_service as service
 
     folder = CoordinatorFolder(tmp_path / "coordinator")
     ports = {"port": free_port(), "admin_port": free_port(), "enrol_port": free_port()}
@@ -472,8 +474,8 @@ def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(
         service.stop(site)
         service.start(site)
         time.sleep(12)
-        from polyclinic.engines.flare.session import connected as heard
-        from polyclinic.engines.flare.session import session
+        from polyclinic.node.flare.session import connected as heard
+        from polyclinic.node.flare.session import session
 
         with session(folder) as api:
             assert "north" not in heard(api)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyclinic.federation.order import Order
+from polyclinic.node.signed_study import Order
 
 pytest.importorskip("nvflare")
 
@@ -58,7 +58,7 @@ def _right(federation: Federation, study: Any, order: Order, status: Any, *, ret
 
 def test_killed_sites_come_back_in_the_same_job_and_pay_once(federation: Federation) -> None:
     """In one run: a worker between charge and release, a whole site in the middle of a round, two sites at once."""
-    from polyclinic.engines.flare.folders import read_events
+    from polyclinic.node.enrolment.folders import read_events
 
     study = federation.study("kill-sites", TRIP.format(26, "plain"))
     order = federation.order(study)
@@ -96,9 +96,10 @@ def test_killed_coordinator_resumes_to_the_same_model(federation: Federation) ->
     """While it is away an owner stops a site, orphans included; 30 s after it is back none of the old workers is left."""
     import psutil
 
-    from polyclinic.engines.flare import coordinator, site
-    from polyclinic.engines.flare.processes import alive, port_open, recorded
     from polyclinic.errors import PeerLost
+    from polyclinic.node.doctor.processes import alive, port_open, recorded
+    from polyclinic.node.flare import coordinator_service as coordinator
+    from polyclinic.node.flare import site_service as site
 
     study = federation.study("kill-coordinator", TRIP.format(20, "plain"))
     order = federation.order(study)
@@ -144,10 +145,10 @@ def test_resume_goes_on_with_the_start_that_was_cut(federation: Federation) -> N
     import json
     import subprocess
 
-    from polyclinic.engines.flare import coordinator
-    from polyclinic.engines.registry import federated
-    from polyclinic.sites.ingest import ingest
-    from polyclinic.study import Study
+    from polyclinic.config import Study
+    from polyclinic.node.flare import coordinator_service as coordinator
+    from polyclinic.records.ingest import ingest
+    from polyclinic.studies.registry import federated
 
     method = 'name = "trip"\nrank = 4\nrounds = 12\nn_starts = 3\nstart = "random"\nwarmup = 0\naggregation = "plain"'
     path = federation.study("cut-start", method)
@@ -187,8 +188,8 @@ def test_resume_goes_on_with_the_start_that_was_cut(federation: Federation) -> N
 
 def _strike_between(federation: Federation, order: Order, name: str, found: list[str]) -> None:
     """Kill a site's worker when a charge is on disk and its release is not yet stored, so that nothing can have left."""
-    from polyclinic.engines.flare.folders import read_events
-    from polyclinic.privacy.owner import ledger_of
+    from polyclinic.node.enrolment.folders import read_events
+    from polyclinic.privacy.gate.owner_rules import ledger_of
 
     def ready() -> bool:  # before that, the worker that runs may be one of an earlier study
         return any(e.get("study") == order.id for e in read_events(federation.sites[name].events))
@@ -240,8 +241,9 @@ def test_killed_site_under_subspace_costs_a_new_attempt(federation: Federation) 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_kills_at_any_instant_end_in_the_right_model(federation: Federation, seed: int) -> None:
     """Masked TRIP while anybody may die at any time: a worker, a whole site, two sites, the coordinator."""
-    from polyclinic.engines.flare import coordinator, site
     from polyclinic.errors import PeerLost, PolyclinicError
+    from polyclinic.node.flare import coordinator_service as coordinator
+    from polyclinic.node.flare import site_service as site
 
     study = federation.study(f"any-instant-{seed}", TRIP.format(15, "masked"))
     order = federation.order(study)
@@ -290,14 +292,14 @@ def test_kills_at_any_instant_end_in_the_right_model(federation: Federation, see
 
 
 def _alive(federation: Federation) -> bool:
-    from polyclinic.engines.flare.processes import Recorded, alive
+    from polyclinic.node.doctor.processes import Recorded, alive
 
     return alive(Recorded.read(federation.coordinator.pids / "server.json"))
 
 
 @pytest.mark.slow
 def test_lost_site_without_quorum_is_a_clean_stop_that_resumes(federation: Federation) -> None:
-    from polyclinic.engines.flare import site
+    from polyclinic.node.flare import site_service as site
 
     study = federation.study("stop-clean", TRIP.format(40, "plain"), head="deadline = 15\n")
     order = federation.order(study)
@@ -311,7 +313,7 @@ def test_lost_site_without_quorum_is_a_clean_stop_that_resumes(federation: Feder
 
 @pytest.mark.slow
 def test_lost_site_with_quorum_is_left_behind(federation: Federation) -> None:
-    from polyclinic.engines.flare import site
+    from polyclinic.node.flare import site_service as site
 
     study = federation.study("quorum", TRIP.format(40, "plain"), head="deadline = 60\nquorum = 2\n")
     order = federation.order(study)

@@ -12,10 +12,10 @@ pytest.importorskip("nvflare")
 from tests.e2e.conftest import NOISE
 from tests.e2e.flare_federation import same
 
-from polyclinic.engines.registry import federated
-from polyclinic.privacy.accountant import epsilon
+from polyclinic.config import Study
+from polyclinic.privacy.accounting.accountant import epsilon
 from polyclinic.report.findings import sections
-from polyclinic.study import Study
+from polyclinic.studies.registry import federated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

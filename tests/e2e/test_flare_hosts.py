@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from polyclinic.federation.order import Order
+from polyclinic.node.signed_study import Order
 
 pytest.importorskip("nvflare")
 

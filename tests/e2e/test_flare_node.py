@@ -18,9 +18,10 @@ from tests.e2e.flare_federation import At, Federation, running, same, wait_until
 from tests.e2e.test_flare_doctor import _expired
 
 from polyclinic.cli import main
-from polyclinic.engines.flare import coordinator, site
-from polyclinic.engines.flare.enrolment import Authority
-from polyclinic.engines.flare.folders import SiteFolder
+from polyclinic.node.enrolment.authority import Authority
+from polyclinic.node.enrolment.folders import SiteFolder
+from polyclinic.node.flare import coordinator_service as coordinator
+from polyclinic.node.flare import site_service as site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.federation.order import Order
+from polyclinic.node.signed_study import Order
 
 pytest.importorskip("nvflare")
 
@@ -22,7 +22,7 @@ TRIP = 'name = "trip"\nrank = 4\nrounds = 2\naggregation = "{}"'
 
 def _submit(federation: Federation, folder: Path) -> str:
     """Hand a job to FLARE as a hostile coordinator would, past our own command line."""
-    from polyclinic.engines.flare.session import connected, quiet, session
+    from polyclinic.node.flare.session import connected, quiet, session
 
     with session(federation.coordinator) as api, quiet():
         assert wait_until(lambda: set(connected(api)) >= set(federation.names), 60)
@@ -32,7 +32,7 @@ def _submit(federation: Federation, folder: Path) -> str:
 
 
 def _job(federation: Federation, order: Order, name: str) -> Path:
-    from polyclinic.engines.flare.startup_files import job_folder
+    from polyclinic.node.flare.startup_files import job_folder
 
     return job_folder(federation.root / name, order=order.encode(), sites=list(federation.names), quorum=1)
 
@@ -42,10 +42,10 @@ def test_forged_study_is_refused_everywhere_and_status_exits_4(
 ) -> None:
     """The genuine coordinator's process leads, but the sites are handed an order that somebody else signed."""
     from polyclinic.cli import main
-    from polyclinic.engines.flare.folders import read_events
-    from polyclinic.federation.envelope import Identity
-    from polyclinic.federation.order import make_order
-    from polyclinic.study import Study
+    from polyclinic.config import Study
+    from polyclinic.node.enrolment.folders import read_events
+    from polyclinic.node.signed_study import make_order
+    from polyclinic.protocol.wire.sealed import Identity
 
     path = federation.study("forged", TRIP.format("plain"), head="deadline = 20\n")
     order = federation.order(path)
@@ -72,7 +72,7 @@ def test_study_over_the_policy_of_one_site_goes_on_without_it_and_status_exits_4
 ) -> None:
     """South's owner allows another method only: refused there, by name in both logs; the quorum goes on."""
     from polyclinic.cli import main
-    from polyclinic.engines.flare.folders import read_events
+    from polyclinic.node.enrolment.folders import read_events
 
     south = federation.sites["south"]
     kept = south.node_path.read_text()
@@ -137,7 +137,7 @@ def test_job_with_code_or_another_class_does_not_run_at_any_site(tmp_path: Path)
 
 
 def test_client_without_certificate_or_of_another_authority_is_refused(federation: Federation, tmp_path: Path) -> None:
-    from polyclinic.engines.flare.enrolment import Authority, issue, new_key
+    from polyclinic.node.enrolment.authority import Authority, issue, new_key
 
     stranger, _ = Authority.make("polyclinic")
     key, pem = new_key()
@@ -176,9 +176,9 @@ def test_approved_site_is_not_refused(federation: Federation) -> None:
 
 @pytest.mark.slow
 def test_revoked_site_is_out(tmp_path: Path) -> None:
-    from polyclinic.engines.flare import coordinator
-    from polyclinic.engines.flare import site as sites
-    from polyclinic.engines.flare.session import connected, session
+    from polyclinic.node.flare import coordinator_service as coordinator
+    from polyclinic.node.flare import site_service as sites
+    from polyclinic.node.flare.session import connected, session
 
     made = Federation(tmp_path)
     with running(made):
@@ -198,6 +198,6 @@ def test_revoked_site_is_out(tmp_path: Path) -> None:
 
 
 def _up(federation: Federation, name: str) -> bool:
-    from polyclinic.engines.flare.processes import Recorded, alive
+    from polyclinic.node.doctor.processes import Recorded, alive
 
     return alive(Recorded.read(federation.sites[name].pids / "client.json"))

@@ -95,9 +95,9 @@ def test_round_overhead_ten_megabytes_ten_sites(tmp_path: Path) -> None:
 
 def _letters(made: Any, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
     """Logical letters between nodes and seconds, for a mixture over a graph in which node i talks to i +- each offset."""
-    from polyclinic.engines.flare.folders import write_json
-    from polyclinic.federation.order import Order, _digest
-    from polyclinic.federation.sums import by_name
+    from polyclinic.node.enrolment.folders import write_json
+    from polyclinic.node.signed_study import Order, _digest
+    from polyclinic.protocol.aggregators import by_name
 
     method = (
         'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
@@ -162,7 +162,7 @@ def _burst(port: int, count: int, rng: np.random.Generator) -> None:
 
 
 def test_garbage_on_every_port_changes_nothing(tmp_path: Path) -> None:
-    from polyclinic.engines.flare.processes import recorded
+    from polyclinic.node.doctor.processes import recorded
 
     made = Federation(tmp_path, enrol=True)
     with running(made):

@@ -15,7 +15,7 @@ from tests.e2e.flare_federation import same
 from tests.traces import files_with_patients
 
 import polyclinic as pc
-from polyclinic.privacy.owner import ledger_of
+from polyclinic.privacy.gate.owner_rules import ledger_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -128,7 +128,7 @@ TIMED = hospitals.TENSOR.replace('["drug", "diagnosis"]', '["drug", "time"]').re
 )
 
 
-@pytest.mark.slow  # in every run: the same between both halves without processes (tests/engines/test_flare_time.py)
+@pytest.mark.slow  # in every run: the same between both halves without processes (tests/node/test_flare_time.py)
 @pytest.mark.parametrize(
     ("name", "method", "data"),
     [

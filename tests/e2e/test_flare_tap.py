@@ -33,7 +33,7 @@ def tapped(self, sfm_conn, frame):
         f.write(bytes(frame) + b"--frame--")
     return take(self, sfm_conn, frame)
 conn_manager.ConnManager.process_frame_task = tapped
-from polyclinic.engines.flare.serve import main
+from polyclinic.node.flare.serve import main
 main(*sys.argv[1:4])
 """
 
@@ -41,7 +41,7 @@ main(*sys.argv[1:4])
 WORKER = """
 import os, struct, sys
 if any("worker_process" in a for a in sys.orig_argv):
-    from polyclinic.federation import envelope, wire
+    from polyclinic.protocol import envelope, wire
     folder, unsealed = os.environ["TAP"], os.environ.get("TAP_UNSEALED")
     def note(kind, data):
         with open(os.path.join(folder, f"{kind}-{os.getpid()}"), "ab") as f:
@@ -129,8 +129,9 @@ def _run(
     root: Path, aggregation: str, monkeypatch: pytest.MonkeyPatch, *, unsealed: bool
 ) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
     """Frames at the relay, bytes on the wire, plaintexts that were sealed, letters that the coordinator may read."""
-    from polyclinic.engines.flare import coordinator, site
-    from polyclinic.engines.flare.processes import launch, port_open
+    from polyclinic.node.doctor.processes import launch, port_open
+    from polyclinic.node.flare import coordinator_service as coordinator
+    from polyclinic.node.flare import site_service as site
 
     made = Federation(root)
     notes = root / "notes"

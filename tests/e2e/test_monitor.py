@@ -18,9 +18,9 @@ pytest.importorskip("prometheus_client")
 
 from tests.e2e.poll import get
 
-from polyclinic.engines.flare.processes import free_port, port_open
-from polyclinic.monitor.process import begin, finish
-from polyclinic.study.service import MonitorRule
+from polyclinic.config.service import MonitorRule
+from polyclinic.node.doctor.processes import free_port, port_open
+from polyclinic.node.monitor.process import begin, finish
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -15,14 +15,14 @@ import duckdb
 import pytest
 
 from polyclinic.cli import main
+from polyclinic.config import Node, Study
 from polyclinic.errors import DataError
-from polyclinic.events.engine import session
-from polyclinic.events.protocol import opt_out
-from polyclinic.events.pushdown import pushed_down
-from polyclinic.events.source import open_source
-from polyclinic.events.table import _early
-from polyclinic.sites.ingest import Ingested, ingest
-from polyclinic.study import Node, Study
+from polyclinic.records.engine import session
+from polyclinic.records.events.cohort import opt_out
+from polyclinic.records.events.event_table import _early
+from polyclinic.records.ingest import Ingested, ingest
+from polyclinic.records.sources.base import open_source
+from polyclinic.records.sources.pushdown import pushed_down
 
 pytestmark = pytest.mark.e2e
 
@@ -138,7 +138,7 @@ def test_a_server_that_is_down_is_one_message_without_the_password(tmp_path: Pat
 
 
 def test_site_init_and_check_work_against_the_server(postgres: str, cdm: Any, tmp_path: Path, capsys: Any) -> None:
-    from polyclinic.cli.site_init import command
+    from polyclinic.cli.node.site_init import command
 
     command(omop=postgres, out=tmp_path / "node.toml", name="north")
     text = (tmp_path / "node.toml").read_text()
@@ -182,9 +182,9 @@ def test_streaming_is_at_most_twice_a_copy_into_duckdb(postgres: str, tmp_path: 
                 con.execute(f"CREATE TABLE {table} AS SELECT * FROM read_csv('{tmp_path}/t.csv', all_varchar = true)")
         bare = time.perf_counter() - start
     node = Node.parse({"site": {"name": "a"}, "source": {"kind": "omop", "url": postgres, "schema": "big"}})
-    from polyclinic.events.engine import session
-    from polyclinic.events.omop import OMOP
-    from polyclinic.events.tables import open_tables
+    from polyclinic.records.engine import session
+    from polyclinic.records.sources.omop import OMOP
+    from polyclinic.records.sources.tables import open_tables
 
     start = time.perf_counter()
     with session(tmp_path / "s") as (con, _):

@@ -8,7 +8,7 @@ import pytest
 from tests.attacks.hostile_world import World
 from tests.ingested import reading_once
 
-from polyclinic.engines.flare.folders import SiteFolder
+from polyclinic.node.enrolment.folders import SiteFolder
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(autouse=True)
 def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyclinic.federation import attendance
+    from polyclinic.node.coordinator import site_registry as attendance
 
     monkeypatch.setattr(attendance, "EVERY", 0.1)
     monkeypatch.setattr(attendance, "GRACE", 3.0)

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from tests.attacks.hostile_world import World
 
-from polyclinic.engines.flare.admission import admit
-from polyclinic.engines.flare.aligning import SiteAligner
-from polyclinic.engines.flare.carry import driver_of
-from polyclinic.engines.flare.retention import drop_data
-from polyclinic.federation.driver import Driver
-from polyclinic.federation.member import SiteStudy
-from polyclinic.federation.record import Record
-from polyclinic.privacy.owner import ledger_of, witness_of
-from polyclinic.privacy.watch import Watch
+from polyclinic.node.admission.admission import admit
+from polyclinic.node.admission.alignment import SiteAligner
+from polyclinic.node.admission.retention import drop_data
+from polyclinic.node.coordinator.coordinator import Driver
+from polyclinic.node.flare.carry import driver_of
+from polyclinic.node.site.record import Record
+from polyclinic.node.site.worker import SiteStudy
+from polyclinic.privacy.gate.owner_rules import ledger_of, witness_of
+from polyclinic.privacy.ledger.rollback_check import Watch
 
 
 class Killed(BaseException):

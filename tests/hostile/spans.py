@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.federation import wire
-from polyclinic.federation.order import Order
-from polyclinic.federation.sums.promise import Promise
+from polyclinic.aggregation.promise import Promise
+from polyclinic.node.signed_study import Order
+from polyclinic.protocol.wire import encoding as wire
 
 
 def few(lists: Iterable[Sequence[str]], sites: Sequence[str], colluders: int = 1) -> list[tuple[str, ...]]:

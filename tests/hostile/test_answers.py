@@ -12,7 +12,7 @@ import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 
-from polyclinic.federation import wire
+from polyclinic.protocol.wire import encoding as wire
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "{}"'
 LOCALTF = 'name = "localtf"\nrank = 2\nrounds = 2\naggregation = "plain"'

@@ -11,11 +11,11 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare import coordination
-from polyclinic.engines.registry import federated
-from polyclinic.federation import wire
-from polyclinic.federation.fold import Fold
-from polyclinic.study import Study
+from polyclinic.config import Study
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.studies.registry import federated
 
 METHOD = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "subspace"'
 

@@ -28,20 +28,20 @@ from tests.hostile.plain_world import Halves
 from tests.hostile.spans import Lists
 from tests.ingested import ingest_once
 
-from polyclinic.alignment.ring import place
-from polyclinic.engines.flare.carry import carry, driver_of
-from polyclinic.engines.flare.folders import SiteFolder, read_events, read_json
-from polyclinic.engines.registry import federated
+from polyclinic.alignment.ecdh_ring import place
+from polyclinic.config import Study
 from polyclinic.errors import PeerLost, ProtocolMismatch
-from polyclinic.federation import wire
-from polyclinic.federation.driver import Driver
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.member import SiteStudy
-from polyclinic.federation.messages import read_answer, seal_ask
-from polyclinic.federation.order import Order
-from polyclinic.privacy.owner import ledger_of
-from polyclinic.sites.site import Site
-from polyclinic.study import Study
+from polyclinic.node.coordinator.coordinator import Driver
+from polyclinic.node.enrolment.folders import SiteFolder, read_events, read_json
+from polyclinic.node.flare.carry import carry, driver_of
+from polyclinic.node.messages import read_answer, seal_ask
+from polyclinic.node.signed_study import Order
+from polyclinic.node.site.worker import SiteStudy
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.records.sites.site import Site
+from polyclinic.studies.registry import federated
 
 MESSAGES = int(os.environ.get("POLYCLINIC_MUTATIONS", "20000"))  # of each protocol, in the slow test
 ROUNDS = "rank = 3\nrounds = {}\naggregation = "
@@ -147,7 +147,7 @@ def attack(world: World, name: str, count: int, seed: int, *, plain: bool = Fals
         tail=tail,
         data=data,
     )
-    from polyclinic.engines.flare import coordination
+    from polyclinic.node.enrolment import federation as coordination
 
     order = coordination.sign_study(world.coordinator, Study.read(path))
     before = {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}

@@ -17,15 +17,16 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare import coordination, worker
-from polyclinic.engines.registry import federated
-from polyclinic.federation import wire
-from polyclinic.federation.batch import seal_batch
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.letterbox import EARLY
-from polyclinic.federation.protocol import Message
-from polyclinic.privacy.owner import ledger_of
-from polyclinic.study import Study
+from polyclinic.config import Study
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.node.flare import worker
+from polyclinic.node.site.batch import seal_batch
+from polyclinic.node.site.inbox import EARLY
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.interfaces import Message
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.studies.registry import federated
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 

@@ -13,17 +13,20 @@ from tests.hostile.plain_world import Halves
 from tests.hostile.test_hostile_coordinator import RING, agreed_places
 from tests.ingested import ingest_once
 
-from polyclinic.alignment.ring import RingCoordinator
-from polyclinic.engines.flare import aligning, coordination
-from polyclinic.engines.flare.folders import read_json
-from polyclinic.engines.registry import federated
+from polyclinic.alignment.ecdh_ring import RingCoordinator
+from polyclinic.config import Study
 from polyclinic.errors import PeerLost, ProtocolMismatch
-from polyclinic.federation import certificate, driver, wire
-from polyclinic.federation.batch import open_batch, seal_batch
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.order import Order
-from polyclinic.federation.setting import common
-from polyclinic.study import Study
+from polyclinic.node.admission import alignment as aligning
+from polyclinic.node.coordinator import coordinator as driver
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.node.enrolment.folders import read_json
+from polyclinic.node.signed_study import Order
+from polyclinic.node.site.batch import open_batch, seal_batch
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.schema import common
+from polyclinic.protocol.wire import chain as certificate
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.studies.registry import federated
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
 

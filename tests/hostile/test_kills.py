@@ -13,12 +13,12 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare import coordination
-from polyclinic.engines.registry import federated
-from polyclinic.federation import wire
-from polyclinic.federation.fold import Fold
-from polyclinic.privacy.owner import ledger_of
-from polyclinic.study import Study
+from polyclinic.config import Study
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.studies.registry import federated
 
 TRIP = 'name = "trip"\nrank = 3\nrounds = 4\naggregation = "{}"'
 DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 3\nrounds = 3\naggregation = "{}"'

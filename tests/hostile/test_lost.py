@@ -11,13 +11,13 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare.folders import SiteFolder, read_events
-from polyclinic.engines.registry import federated
+from polyclinic.config import Study
 from polyclinic.errors import PeerLost, SumBurnt
-from polyclinic.federation import driver
-from polyclinic.federation.floor import SUPPORT, Floor
-from polyclinic.privacy.owner import ledger_of
-from polyclinic.study import Study
+from polyclinic.node.coordinator import coordinator as driver
+from polyclinic.node.enrolment.folders import SiteFolder, read_events
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.minimum_patients import SUPPORT, Floor
+from polyclinic.studies.registry import federated
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 3\naggregation = "masked"'
 

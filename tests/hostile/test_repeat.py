@@ -14,16 +14,16 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.hostile.spans import few
 
-from polyclinic.engines.flare.folders import SiteFolder
 from polyclinic.errors import PolicyRefusal, PolyclinicError
-from polyclinic.federation.order import Order
-from polyclinic.federation.refusals import SENTENCES
-from polyclinic.privacy.lines import Counted
-from polyclinic.privacy.owner import ledger_of
-from polyclinic.privacy.policy import Policy
+from polyclinic.node.enrolment.folders import SiteFolder
+from polyclinic.node.refusals import SENTENCES
+from polyclinic.node.signed_study import Order
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.entries import Counted
+from polyclinic.privacy.policy.differencing import alike, exposed, sketch
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Step
-from polyclinic.privacy.repeat import alike, exposed, sketch
-from polyclinic.privacy.tally import Tally
 
 FOUR = ("east", "north", "south", "west")
 EXACT = 'name = "sumals"\nrank = 2\nrounds = 1\nstart = "random"\npacked = false\naggregation = "{}"'

@@ -8,9 +8,9 @@ import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 
-from polyclinic.federation import wire
-from polyclinic.federation.messages import Take, seal_ask, tree_of
-from polyclinic.privacy.owner import ledger_of
+from polyclinic.node.messages import Take, seal_ask, tree_of
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.protocol.wire import encoding as wire
 
 DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 1\naggregation = "{}"'
 PAID = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
@@ -67,7 +67,7 @@ def many(world: World, adder: str, times: int) -> None:
 
 
 def _look(halves: Halves) -> bytes:
-    from polyclinic.federation.messages import Look
+    from polyclinic.node.messages import Look
 
     ask = tree_of(Look(books=halves.driver.books.bundle("east")))
     return seal_ask(halves.world.key, halves.order.digest, "east", "look", ask)

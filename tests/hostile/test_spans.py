@@ -15,13 +15,14 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.hostile.spans import few
 
+from polyclinic.aggregation.promise import Promises
 from polyclinic.errors import MessageRefused, PeerLost, SumBurnt
-from polyclinic.federation import driver, wire
-from polyclinic.federation.messages import Mail, Take, seal_ask, tree_of
-from polyclinic.federation.order import COORDINATOR
-from polyclinic.federation.protocol import Total
-from polyclinic.federation.sums import by_name
-from polyclinic.federation.sums.promise import Promises
+from polyclinic.node.coordinator import coordinator as driver
+from polyclinic.node.messages import Mail, Take, seal_ask, tree_of
+from polyclinic.node.signed_study import COORDINATOR
+from polyclinic.protocol.aggregators import by_name
+from polyclinic.protocol.interfaces import Total
+from polyclinic.protocol.wire import encoding as wire
 
 SITES = ("east", "north", "south", "west")
 DPEM = 'name = "dpem"\nplanning_size = 10000\nrank = 2\nrounds = 2\naggregation = "masked"'

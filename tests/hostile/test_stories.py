@@ -12,14 +12,14 @@ from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 from tests.ingested import ingest_once
 
-from polyclinic.engines.flare import coordination
-from polyclinic.engines.registry import federated
+from polyclinic.config import Study
 from polyclinic.errors import PeerLost
-from polyclinic.federation import wire
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.messages import seal_ask
-from polyclinic.sites.checkup import check
-from polyclinic.study import Study
+from polyclinic.node.enrolment import federation as coordination
+from polyclinic.node.messages import seal_ask
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.records.preflight import check
+from polyclinic.studies.registry import federated
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "{}"'
 

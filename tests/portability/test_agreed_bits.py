@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation import wire
-from polyclinic.federation.certificate import state_digest
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.protocol import Step
-from polyclinic.findings.outcome import OutcomeAct
-from polyclinic.findings.paid import Paid
-from polyclinic.findings.placed import Covariates, Placer
+from polyclinic.analysis.outcome import OutcomeAct
+from polyclinic.analysis.private.moments import Paid
+from polyclinic.analysis.projection import Covariates, Placer
+from polyclinic.protocol.interfaces import Step
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.protocol.wire.chain import state_digest
 
 KERNELS = {
     "Haswell": {"OPENBLAS_CORETYPE": "Haswell"},
@@ -71,9 +71,9 @@ import sys
 import numpy as np
 sys.path.insert(0, {here!r})
 from test_agreed_bits import METHODS
-from polyclinic.federation import wire
-from polyclinic.federation.certificate import state_digest, within
-from polyclinic.federation.protocol import Total
+from polyclinic.protocol import wire
+from polyclinic.protocol.wire.chain import state_digest, within
+from polyclinic.protocol.interfaces import Total
 from polyclinic.privacy.release import Step
 method, stored = METHODS[{name!r}](), wire.decode(open({path!r}, "rb").read(), limit=2**40)
 same = 0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polyclinic.errors import ConfigError, LedgerError
-from polyclinic.privacy import accountant as acc
-from polyclinic.privacy.accountant import ZCDP, DiscreteGaussian, Gaussian, SubsampledGaussian, Unbounded
+from polyclinic.privacy.accounting import accountant as acc
+from polyclinic.privacy.accounting.accountant import ZCDP, DiscreteGaussian, Gaussian, SubsampledGaussian, Unbounded
 
 PAPERS = [(20, 1.2, 1.254, 0.991, 0.889), (49, 1.9, 1.998, 1.638, 1.478), (39, 1.7, 1.773, 1.441, 1.298)]
 

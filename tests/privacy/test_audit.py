@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyclinic.auditing.run import audit
+from polyclinic.auditing.statistics import judge, mu_estimate, one_run_epsilon, one_run_p_value
 from polyclinic.errors import ConfigError
-from polyclinic.evaluation.audit import audit
-from polyclinic.federation.params import Params
-from polyclinic.federation.protocol import Contribution, Method, Step
-from polyclinic.privacy.accountant import calibrate, gaussian_epsilon
-from polyclinic.privacy.audit import judge, mu_estimate, one_run_epsilon, one_run_p_value
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.card import make_card
+from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
+from polyclinic.privacy.card.card import make_card
+from polyclinic.privacy.card.release_history import Happened
 from polyclinic.privacy.facts import MethodFacts
-from polyclinic.privacy.happened import Happened
-from polyclinic.privacy.mechanism import SimulatedNoise
 from polyclinic.privacy.release import Release
+from polyclinic.protocol.interfaces import Contribution, Method, Step
+from polyclinic.protocol.params import Params
 
 GRID = 2.0**-16
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation.protocol import Contribution, Step
-from polyclinic.phenotypes.dpem_state import patient_prior, stacked
-from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
-from polyclinic.tensors import em_kernels
+from polyclinic.methods.dpem.state import patient_prior, stacked
+from polyclinic.privacy.accounting.mechanisms import ExactNoise, SimulatedNoise
+from polyclinic.protocol.interfaces import Contribution, Step
+from polyclinic.tensors.kernels import em as em_kernels
 
 
 class Scaled(SimulatedNoise):

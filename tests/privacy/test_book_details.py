@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, PolicyRefusal
-from polyclinic.federation.sums import facts_of
-from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate, epsilon, gaussian_mu
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import Door
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate, epsilon, gaussian_mu
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.accounting.noise_grid import EXACT, FINE, LEAST, event_of, noise_scale
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.privacy.grid import EXACT, FINE, LEAST, event_of, noise_scale
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Approve, CloseLine, Gap, Reserve
-from polyclinic.privacy.outbox import Outbox
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest, release_digest
+from polyclinic.privacy.ledger.balance import Account, Tally
+from polyclinic.privacy.ledger.entries import Approve, CloseLine, Gap, Reserve
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest, release_digest
-from polyclinic.privacy.tally import Account, Tally
+from polyclinic.protocol.aggregators import facts_of
 
 
 def step(**more: Any) -> Step:

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal, PolyclinicError
-from polyclinic.privacy import bookfile
-from polyclinic.privacy.accountant import (
+from polyclinic.privacy.accounting.accountant import (
     ZCDP,
     DiscreteGaussian,
     Gaussian,
@@ -32,20 +31,32 @@ from polyclinic.privacy.accountant import (
     gaussian_mu,
     theorem_4_1,
 )
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.grid import NoiseScale, event_of, noise_scale, on_grid, together
-from polyclinic.privacy.head import BookKey, Head
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import START, Approve, Began, CloseLine, Evaluate, Gap, Note, Reserve, opened, sealed
-from polyclinic.privacy.mechanism import SimulatedNoise, add_noise, discrete_gaussian
-from polyclinic.privacy.payer import Payer
-from polyclinic.privacy.policy import Policy
-from polyclinic.privacy.reading import Reading, verify_lines
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.accounting.mechanisms import SimulatedNoise, add_noise, discrete_gaussian
+from polyclinic.privacy.accounting.noise_grid import NoiseScale, event_of, noise_scale, on_grid, together
+from polyclinic.privacy.gate.budget_holder import Payer
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest
+from polyclinic.privacy.ledger import ledger_file as bookfile
+from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.entries import (
+    START,
+    Approve,
+    Began,
+    CloseLine,
+    Evaluate,
+    Gap,
+    Note,
+    Reserve,
+    opened,
+    sealed,
+)
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.ledger.reader import Reading, verify_lines
+from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.releasestore import ReleaseStore, bytes_digest
-from polyclinic.privacy.tally import Tally
 
 
 def charge(n: int = 0, **more: Any) -> Charge:

@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import LedgerError, PolicyRefusal
-from polyclinic.privacy import bookfile
-from polyclinic.privacy.accountant import Gaussian, Unbounded, epsilon
-from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.head import BookKey, Head
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Approve, CloseLine, Gap, Note, Unknown, canonical, opened, sealed
-from polyclinic.privacy.outbox import Outbox
-from polyclinic.privacy.policy import Policy
-from polyclinic.privacy.reading import Reading
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, epsilon
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.ledger import ledger_file as bookfile
+from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.entries import Approve, CloseLine, Gap, Note, Unknown, canonical, opened, sealed
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.ledger.reader import Reading
+from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.tally import Tally
 
 
 def charge(n: int = 0, **more: Any) -> Charge:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from polyclinic import DPEM, TRIP, DPFact, GaussianMixture, LocalTF, SumALS
-from polyclinic.federation.sums import facts_of
-from polyclinic.privacy.accountant import Gaussian, calibrate, epsilon, gaussian_mu, theorem_4_1
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.card import Card, central_card
-from polyclinic.privacy.card import make_card as from_lines
+from polyclinic.methods.similarity.federated import ConsensusUnPSL
+from polyclinic.privacy.accounting.accountant import Gaussian, calibrate, epsilon, gaussian_mu, theorem_4_1
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.mask_leakage import Masks
+from polyclinic.privacy.card.card import Card, central_card
+from polyclinic.privacy.card.card import make_card as from_lines
+from polyclinic.privacy.card.release_history import Happened
 from polyclinic.privacy.facts import MethodFacts
-from polyclinic.privacy.happened import Happened
-from polyclinic.privacy.masks import Masks
 from polyclinic.privacy.release import Release, Step
-from polyclinic.similarity.consensus import ConsensusUnPSL
+from polyclinic.protocol.aggregators import facts_of
 from polyclinic.tensors.axis import Axis
 
 METHODS = {m.name: m.facts for m in (DPEM, TRIP, DPFact, LocalTF, SumALS, GaussianMixture, ConsensusUnPSL)}

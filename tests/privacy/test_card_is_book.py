@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.sums import by_name
-from polyclinic.phenotypes.localtf import DistributedSGD
-from polyclinic.privacy.card import Card
-from polyclinic.privacy.door import Door
+from polyclinic.methods.localtf import DistributedSGD
+from polyclinic.methods.similarity.federated import ConsensusUnPSL
+from polyclinic.privacy.card.card import Card
+from polyclinic.privacy.gate.gate import Door
 from polyclinic.privacy.vocabulary import paid_vocabulary
-from polyclinic.similarity.consensus import ConsensusUnPSL
+from polyclinic.protocol.aggregators import by_name
+from polyclinic.protocol.loop import Fold
 from polyclinic.tensors.axis import Axis
 
 SUMS = ("plain", "masked", "subspace", "cycle", "median")

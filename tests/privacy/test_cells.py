@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyclinic.errors import DataError
-from polyclinic.privacy.cells import effective_contributors, suppress
+from polyclinic.privacy.small_cells import effective_contributors, suppress
 
 
 def test_small_cells_and_what_gives_them_away_are_hidden() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from polyclinic.cli import main
-from polyclinic.privacy.accountant import Gaussian, Unbounded
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.ledger import Charge, Ledger
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
 
@@ -117,8 +117,8 @@ def test_the_owner_reads_and_approves(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_a_node_file_names_its_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from polyclinic.privacy.owner import door_of
-    from polyclinic.study import Node
+    from polyclinic.config import Node
+    from polyclinic.privacy.gate.owner_rules import door_of
 
     file = tmp_path / "node.toml"
     file.write_text('[site]\nname = "north"\n[source]\nkind = "files"\nevents = "e.csv"\n')

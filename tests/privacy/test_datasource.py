@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from polyclinic.config import Node
 from polyclinic.errors import ConfigError, PolicyRefusal
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.datasource import Claim, Register, places_of, state_folder
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.owner import door_of, ledger_of
-from polyclinic.privacy.payer import Payer
-from polyclinic.privacy.policy import Policy
-from polyclinic.study import Node
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.gate.budget_holder import Payer
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.owner_rules import door_of, ledger_of
+from polyclinic.privacy.ledger.data_source import Claim, Register, places_of, state_folder
+from polyclinic.privacy.policy.policy import Policy
 
 LIMIT = {"max_epsilon_total": 1.0}
 

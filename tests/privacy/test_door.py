@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
-from polyclinic.privacy.accountant import Gaussian, Unbounded, calibrate
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise
-from polyclinic.privacy.outbox import Outbox
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.mechanisms import ExactNoise, SimulatedNoise
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.gate.release_store import ReleaseStore
+from polyclinic.privacy.ledger.ledger import Charge, Ledger
+from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.releasestore import ReleaseStore
 
 GRID = 2.0**-16
 
@@ -256,7 +256,7 @@ def test_a_step_of_the_same_name_with_other_facts_waits_again(tmp_path: Path) ->
 
 
 def test_steps_that_were_approved_ahead_do_not_wait(tmp_path: Path) -> None:
-    from polyclinic.privacy.lines import Approve
+    from polyclinic.privacy.ledger.entries import Approve
 
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.write(Approve("order", "stat*", "ahead", "officer"))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from polyclinic import DPFact
-from polyclinic.privacy import accountant as acc
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.card import make_card
-from polyclinic.privacy.entry import entry_noise, entry_step
-from polyclinic.privacy.happened import Happened
+from polyclinic.privacy.accounting import accountant as acc
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.entry_level import entry_noise, entry_step
+from polyclinic.privacy.card.card import make_card
+from polyclinic.privacy.card.release_history import Happened
 from polyclinic.privacy.release import Release, Step
 
 ASKED = Privacy(1.2, 1e-4, level="entry", clip=1.0)

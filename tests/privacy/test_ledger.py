@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyclinic.errors import LedgerError
-from polyclinic.privacy.accountant import Gaussian, Unbounded
-from polyclinic.privacy.head import BookKey
-from polyclinic.privacy.ledger import Charge, Head, Ledger
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
+from polyclinic.privacy.ledger.ledger import Charge, Head, Ledger
+from polyclinic.privacy.ledger.signed_head import BookKey
 
 
 def charge(n: int = 1, study: str = "icu", **more: Any) -> Charge:
@@ -116,7 +116,7 @@ def rewritten(lines: list[bytes], at: int, key: BookKey | None = None, **event: 
     """All lines with one changed and everything after it chained anew, signed with a key or with what was there."""
     import hashlib
 
-    from polyclinic.privacy.lines import canonical, to_sign
+    from polyclinic.privacy.ledger.entries import canonical, to_sign
 
     out, previous = [], json.loads(lines[0])["previous"]
     for n, line in enumerate(lines):
@@ -258,8 +258,8 @@ def test_a_full_disk_stops_the_release(full: Ledger, monkeypatch: pytest.MonkeyP
 def test_concurrent_processes_share_one_chain(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
-        from polyclinic.privacy.accountant import Gaussian
-        from polyclinic.privacy.ledger import Charge, Ledger
+        from polyclinic.privacy.accounting.accountant import Gaussian
+        from polyclinic.privacy.ledger.ledger import Charge, Ledger
         ledger = Ledger(sys.argv[1])
         for n in range(25):
             ledger.charge(Charge(sys.argv[2], "m", n, "s", 0, Gaussian(10.0)))
@@ -279,10 +279,10 @@ def test_killing_between_charge_and_release_never_undercounts(tmp_path: Path) ->
         import os, signal, sys
         from pathlib import Path
         import numpy as np
-        from polyclinic.privacy.door import Door
-        from polyclinic.privacy.ledger import Ledger
+        from polyclinic.privacy.gate.gate import Door
+        from polyclinic.privacy.ledger.ledger import Ledger
         from polyclinic.privacy.release import Contribution, Step
-        from polyclinic.privacy.releasestore import ReleaseStore
+        from polyclinic.privacy.gate.release_store import ReleaseStore
         folder = Path(sys.argv[1])
         door = Door("north", ledger=Ledger(folder / "ledger.jsonl"), study="icu", store=folder / "out", run="7f")
         if sys.argv[2] == "die":

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from polyclinic.errors import ConfigError, MissingExtra
-from polyclinic.privacy.mechanism import ExactNoise, SimulatedNoise, discrete_gaussian, secure_generator
+from polyclinic.privacy.accounting.mechanisms import ExactNoise, SimulatedNoise, discrete_gaussian, secure_generator
 
 pytest.importorskip("opendp")
 

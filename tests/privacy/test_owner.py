@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.config import Node
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
-from polyclinic.federation.fold import Fold
-from polyclinic.privacy.accountant import Gaussian, epsilon
-from polyclinic.privacy.card import make_card
-from polyclinic.privacy.happened import Happened
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.mechanism import ExactNoise
-from polyclinic.privacy.owner import door_of, ledger_of, noise_of, policy_between, policy_of
+from polyclinic.privacy.accounting.accountant import Gaussian, epsilon
+from polyclinic.privacy.accounting.mechanisms import ExactNoise
+from polyclinic.privacy.card.card import make_card
+from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.gate.owner_rules import door_of, ledger_of, noise_of, policy_between, policy_of
+from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.release import Contribution, Release, Step
-from polyclinic.study import Node
+from polyclinic.protocol.loop import Fold
 
 
 def node(tmp_path: Path, **sections: Any) -> Node:
@@ -49,7 +49,7 @@ def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path: Pat
     made = node(tmp_path)
     inside = Ledger(made.home / "ledger.jsonl", site="north")
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
-    from polyclinic.privacy.door import Door
+    from polyclinic.privacy.gate.gate import Door
 
     Door("north", ledger=inside, study="old").release(step, Contribution({"x": np.ones(3)}))
     Door("north", ledger=inside, study="old2").release(step, Contribution({"x": np.ones(3)}))
@@ -132,7 +132,7 @@ def test_ledger_and_card_agree_on_what_a_run_cost(aggregation: str) -> None:
 
 
 def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path: Path) -> None:
-    from polyclinic.privacy.door import Door
+    from polyclinic.privacy.gate.gate import Door
 
     sites = network()
     doors = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
-from polyclinic.privacy.accountant import (
+from polyclinic.privacy.accounting.accountant import (
     FINE,
     ZCDP,
     DiscreteGaussian,
@@ -28,16 +28,16 @@ from polyclinic.privacy.accountant import (
     gaussian_mu,
     to_json,
 )
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.privacy.lines import Accept, CloseLine, Counted, Evaluate, Refuse, Reserve, Rules, Withdraw
-from polyclinic.privacy.payer import Payer
-from polyclinic.privacy.policy import Policy, price
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.gate.budget_holder import Payer
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.balance import Account, Tally, cost, part_label
+from polyclinic.privacy.ledger.entries import Accept, CloseLine, Counted, Evaluate, Refuse, Reserve, Rules, Withdraw
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.policy.differencing import sketch
+from polyclinic.privacy.policy.policy import Policy, price
 from polyclinic.privacy.release import Contribution, Step
-from polyclinic.privacy.repeat import sketch
-from polyclinic.privacy.tally import Account, Tally, cost, part_label
 
 ONE, TWO = "1" * 32, "2" * 32
 

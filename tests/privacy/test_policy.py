@@ -8,11 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.accountant import Gaussian
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.policy import Policy
+from polyclinic.privacy.accounting.accountant import Gaussian
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.ledger import Charge, Ledger
+from polyclinic.privacy.policy.policy import Policy
 
 
 def test_every_fault_is_named_at_once_and_the_exit_code_is_4() -> None:

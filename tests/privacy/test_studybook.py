@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from polyclinic.aggregation.secure.masked import Masked
 from polyclinic.errors import MessageRefused
-from polyclinic.federation.sums.masked import Masked
-from polyclinic.privacy.accountant import Gaussian, epsilon
-from polyclinic.privacy.card import make_card
-from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.accounting.accountant import Gaussian, epsilon
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.card.card import make_card
+from polyclinic.privacy.card.release_history import Happened
 from polyclinic.privacy.facts import MethodFacts
-from polyclinic.privacy.happened import Happened
-from polyclinic.privacy.ledger import Ledger
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.ledger.study_extract import StudyBook
 from polyclinic.privacy.release import Release, Step
-from polyclinic.privacy.studybook import StudyBook
 
 FACTS = MethodFacts(formal=True)
 NAMES = ("east", "north", "south")

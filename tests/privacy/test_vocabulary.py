@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.mechanism import SimulatedNoise
+from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
+from polyclinic.privacy.gate.gate import Door
 from polyclinic.privacy.vocabulary import GRID, counts, paid_vocabulary
-from polyclinic.sites.site import Site
+from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 

@@ -13,12 +13,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from polyclinic.errors import LedgerError, MessageRefused
-from polyclinic.privacy.accountant import Gaussian, Unbounded
-from polyclinic.privacy.head import BookKey, Head
-from polyclinic.privacy.ledger import Charge, Ledger
-from polyclinic.privacy.recovery import recover, what_is_left
-from polyclinic.privacy.watch import Relay, Seen, Watch
-from polyclinic.privacy.witness import Known, Witness, vouch_words
+from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
+from polyclinic.privacy.ledger.ledger import Charge, Ledger
+from polyclinic.privacy.ledger.recovery import recover, what_is_left
+from polyclinic.privacy.ledger.rollback_check import Relay, Seen, Watch
+from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.witness import Known, Witness, vouch_words
 
 NAMES = ("east", "north", "south")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.engines.registry import make
-from polyclinic.run import RunFolder
-from polyclinic.simulation import run_study
-from polyclinic.study import Study
+from polyclinic.config import Study
+from polyclinic.studies.registry import make
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import run_study
 
 
 def _run(path: Path, patients: int, method: dict[str, object], **more: object) -> RunFolder:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import false_discovery_control
 
-from polyclinic.evaluation.association import auc_interval, benjamini_hochberg, curves, logistic
+from polyclinic.analysis.simulated.association import auc_interval, benjamini_hochberg, curves, logistic
 
 
 def _outcome(rng: np.random.Generator, n: int = 1500) -> tuple[np.ndarray, np.ndarray]:

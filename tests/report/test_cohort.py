@@ -10,8 +10,8 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import DataError
-from polyclinic.report.cohort import write_cohort
-from polyclinic.run import RunFolder
+from polyclinic.report.export.omop_cohort import write_cohort
+from polyclinic.studies.run_folder import RunFolder
 
 
 def _tensor(run: RunFolder, site: str, path: Path, extra: int = 0) -> Path:

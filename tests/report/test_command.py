@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyclinic.cli import main
-from polyclinic.run import RunFolder
+from polyclinic.studies.run_folder import RunFolder
 
 
 def _call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

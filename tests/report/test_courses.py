@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.engines.registry import make
 from polyclinic.report.html import write_report
-from polyclinic.run import RunFolder
-from polyclinic.simulation import run_study
+from polyclinic.studies.registry import make
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import run_study
 
 Find = Callable[[str], Path]
 

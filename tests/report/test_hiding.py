@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.analysis.simulated.association import associate
+from polyclinic.analysis.simulated.attrition import attrition
+from polyclinic.analysis.simulated.presence import presence
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError
-from polyclinic.evaluation.association import associate
-from polyclinic.evaluation.attrition import attrition
-from polyclinic.evaluation.presence import presence
-from polyclinic.events.accounting import Attrition, shared
+from polyclinic.records.attrition import Attrition, shared
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
-from polyclinic.report.export import export
+from polyclinic.report.export.owner_view import local_view, write_local_report
+from polyclinic.report.export.tables import export
 from polyclinic.report.hiding import hiding
 from polyclinic.report.html import render
-from polyclinic.report.local import local_view, write_local_report
 from polyclinic.report.words import flow
-from polyclinic.run import RunFolder
+from polyclinic.studies.run_folder import RunFolder
 
 
 def test_exports_mark_every_hole_and_the_run_keeps_the_whole_model(plain_run: RunFolder, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.config import Study
 from polyclinic.errors import ConfigError
 from polyclinic.report.contents import RunContents
 from polyclinic.report.html import render, write_report
-from polyclinic.run import RunFolder
-from polyclinic.simulation import write_counts, write_outcome
-from polyclinic.study import Study
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import write_counts, write_outcome
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -94,10 +94,10 @@ def test_heads_of_odds_ratios_say_of_what(plain_run: RunFolder) -> None:
 
 
 def test_numbers_of_rounds_say_what_they_count(tmp_path: Path) -> None:
-    from polyclinic.engines.registry import make
     from polyclinic.report.spending import spending
     from polyclinic.report.tables import tables
-    from polyclinic.simulation import run_study
+    from polyclinic.studies.registry import make
+    from polyclinic.studies.simulate import run_study
 
     study = Study.parse(
         {
@@ -267,7 +267,7 @@ def test_report_of_a_mixture(tmp_path: Path, rng: np.random.Generator) -> None:
 
 
 def test_a_group_of_few_patients_is_not_described(tmp_path: Path, rng: np.random.Generator) -> None:
-    from polyclinic.report.export import export
+    from polyclinic.report.export.tables import export
 
     crowd = [rng.normal(0, 1, (60, 2)), rng.normal(6, 1, (60, 2))]
     sites = [pc.Site("a", features=np.concatenate([*crowd, rng.normal([40, -40], 0.5, (5, 2))]))]
@@ -291,7 +291,7 @@ def test_a_group_of_few_patients_is_not_described(tmp_path: Path, rng: np.random
 
 
 def test_report_of_a_similarity(tmp_path: Path, rng: np.random.Generator) -> None:
-    from polyclinic.similarity.consensus import ConsensusUnPSL
+    from polyclinic.methods.similarity.federated import ConsensusUnPSL
 
     sites = []
     for name in ("a", "b", "c"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.evaluation.neighbours import neighbours
-from polyclinic.similarity.explanation import explain
+from polyclinic.analysis.simulated.neighbours import neighbours
+from polyclinic.methods.similarity.explanation import explain
 
 
 class _Metric:

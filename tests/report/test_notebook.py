@@ -12,7 +12,7 @@ from rich.console import Console
 
 import polyclinic as pc
 from polyclinic.cli import console as speaking
-from polyclinic.federation.outcome import Progress
+from polyclinic.protocol.outcome import Progress
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from polyclinic.errors import DataError
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
-from polyclinic.report.review import COLUMNS, agreement, write_sheet
-from polyclinic.run import RunFolder
+from polyclinic.report.export.review_sheet import COLUMNS, agreement, write_sheet
+from polyclinic.studies.run_folder import RunFolder
 
 
 def _fill(path: Path, answers: dict[int, str]) -> Path:

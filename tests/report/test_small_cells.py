@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.evaluation.presence import presence
+from polyclinic.analysis.simulated.presence import presence
 from polyclinic.report.contents import RunContents
-from polyclinic.report.export import export
+from polyclinic.report.export.tables import export
 from polyclinic.report.html import render
-from polyclinic.run import RunFolder
+from polyclinic.studies.run_folder import RunFolder
 
 
 def _truth(run: RunFolder) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,9 @@ import pytest
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.report.contents import RunContents
-from polyclinic.report.export import export
+from polyclinic.report.export.tables import export
 from polyclinic.report.html import render
-from polyclinic.run import Run, RunFolder
+from polyclinic.studies.run_folder import Run, RunFolder
 
 Copied = Callable[[RunFolder], RunFolder]
 

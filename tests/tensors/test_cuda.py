@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyclinic.tensors import cuda, oracle
-from polyclinic.tensors.em_kernels import UNIT, stacked_rows
+from polyclinic.tensors.als_sweep import Processor, sweep
+from polyclinic.tensors.kernels import cuda
+from polyclinic.tensors.kernels import reference as oracle
+from polyclinic.tensors.kernels.em import UNIT, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.sweep import Processor, sweep
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,8 +160,9 @@ def test_no_hostile_patient_is_longer_than_the_sensitivity() -> None:
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_the_sums_of_a_mixture(kind: str) -> None:
-    from polyclinic.learned.mixture import Mixture
-    from polyclinic.mixtures import card, statistics
+    from polyclinic.methods.mixtures import gpu as card
+    from polyclinic.methods.mixtures import statistics
+    from polyclinic.models.mixtures.gaussian import Mixture
 
     rng = np.random.default_rng(4)
     X = rng.standard_normal((5_000, 6)) + rng.integers(0, 3, (5_000, 1))

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyclinic.tensors import cuda, kernels, layout
-from polyclinic.tensors.em_kernels import stacked_rows
+from polyclinic.tensors.kernels import cuda
+from polyclinic.tensors.kernels import cuda_layout as layout
+from polyclinic.tensors.kernels import mttkrp as kernels
+from polyclinic.tensors.kernels.em import stacked_rows
 
 
 def emulated(copy: Any, factors: Any, size: Any) -> Any:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyclinic.engines.registry import make
-from polyclinic.privacy.outbox import Outbox
+from polyclinic.config import Study
+from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.release import Contribution
-from polyclinic.run import RunFolder
-from polyclinic.simulation import run_study
-from polyclinic.study import Study
+from polyclinic.studies.registry import make
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import run_study
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from polyclinic.privacy.outbox import Outbox
+from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.web.server import create_app
 from polyclinic.web.watch import PageWatch
 

@@ -1,4 +1,4 @@
-"""The part of llvmlite's instruction builder that tensors/emit.py, simd.py, simd_lanes.py and descent.py speak."""
+"""The part of llvmlite's instruction builder that tensors/simd/llvm.py, simd.py, simd_lanes.py and descent.py speak."""
 
 from collections.abc import Sequence
 

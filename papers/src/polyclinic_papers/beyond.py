@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from polyclinic.analysis.simulated.heldout import CountModel, completion, marginal_model, structure_kept
+from polyclinic.analysis.simulated.prediction import predict, random_factors_auc
+from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.datasets import Truth, load_diabetes130, load_mimic3_demo, load_synpuf, planted_counts
 from polyclinic.errors import DataError, Divergence
-from polyclinic.evaluation.heldout import CountModel, completion, marginal_model, structure_kept
-from polyclinic.evaluation.prediction import predict, random_factors_auc
-from polyclinic.evaluation.prediction import split as by_patient
-from polyclinic.federation.protocol import seeds
-from polyclinic.phenotypes.dpem import DPEM
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.localtf import LocalTF
-from polyclinic.privacy.budget import Privacy
-from polyclinic.sites.site import Sites, pooled
+from polyclinic.methods.dpem.method import DPEM
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.localtf import LocalTF
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.protocol.interfaces import seeds
+from polyclinic.records.sites.site import Sites, pooled
 from polyclinic.tensors.matching import factor_match_score, match
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.dpfact import LITERAL

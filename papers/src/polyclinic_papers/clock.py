@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.party import SiteParty
-from polyclinic.federation.protocol import Method
-from polyclinic.sites.site import Site
+from polyclinic.protocol.interfaces import Method
+from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.site_party import SiteParty
+from polyclinic.records.sites.site import Site
 
 __all__ = ["RATE", "Clock", "clock"]
 

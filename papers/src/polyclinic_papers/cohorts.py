@@ -7,7 +7,7 @@ from typing import Final
 
 from polyclinic.datasets import icu_network, load_mimic3_demo, load_synpuf
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Sites
+from polyclinic.records.sites.site import Sites
 from polyclinic_papers.dpfact_data import dpfact_synthetic
 
 __all__ = ["TITLES", "cohort"]

@@ -21,14 +21,14 @@ from typing import Any, ClassVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from polyclinic.aggregation.decentralised import graph
+from polyclinic.aggregation.fixed_point import FixedPoint, Words
+from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.promise import Promise, Promises
+from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError, MessageRefused
-from polyclinic.federation.envelope import Channel, Envelope, Identity, Party, agree, digest, introduce
-from polyclinic.federation.protocol import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts
-from polyclinic.federation.sums import graph
-from polyclinic.federation.sums.fixedpoint import FixedPoint, Words
-from polyclinic.federation.sums.promise import Promise, Promises
-from polyclinic.federation.sums.stream import stream
-from polyclinic.federation.sums.vector import flatten, only_added, unflatten
+from polyclinic.protocol.interfaces import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts
+from polyclinic.protocol.wire.sealed import Channel, Envelope, Identity, Party, agree, digest, introduce
 
 __all__ = ["Cycle", "CycleNode", "hamiltonian"]
 

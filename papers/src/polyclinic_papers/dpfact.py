@@ -9,12 +9,12 @@ import numpy as np
 
 from polyclinic.datasets import split
 from polyclinic.errors import PolyclinicError
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.localtf import LocalTF
-from polyclinic.phenotypes.sumals import SumALS
-from polyclinic.phenotypes.trip import TRIP
-from polyclinic.privacy.budget import Privacy
-from polyclinic.sites.site import Site, Sites, pooled
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.localtf import LocalTF
+from polyclinic.methods.sumals import SumALS
+from polyclinic.methods.trip import TRIP
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort
 from polyclinic_papers.experiment import Lab, Result

@@ -7,7 +7,7 @@ import numpy as np
 from polyclinic.datasets.planted import planted_counts
 from polyclinic.datasets.split import split
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Site, Sites, pooled
+from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["dpfact_synthetic"]

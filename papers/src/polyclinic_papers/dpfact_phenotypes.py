@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.evaluation.association import logistic
-from polyclinic.federation.fold import Fold
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.sites.site import Site
+from polyclinic.analysis.simulated.association import logistic
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.protocol.loop import Fold
+from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
 from polyclinic_papers.claims import judge

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from polyclinic.errors import PolyclinicError
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.local_pass import open_factors
-from polyclinic.phenotypes.start import start
-from polyclinic.privacy.budget import Privacy
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.rounds.local_pass import open_factors
+from polyclinic.methods.starts.random import start
+from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.tensors.matching import factor_match_score, match
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from polyclinic.analysis.simulated.prediction import outcome_auc, predict, random_factors_auc
+from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.errors import PolyclinicError
-from polyclinic.evaluation.prediction import outcome_auc, predict, random_factors_auc
-from polyclinic.evaluation.prediction import split as by_patient
-from polyclinic.federation.fold import Fold
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.trip import TRIP
-from polyclinic.privacy.budget import Privacy
+from polyclinic.methods.central.als import CPALS
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.trip import TRIP
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.protocol.loop import Fold
 from polyclinic.tensors import cp
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.cohorts import TITLES, cohort

@@ -17,7 +17,7 @@ import numpy as np
 
 from polyclinic import __version__
 from polyclinic.errors import ConfigError
-from polyclinic.files import atomic
+from polyclinic.util.atomic_files import atomic
 from polyclinic_papers.claims import Claim
 
 __all__ = [

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from polyclinic.analysis.simulated.prediction import outcome_auc, random_factors_auc
+from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.datasets import planted_four_mode
-from polyclinic.evaluation.prediction import outcome_auc, random_factors_auc
-from polyclinic.evaluation.prediction import split as by_patient
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.localtf import LocalTF
-from polyclinic.phenotypes.sumals import SumALS
-from polyclinic.phenotypes.trip import TRIP
+from polyclinic.methods.central.als import CPALS
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.localtf import LocalTF
+from polyclinic.methods.sumals import SumALS
+from polyclinic.methods.trip import TRIP
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort

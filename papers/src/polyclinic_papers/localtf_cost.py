@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.phenotypes.dpfact import DPFact
-from polyclinic.phenotypes.localtf import DistributedSGD, LocalTF
-from polyclinic.phenotypes.sumals import SumALS
-from polyclinic.phenotypes.trip import TRIP
+from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.localtf import DistributedSGD, LocalTF
+from polyclinic.methods.sumals import SumALS
+from polyclinic.methods.trip import TRIP
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort
@@ -110,7 +110,7 @@ def cost(lab: Lab) -> Result:
 
 
 def _papers_shape() -> Any:
-    from polyclinic.sites.site import Site
+    from polyclinic.records.sites.site import Site
     from polyclinic.tensors.sparse import SparseTensor
 
     rng = np.random.default_rng(0)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyclinic.evaluation.attacks.dictionary import vocabularies
-from polyclinic.evaluation.attacks.tap import Attack
-from polyclinic.federation.protocol import seeds
+from polyclinic.auditing.attacks.dictionary import vocabularies
+from polyclinic.auditing.attacks.tap import Attack
+from polyclinic.protocol.interfaces import seeds
 from polyclinic_papers.polynomial import Coefficients, evaluate, legacy_insecure
 
 __all__ = ["codes_in", "run"]

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from polyclinic.analysis.simulated.summary import to_truth
 from polyclinic.errors import PolyclinicError
-from polyclinic.evaluation.summary import to_truth
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.sites.site import pooled, truth_of
+from polyclinic.methods.central.als import CPALS
+from polyclinic.records.sites.site import pooled, truth_of
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab
 from polyclinic_papers.interval import Interval, interval

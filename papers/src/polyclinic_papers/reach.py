@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import Divergence, PolyclinicError
-from polyclinic.federation.fold import Fold
-from polyclinic.federation.protocol import Method
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.sites.site import Site, pooled
-from polyclinic.tensors import cp, kernels
+from polyclinic.methods.central.als import CPALS
+from polyclinic.protocol.interfaces import Method
+from polyclinic.protocol.loop import Fold
+from polyclinic.records.sites.site import Site, pooled
+from polyclinic.tensors import cp
+from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.threads import one_thread
+from polyclinic.util.threads import one_thread
 
 __all__ = ["Trace", "reach", "rmse_curve", "rmse_of", "trace"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import DataError
-from polyclinic.files import atomic
+from polyclinic.util.atomic_files import atomic
 from polyclinic_papers.catalogue import CATALOGUE
 from polyclinic_papers.claims import VERDICTS, Claim
 from polyclinic_papers.experiment import Result, draw, markdown

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.alignment.ring import ring
+from polyclinic.alignment.ecdh_ring import ring
 from polyclinic.datasets import icu_network, skewed_counts, split
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.phenotypes.local import LocalModel
-from polyclinic.phenotypes.trip import TRIP
-from polyclinic.sites.site import Site, Sites, pooled
+from polyclinic.methods.central.als import CPALS
+from polyclinic.methods.local_model import LocalModel
+from polyclinic.methods.trip import TRIP
+from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.claims import judge
 from polyclinic_papers.clock import RATE, clock

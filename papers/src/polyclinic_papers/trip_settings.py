@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.alignment.ring import ring
+from polyclinic.alignment.ecdh_ring import ring
 from polyclinic.datasets import icu_network
-from polyclinic.federation.protocol import seeds
-from polyclinic.phenotypes.als import CPALS
-from polyclinic.phenotypes.trip import TRIP
-from polyclinic.sites.site import Site, Sites
+from polyclinic.methods.central.als import CPALS
+from polyclinic.methods.trip import TRIP
+from polyclinic.protocol.interfaces import seeds
+from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.claims import judge

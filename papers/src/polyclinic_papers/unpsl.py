@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import Divergence
-from polyclinic.similarity.consensus import ConsensusUnPSL
-from polyclinic.similarity.folds import best_of
-from polyclinic.similarity.neighbours import halves, knn_predict, scores, standard_error
-from polyclinic.similarity.selection import UnPSLCV
-from polyclinic.similarity.unpsl import UnPSL
-from polyclinic.sites.site import Site
+from polyclinic.methods.similarity.federated import ConsensusUnPSL
+from polyclinic.methods.similarity.selection.folds import best_of
+from polyclinic.methods.similarity.selection.knn import halves, knn_predict, scores, standard_error
+from polyclinic.methods.similarity.selection.unpsl_cv import UnPSLCV
+from polyclinic.methods.similarity.unpsl import UnPSL
+from polyclinic.records.sites.site import Site
 from polyclinic_papers.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
 from polyclinic_papers.planted_similarity import unpsl_synthetic
 from polyclinic_papers.samples import load_colon, load_leukemia, load_parkinsons
@@ -339,8 +339,8 @@ def figure3(
     The centre minimises the same within-hospital pairs with the same correlations (E3.8); metrics are compared, not W,
     which is known up to a rotation only (E3.9).
     """
-    from polyclinic.federation.fold import Fold
-    from polyclinic.threads import one_thread
+    from polyclinic.protocol.loop import Fold
+    from polyclinic.util.threads import one_thread
 
     rng = np.random.default_rng(seed)
     if data == "parkinsons":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyclinic.alignment.union import to_axes
 from polyclinic.errors import DataError, ProtocolMismatch
-from polyclinic.sites.site import Site, Sites, truth_of
+from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Dictionary", "align_to"]

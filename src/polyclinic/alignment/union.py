@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyclinic.errors import DataError, ProtocolMismatch
-from polyclinic.sites.doors import given_sites
-from polyclinic.sites.site import Site, Sites, truth_of
+from polyclinic.records.sites.from_data import given_sites
+from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["align", "to_axes", "union"]
@@ -17,7 +17,7 @@ def align(sites: Sequence[Site]) -> Sites:
     """Give every site the same codes in the same order.
 
     A feature mode in which sites differ becomes the sorted union of their codes. Between hospitals a union in the clear would tell
-    everybody who has which code; use a public dictionary there, or the ring (see ``polyclinic.alignment.ring``).
+    everybody who has which code; use a public dictionary there, or the ring (see ``polyclinic.alignment.ecdh_ring``).
 
     Examples
     --------

@@ -12,7 +12,7 @@ from polyclinic.plugins import did_you_mean, next_door, plugged
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["VERBS", "main", "verbs"]
+__all__ = ["VERBS", "main", "module_of", "verbs"]
 
 VERBS: Final = {  # verb -> what it does; its module is imported only when the verb is used
     "demo": "Six intensive care units learn phenotypes together; ends with a report.",
@@ -35,7 +35,26 @@ VERBS: Final = {  # verb -> what it does; its module is imported only when the v
     "web": "A live page of a run.",
 }
 
+NODE: Final = (
+    "check",
+    "coordinator",
+    "courier",
+    "dossier",
+    "ledger",
+    "site",
+    "web",
+)  # of cli/node; the others of cli/study
+
 EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused by policy or budget, 5 a peer was lost."
+
+
+def module_of(verb: str) -> str:
+    """Where a verb's file is.
+
+    >>> module_of("site"), module_of("demo")
+    ('polyclinic.cli.node.site', 'polyclinic.cli.study.demo')
+    """
+    return f"polyclinic.cli.{'node' if verb in NODE else 'study'}.{verb}"
 
 
 def verbs() -> dict[str, str]:
@@ -141,7 +160,7 @@ def _command(verb: str) -> Typer:
 
     if verb not in VERBS:
         return _plugged_command(verb)
-    module = import_module(f"polyclinic.cli.{verb}")
+    module = import_module(module_of(verb))
     app = vars(module).get("app")
     if isinstance(app, typer.Typer):
         return app

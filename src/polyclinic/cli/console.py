@@ -14,8 +14,8 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
-from polyclinic.federation.outcome import Progress as Event
-from polyclinic.oneline import without_controls
+from polyclinic.protocol.outcome import Progress as Event
+from polyclinic.safe_text import without_controls
 
 __all__ = ["busy", "console", "figure_of", "follow", "say_json"]
 

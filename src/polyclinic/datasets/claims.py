@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from polyclinic.datasets.open_data import open_data
 from polyclinic.errors import ConfigError, DataError, MissingExtra
-from polyclinic.events.engine import Connection
-from polyclinic.sites.people import People
-from polyclinic.sites.site import Site, Sites
+from polyclinic.records.engine import Connection
+from polyclinic.records.sites.people import People
+from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyclinic.datasets.law import draw_events, draw_outcome, unit_columns
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Site, Sites
+from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -84,7 +84,7 @@ def icu_network(
     Returns
     -------
     Sites
-        Six :class:`~polyclinic.sites.site.Site` with tensor (patients x procedures x diagnoses) and labels
+        Six :class:`~polyclinic.records.sites.site.Site` with tensor (patients x procedures x diagnoses) and labels
         (1 = died in hospital); ``.truth`` is a :class:`~polyclinic.datasets.truth.Truth`.
 
     Examples

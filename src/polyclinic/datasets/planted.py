@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyclinic.datasets.law import draw_events, draw_outcome, unit_columns
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Site, Sites
+from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 

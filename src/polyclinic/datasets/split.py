@@ -10,7 +10,7 @@ import numpy as np
 
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
-from polyclinic.sites.site import Site, Sites, pooled, truth_of
+from polyclinic.records.sites.site import Site, Sites, pooled, truth_of
 
 __all__ = ["split"]
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.accountant import calibrate
-from polyclinic.privacy.door import Door
-from polyclinic.privacy.lines import Entry
+from polyclinic.privacy.accounting.accountant import calibrate
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.ledger.entries import Entry
 from polyclinic.privacy.release import Array, Contribution, Step
-from polyclinic.sites.site import Site
+from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["Chosen", "choose", "count_step", "counts", "paid_vocabulary"]

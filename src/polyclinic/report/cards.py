@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from polyclinic.evaluation.display import NAMED
-from polyclinic.evaluation.presence import ABSENT
+from polyclinic.analysis.simulated.presence import ABSENT
+from polyclinic.analysis.simulated.shown_codes import NAMED
+from polyclinic.report.charts.courses import ORDERED, course_chart
 from polyclinic.report.contents import RunContents
-from polyclinic.report.course import ORDERED, course_chart
 
 __all__ = ["AtSite", "CardCode", "PhenotypeCard", "cards", "suggest_name"]
 

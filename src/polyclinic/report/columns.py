@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polyclinic.report.cards import LEAST, LISTED
-from polyclinic.table import Table
+from polyclinic.util.table import Table
 
 __all__ = ["TABLES", "ReportTable"]
 

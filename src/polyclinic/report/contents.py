@@ -12,15 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.analysis.simulated.shown_codes import kept_shares
 from polyclinic.errors import ConfigError, LedgerError
-from polyclinic.evaluation.display import kept_shares
-from polyclinic.learned.file import Learned
-from polyclinic.learned.groups import Groups
-from polyclinic.learned.phenotypes import Phenotypes
-from polyclinic.learned.similarity import Similarity
-from polyclinic.privacy.card import Card
-from polyclinic.privacy.ledger import Ledger
-from polyclinic.run import RunFolder
+from polyclinic.models.file import Learned
+from polyclinic.models.mixtures.groups import Groups
+from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.models.similarity import Similarity
+from polyclinic.privacy.card.card import Card
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Kind", "RunContents"]
@@ -43,7 +43,7 @@ class RunContents:
         Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
         under a formal guarantee, where nobody paid for them.
     owner
-        The site whose owner alone may read this view (:func:`polyclinic.report.local.local_view`); None: for sharing.
+        The site whose owner alone may read this view (:func:`polyclinic.report.export.owner_view.local_view`); None: for sharing.
     attrition
         Which rows of the sources were left out, step by step.
     comparison, audit, review

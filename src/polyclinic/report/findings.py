@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from polyclinic.findings.ranks import suggestion
+from polyclinic.analysis.replication.rank_table import suggestion
 from polyclinic.report.cells import called, p_value, rows_of, span
 from polyclinic.report.replication import replication
 from polyclinic.report.words import number
-from polyclinic.table import Table
+from polyclinic.util.table import Table
 
 __all__ = ["SECTIONS", "FindingsSection", "sections"]
 

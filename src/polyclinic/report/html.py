@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from polyclinic import __version__
-from polyclinic.files import atomic
 from polyclinic.report import words
 from polyclinic.report.cards import AtSite, PhenotypeCard, cards
-from polyclinic.report.charts import interval
+from polyclinic.report.charts.figures import groups_of, pictures
+from polyclinic.report.charts.svg import interval
 from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
 from polyclinic.report.findings import sections
 from polyclinic.report.hiding import hiding
-from polyclinic.report.pictures import groups_of, pictures
 from polyclinic.report.replication import by_flags, verdicts
 from polyclinic.report.section import Tab, log_failure, plugged_sections
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import NAMES, tables
-from polyclinic.run import RunFolder
-from polyclinic.table import Table
+from polyclinic.studies.run_folder import RunFolder
+from polyclinic.util.atomic_files import atomic
+from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment

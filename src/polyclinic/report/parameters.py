@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polyclinic.privacy.budget import Privacy
-from polyclinic.privacy.card import ADJACENCY, Card
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.card.card import ADJACENCY, Card
 
 __all__ = ["privacy_words", "spelled"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.cells import called, rows_of, span
-from polyclinic.table import Table
+from polyclinic.util.table import Table
 
 __all__ = ["ENOUGH", "Verdict", "by_flags", "first_words", "replication", "verdicts"]
 

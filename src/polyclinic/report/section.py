@@ -16,7 +16,7 @@ from markupsafe import Markup
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import Plugin, did_you_mean, plugged
 from polyclinic.report.contents import RunContents
-from polyclinic.table import Table
+from polyclinic.util.table import Table
 
 __all__ = ["Section", "Shown", "Tab", "log_failure", "plugged_sections"]
 

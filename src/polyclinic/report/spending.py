@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from polyclinic.privacy import accountant
-from polyclinic.privacy.accountant import Event, Gaussian, Unbounded
-from polyclinic.privacy.charge import Charge
+from polyclinic.privacy.accounting import accountant
+from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
+from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.report.contents import RunContents
 
 __all__ = ["AfterRound", "SiteSpending", "spending"]

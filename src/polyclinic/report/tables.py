@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.learned.phenotypes import Phenotypes
-from polyclinic.privacy.accountant import multiplier_of
+from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.privacy.accounting.accountant import multiplier_of
 from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.columns import TABLES
 from polyclinic.report.contents import RunContents
 from polyclinic.report.parameters import privacy_words, spelled
 from polyclinic.report.spending import SiteSpending
-from polyclinic.table import Table
+from polyclinic.util.table import Table
 
 __all__ = ["NAMES", "feature_names", "tables"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polyclinic.privacy.card import Card
+from polyclinic.privacy.card.card import Card
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.replication import Verdict, first_words, verdicts

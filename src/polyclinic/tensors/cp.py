@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.tensors import device
-from polyclinic.tensors.hals import hals
+from polyclinic.tensors.kernels.hals import hals
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = [
@@ -192,7 +192,7 @@ def solve_memberships(
     stub = np.empty((0, rank))
     m = device.mttkrp(tensor, [stub, *features], 0, threads=threads)
     if zeros == "missing":
-        from polyclinic.tensors.completion import solve_mode
+        from polyclinic.tensors.observed_only import solve_mode
 
         return solve_mode(
             tensor,

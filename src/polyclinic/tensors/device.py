@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.tensors import em_kernels, kernels
+from polyclinic.tensors.kernels import em as em_kernels
+from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from cupy import ndarray
 
-    from polyclinic.tensors.cuda import DeviceTensor
+    from polyclinic.tensors.kernels.cuda import DeviceTensor
 
 __all__ = [
     "Device",
@@ -136,7 +137,7 @@ def rows_on_card(X: Matrix) -> ndarray:
 
 def card_of(tensor: SparseTensor) -> DeviceTensor:
     """The tensor on the card; the last few stay there."""
-    from polyclinic.tensors.cuda import DeviceTensor
+    from polyclinic.tensors.kernels.cuda import DeviceTensor
 
     there: DeviceTensor = _kept(tensor, lambda: DeviceTensor(tensor))
     return there
@@ -153,11 +154,11 @@ def _kept(here: object, bring: Callable[[], Any]) -> Any:
 
 
 def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, threads: int = 1) -> Matrix:
-    """:func:`.kernels.mttkrp` of the whole tensor, on the device of this process."""
+    """:func:`.kernels.mttkrp.mttkrp` of the whole tensor, on the device of this process."""
     rank = factors[1 if mode == 0 else 0].shape[1]
     if not on_card(tensor, rank):
         return kernels.mttkrp(tensor, factors, mode, threads=threads)
-    from polyclinic.tensors.cuda import GraphicsCard
+    from polyclinic.tensors.kernels.cuda import GraphicsCard
 
     work = GraphicsCard(card_of(tensor), rank)
     there: list[Any] = [None if n == mode else work.put(f) for n, f in enumerate(factors)]
@@ -167,18 +168,18 @@ def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, thread
 def unit_statistics(
     tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 8
 ) -> tuple[NDArray[np.int64], float]:
-    """:func:`.em_kernels.unit_statistics`, the same whole numbers on every device."""
+    """:func:`.kernels.em.unit_statistics`, the same whole numbers on every device."""
     if not on_card(tensor, w.shape[1]):
         return em_kernels.unit_statistics(tensor, w, prior, steps=steps)
-    from polyclinic.tensors import cuda
+    from polyclinic.tensors.kernels import cuda
 
     return cuda.unit_statistics(card_of(tensor), w, prior, steps=steps)
 
 
 def memberships(tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 10) -> Matrix:
-    """:func:`.em_kernels.memberships`, the same bits on every device."""
+    """:func:`.kernels.em.memberships`, the same bits on every device."""
     if not on_card(tensor, w.shape[1]):
         return em_kernels.memberships(tensor, w, prior, steps=steps)
-    from polyclinic.tensors import cuda
+    from polyclinic.tensors.kernels import cuda
 
     return cuda.memberships(card_of(tensor), w, prior, steps=steps)

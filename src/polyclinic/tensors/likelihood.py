@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.tensors.count_kernels import Likelihood, log_likelihood, place
+from polyclinic.tensors.kernels.counts import Likelihood, log_likelihood, place
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["ceiling", "constant_fit", "deviance", "explained", "placed", "same_scale"]

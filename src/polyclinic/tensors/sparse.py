@@ -355,14 +355,14 @@ class SparseTensor:
 
     def save(self, path: str | Path) -> Path:
         """Write ``.npz`` (fastest), ``.tns`` / ``.tns.gz`` (FROSTT) or ``.parquet``; atomic."""
-        from polyclinic.tensors import files
+        from polyclinic.tensors import io as files
 
         return files.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, shape: Sequence[int] | None = None) -> SparseTensor:
         """Read a tensor written by :meth:`save`, or any FROSTT file or Parquet table of triples."""
-        from polyclinic.tensors import files
+        from polyclinic.tensors import io as files
 
         return files.load(Path(path), shape)
 

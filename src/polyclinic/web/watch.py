@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import LedgerError
-from polyclinic.privacy import accountant
-from polyclinic.privacy.accountant import Event, Unbounded
-from polyclinic.privacy.charge import Charge
-from polyclinic.privacy.lines import opened
-from polyclinic.privacy.outbox import Outbox, Pending
+from polyclinic.privacy.accounting import accountant
+from polyclinic.privacy.accounting.accountant import Event, Unbounded
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.gate.outbox import Outbox, Pending
+from polyclinic.privacy.ledger.entries import opened
 
 __all__ = ["PageWatch", "find_outboxes", "find_runs"]
 

@@ -1,0 +1,1 @@
+"""Aggregators, interchangeable under every method: plain, robust, secure (masked), decentralised (subspace)."""

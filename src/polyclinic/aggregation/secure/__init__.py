@@ -1,0 +1,1 @@
+"""Secure aggregation: masked sums with dropouts (after Bonawitz et al.), and a total that every site checks."""

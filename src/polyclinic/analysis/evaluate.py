@@ -1,0 +1,337 @@
+"""evaluate: the acts that a model, a study's ``[people]`` and ``[evaluate]`` allow, run as one method; the same list on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Unpack
+
+import numpy as np
+
+from polyclinic.analysis.base import Act
+from polyclinic.analysis.completion import Completion
+from polyclinic.analysis.findings import Findings, hidden_counts, outcome_found, survival_found
+from polyclinic.analysis.outcome import OutcomeAct
+from polyclinic.analysis.prevalence import Carriers
+from polyclinic.analysis.private.findings import paid_findings
+from polyclinic.analysis.private.forecast import COLUMNS, spend
+from polyclinic.analysis.private.moments import Paid
+from polyclinic.analysis.projection import (
+    STANDARD,
+    Covariates,
+    Placer,
+    Variable,
+    chosen,
+    outcome_of,
+    public_variables,
+    variables_of,
+)
+from polyclinic.analysis.survival import SurvivalAct
+from polyclinic.analysis.table_one import PeopleAct
+from polyclinic.config.evaluate import PeopleRule
+from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.card.card import Card, make_card
+from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.facts import MethodFacts
+from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.estimator import Configured
+from polyclinic.protocol.loop import RunOptions, run
+from polyclinic.protocol.outcome import Outcome as RunOutcome
+from polyclinic.records.sites.from_data import given_sites
+from polyclinic.records.sites.site import Site
+from polyclinic.util.table import Table
+
+__all__ = ["ACTS", "ActPlan", "evaluate", "findings_of", "forecast"]
+
+ACTS: Final = ("carriers", "people", "outcome", "survival", "completion", "replicate")
+LINES: Final = {
+    "carriers": '[evaluate] what = ["carriers"]',
+    "people": '[people] age = [0, 50, 70, 120], sex = true and [evaluate] what = ["people"]',
+    "outcome": '[people] outcome = "mortality" and [evaluate] what = ["outcome"]',
+    "survival": '[people] survival = {time = "days", event = "died"} and [evaluate] what = ["survival"]',
+    "completion": '[evaluate] what = ["completion"]',
+    "replicate": "[study] replicate = 1",
+}
+
+
+@dataclass(frozen=True)
+class ActPlan:
+    """What is evaluated: public values only, so that every site makes the same acts of it."""
+
+    what: tuple[str, ...]
+    variables: tuple[Variable, ...] = ()
+    adjust: tuple[str, ...] = ("site",)
+    outcome: str = "outcome"
+    width: float = 30.0
+    until: float = 730.0
+    key: str = "polyclinic"
+    seed: int = 0
+    aggregation: str = "plain"
+    baselines: bool = True
+    support: bool = True
+    minimum: int = 11
+    missing: Mapping[str, str] = field(default_factory=dict)
+    privacy: Privacy | None = None  # asked for the whole study; then everything is one paid act
+    part: float = 1.0  # of its mu^2 that pays for the findings
+    max_carried: int = 8
+    planning_size: int | None = None
+    rate: float = 0.1
+    ranks: tuple[int, ...] = ()  # beside the method's own
+    modes: int = 2  # kinds of codes, and ...
+    sites: int = 3  # ... hospitals: public numbers that decide what can be read under privacy
+
+    def acts(self, placer: Placer, halves: Sequence[Placer] = (), others: Sequence[Sequence[Placer]] = ()) -> list[Act]:
+        """The acts, in their order; ``others``: models of other ranks, of everybody or of two halves."""
+        common: dict[str, Any] = {"model": placer, "key": self.key, "seed": self.seed, "aggregation": self.aggregation}
+        covariates = chosen(self.adjust, self.variables)
+        if self.privacy is not None:
+            return [Paid(**common, **self._paid(covariates))]
+        out: list[Act] = []
+        if "carriers" in self.what:
+            out.append(Carriers(**common, support=self.support))
+        if "people" in self.what:
+            out.append(PeopleAct(**common, variables=self.variables))
+        if "outcome" in self.what:
+            out.append(OutcomeAct(**common, covariates=covariates, halves=tuple(halves), baselines=self.baselines))
+        if "survival" in self.what:
+            out.append(SurvivalAct(**common, covariates=covariates, width=self.width, until=self.until))
+        if "completion" in self.what:
+            group = tuple(halves) if len(halves) == 2 else (placer,)
+            out.append(Completion(**common, candidates=(group, *(tuple(g) for g in others))))
+        return out
+
+    def _paid(self, covariates: Covariates) -> dict[str, object]:
+        """Parameters of the paid act; a hospital's own level and the size of records have no bounded row."""
+        return {
+            "privacy": self.privacy,
+            "what": tuple(a for a in self.what if a != "replicate"),
+            "variables": self.variables,
+            "covariates": Covariates(covariates.variables, size=False, site=False),
+            "max_carried": self.max_carried,
+            "planning_size": self.planning_size,
+            "rate": self.rate,
+            "part": self.part,
+            "width": self.width,
+            "until": self.until,
+        }
+
+
+def plan_for(
+    sites: Sequence[Site], what: str | Sequence[str] = "all", adjust: Sequence[str] | None = None, **more: Any
+) -> ActPlan:
+    """A plan in one process: everything that these sites allow, or what is asked; all faults at once."""
+    variables = variables_of(sites) if more.get("privacy") is None else public_variables(sites)
+    can = {
+        "carriers": True,
+        "people": bool(variables),
+        "outcome": any(bool((outcome_of(s) >= 0).any()) for s in sites),
+        "survival": any(s.people is not None and s.people.time is not None for s in sites),
+        "completion": True,
+    }
+    if isinstance(what, str) and what != "all":
+        what = (what,)
+    asked = tuple(a for a in can if can[a]) if what == "all" else tuple(what)
+    strange = {a: did_you_mean(str(a), ACTS) for a in asked if a not in ACTS}
+    faults = [f"{a!r} is unknown; {n + ' ' if n else ''}known: {', '.join(ACTS)}" for a, n in strange.items()]
+    needs = {
+        "people": "people=pc.People(...)",
+        "outcome": "labels of 0 and 1",
+        "survival": "people with time and event",
+    }
+    faults += [f"{a}: no site has {needs[a]}" for a in asked if not can.get(a, True)]
+    if more.get("privacy") is not None:
+        public = (*(v.name for v in STANDARD), "site", "size")
+        faults += [
+            f"{a!r}: with privacy levels must be public; take them from [people] columns of a study"
+            for a in adjust or ()
+            if a not in public
+        ]
+    if faults:
+        raise ConfigError("this cannot be evaluated", faults=faults)
+    names = [v.name for v in variables]
+    standard = [*(n for n in ("age", "sex") if n in names), "site"]
+    missing = {a: LINES[a] for a in ACTS if a not in asked}
+    return ActPlan(asked, variables, tuple(standard if adjust is None else adjust), missing=missing, **more)
+
+
+def findings_of(plan: ActPlan, acts: Sequence[Act], publics: Sequence[Any], replicability: Any = None) -> Findings:
+    """The value of what the acts summed up."""
+    found: dict[str, Any] = {}
+    patients = 0
+    for act, public in zip(acts, publics, strict=True):
+        match act:
+            case Paid():
+                made = paid_findings(act, public, plan.outcome, dict(plan.missing))
+                return replace(made, replicability=replicability)
+            case Carriers():
+                patients = int(public.n.sum())
+                found["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
+                found["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
+            case PeopleAct():
+                found["people"] = act.table(public, plan.minimum)
+            case OutcomeAct():
+                found["outcome"] = outcome_found(act, public, plan.outcome, plan.minimum)
+                patients = patients or int(public.tally.sum())
+            case SurvivalAct():
+                found["survival"] = survival_found(act, public, plan.minimum)
+            case Completion():
+                found["completion"] = act.table(public)
+    missing = {k: v for k, v in plan.missing.items() if not (k == "replicate" and replicability is not None)}
+    return Findings(patients, **found, replicability=replicability, missing=missing)
+
+
+def evaluate(
+    model: object,
+    sites: Sequence[Site],
+    *,
+    what: str | Sequence[str] = "all",
+    adjust: Sequence[str] | None = None,
+    privacy: Privacy | None = None,
+    key: str = "polyclinic",
+    halves: Sequence[object] = (),
+    aggregation: str = "plain",
+    minimum: int = 11,
+    seed: int = 0,
+    max_carried: int = 8,
+    planning_size: int | None = None,
+    rate: float = 0.1,
+    **options: Unpack[RunOptions],
+) -> Findings:
+    """What follows the fit: who has the phenotypes, how they go with the outcome and with time, what they predict.
+
+    Parameters
+    ----------
+    model
+        A fitted phenotype model, or a :class:`~polyclinic.analysis.replication.replicate.Replication`: then placing is cross-fitted, too.
+    sites
+        Hospitals on the model's codes; ``labels`` hold the outcome (0, 1, unknown NaN), ``people`` covariates and times.
+    what
+        ``"all"`` that the sites allow, or some of carriers, people, outcome, survival, completion.
+    adjust
+        Covariates of the regressions: names in ``people``, ``"size"`` of the record, ``"site"`` (an intercept that stays at
+        the hospital). Default: age, sex and site where they are there.
+    key
+        Of the halves; public, fixed before the data are read.
+    halves
+        Models of the two halves, to judge patients by models that did not see them.
+    privacy
+        A formal guarantee for all findings together: few sums of bounded rows, with noise; intervals contain it. Covariates
+        are then age and sex in their public bands; hospitals have no level of their own.
+    max_carried, planning_size, rate
+        With privacy: a patient counts for so many phenotypes, the strongest; public guesses of the number of patients (None:
+        0.5 % of the budget counts them) and of the share with the outcome. What cannot be read at this size is not bought;
+        :func:`forecast` tells the errors before anything is spent.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=900, seed=0)
+    >>> f = pc.evaluate(pc.SumALS(rank=6, rounds=10).fit(sites), sites)
+    >>> f.outcome.auc.low < f.outcome.auc.value < f.outcome.auc.high, f.predicts_unseen_codes
+    (True, True)
+    """
+    from polyclinic.analysis.replication.replicate import Replication
+
+    sites = given_sites(sites)
+    table = None
+    if isinstance(model, Replication):
+        table, halves, model = model.table, model.halves, model.model
+    more: dict[str, object] = {}
+    if privacy is not None:
+        more = {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
+    plan = plan_for(sites, what, adjust, key=key, seed=seed, aggregation=aggregation, minimum=minimum, **more)
+    acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
+    ladder = Ladder(acts, name="evaluate")
+    outcome: RunOutcome = run(ladder, sites, **options)
+    found = findings_of(plan, acts, ladder.publics(outcome.public), table)
+    card = findings_card(ladder.facts, outcome, privacy, model)
+    return replace(found, traffic=traffic_of(outcome), privacy_=card)
+
+
+def forecast(
+    model: object,
+    privacy: Privacy,
+    *,
+    what: Sequence[str] = ("carriers", "people", "outcome", "survival", "completion"),
+    people: PeopleRule | None = None,
+    planning_size: int | None = None,
+    rate: float = 0.1,
+    max_carried: int = 8,
+    sites: int = 3,
+    aggregation: str = "masked",
+) -> Table:
+    """How far off findings with a formal guarantee will be, before anything is spent or read.
+
+    Parameters
+    ----------
+    model
+        A fitted phenotype model, or how many phenotypes it will have.
+    people
+        A study's ``[people]``; default: age in three bands, and sex.
+    planning_size
+        Public guess of the number of patients; None: a table for several.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> t = pc.forecast(10, pc.Privacy(1.0), planning_size=33_653)
+    >>> dict(zip(t["figure"], t["bought"]))["outcome"], round(t["error_95"][0], 2)
+    ('yes', 0.15)
+    """
+    placer = empty_placer(model) if isinstance(model, int) else model
+    variables = STANDARD if people is None else variables_of((), people)
+    plan = ActPlan(
+        tuple(what),
+        variables,
+        tuple(v.name for v in variables),
+        aggregation=aggregation,
+        privacy=privacy,
+        max_carried=max_carried,
+        planning_size=planning_size,
+        rate=rate,
+    )
+    act = plan.acts(Placer.of(placer))[0]
+    assert isinstance(act, Paid)
+    return forecast_of(act, sites)
+
+
+def empty_placer(rank: int) -> Placer:
+    """Of so many phenotypes and no patient: what a forecast needs of a model."""
+    return Placer([np.ones((1, rank))], lambda site: np.zeros((site.patients, rank)))
+
+
+def forecast_of(act: Paid, sites: int) -> Table:
+    """The error of every figure before anything is spent: at the planning size, else at several."""
+    asked = act.asked(sites)
+    sizes = (1_000, 3_000, 10_000, 30_000, 100_000) if asked.size is None else (int(asked.size),)
+    rows = [[n, *row] for n in sizes for row in spend(asked, n).table().rows]
+    return Table(["patients", *COLUMNS], rows)
+
+
+def findings_card(facts: MethodFacts, outcome: RunOutcome, asked: Privacy | None, model: object = None) -> Card:
+    """The card of the findings, with what the model itself cost: both are released, so both count."""
+    happened = Happened.of(
+        "evaluate",
+        outcome.releases,
+        entries=outcome.lines,
+        axes=outcome.setting.axes,
+        asked=asked,
+        noise=outcome.noise,
+        books=outcome.books,
+        certified=outcome.certified,
+        sites=outcome.setting.sites,
+    )
+    card = make_card(facts, happened)
+    fit = vars(model).get("privacy_") if isinstance(model, Configured) else None
+    if asked is None or fit is None:
+        return card
+    told = f"of the findings alone; the model that they speak of: {fit.headline}"
+    return replace(card, reasons=(*card.reasons, told))
+
+
+def traffic_of(outcome: RunOutcome) -> dict[str, object]:
+    """Rounds and bytes of the findings."""
+    t = outcome.traffic
+    return {"rounds": len(outcome.releases), "bytes_up": t.bytes_up, "bytes_down": t.bytes_down}

@@ -1,0 +1,174 @@
+"""carriers: how many patients have each phenotype, and how many of them have each of its codes. One sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.statistics.intervals import wilson
+from polyclinic.privacy.facts import MethodFacts, StepMeaning
+from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.records.sites.site import Site
+from polyclinic.util.table import Table
+
+__all__ = ["Carriers", "CarriersPublic"]
+
+Array = NDArray[np.float64]
+DOMINANT: Final = 0.5  # two patients may hold at most so much of a code's weight
+POWER: Final = 8  # (sum w^8)^(1/8) bounds the heaviest patient closely (CONCORD 13)
+
+
+class CarriersParams(ActParams):
+    """Parameters of carriers."""
+
+    top: int = Field(80, ge=1, description="Codes of each phenotype and mode whose support is counted, heaviest first.")
+    support: bool = Field(True, description="Count support per code; without it codes are shown by carriers alone.")
+
+
+@dataclass(frozen=True)
+class CarriersPublic:
+    """Counts over all sites; the small ones are not written down anywhere."""
+
+    done: bool
+    n: Array  # (2,) patients of each half
+    carriers: Array  # (R,)
+    halves: Array  # (2, R) carriers by half
+    first: Array  # (R,) sum of shares
+    second: Array
+    support: tuple[Array, ...]  # per mode (top, R): patients who carry r and have the code
+    weight: tuple[Array, ...]  # sum of share x count
+    eighth: tuple[Array, ...]  # sum of (share x count)^8, in public units
+    members: int = 0
+
+
+class Carriers(Act):
+    """Who has which phenotype: prevalence, effective size, and which codes enough of its carriers have.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> from polyclinic.protocol.loop import run
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> act = Carriers(model=pc.SumALS(rank=4, rounds=5).fit(sites))
+    >>> act.prevalence(run(act, sites).public)["patients"] == act.prevalence(run(act, sites[::-1]).public)["patients"]
+    True
+    """
+
+    name = "carriers"
+    facts = MethodFacts(
+        steps={
+            "carriers": StepMeaning(
+                "how many patients have each phenotype, and how many of them each of its codes",
+                "the total of a code that one patient has",
+            )
+        }
+    )
+    exact = 1e-9
+    Params = CarriersParams
+    Public = CarriersPublic
+    params: CarriersParams
+
+    def codes(self) -> list[NDArray[np.int64]]:
+        """Per mode (top, R) indices of each phenotype's heaviest codes: public."""
+        return [np.argsort(-np.abs(f), axis=0, kind="stable")[: self.params.top] for f in self.placer.factors]
+
+    # ---- coordinator
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> CarriersPublic:
+        """All counts 0."""
+        r = self.placer.rank
+        empty = tuple(np.zeros(c.shape) for c in self.codes()) if self.params.support else ()
+        return CarriersPublic(
+            False, np.zeros(2), np.zeros(r), np.zeros((2, r)), np.zeros(r), np.zeros(r), empty, empty, empty
+        )
+
+    def next(self, public: CarriersPublic) -> Step | None:
+        """One sum over patients p: (half(p)), (has_r(p)), share_r(p), share_r(p)^2, and the codes' support."""
+        if public.done:
+            return None
+        r = self.placer.rank
+        shapes: dict[str, tuple[int, ...]] = {"n": (2,), "halves": (2, r), "first": (r,), "second": (r,)}
+        if self.params.support:
+            for m, c in enumerate(self.codes(), start=1):
+                shapes |= {f"{k}{m}": c.shape for k in ("support", "weight", "eighth")}
+        return Step(1, "carriers", shapes, bound=PATIENTS, counts=False)
+
+    def combine(self, step: Step, public: CarriersPublic, total: Total) -> CarriersPublic:
+        """carriers_r = sum_k sum_p has_r(p), first_r = sum share_r, second_r = sum share_r^2; counts rounded to whole ones."""
+        a = total.arrays
+        modes = range(1, len(self.placer.factors) + 1) if self.params.support else ()
+        halves = np.rint(a["halves"])
+        return replace(
+            public,
+            done=True,
+            n=np.rint(a["n"]),
+            halves=halves,
+            carriers=halves.sum(0),
+            first=np.maximum(a["first"], 0.0),
+            second=np.maximum(a["second"], 0.0),
+            support=tuple(np.rint(a[f"support{m}"]) for m in modes),
+            weight=tuple(np.maximum(a[f"weight{m}"], 0.0) for m in modes),
+            eighth=tuple(np.maximum(a[f"eighth{m}"], 0.0) for m in modes),
+            members=total.members,
+        )
+
+    # ---- hospital
+
+    def contribute(
+        self, step: Step, site: Site, private: NoMemory, public: CarriersPublic, rng: np.random.Generator
+    ) -> tuple[NoMemory, Contribution]:
+        """sum_p has_r(p) by half, sum_p share_r(p)^m, m = 1, 2; per top code c: sum_p [c in p] has_r(p) and weights."""
+        from scipy.sparse import coo_matrix
+
+        share, has, half = self.placer.shares(site), self.placer.has(site), self.half(site)
+        arrays: dict[str, Array] = {
+            "n": np.bincount(half, minlength=2).astype(np.float64),
+            "halves": np.stack([has[half == h].sum(0) for h in (0, 1)]).astype(np.float64),
+            "first": share.sum(0),
+            "second": np.square(share).sum(0),
+        }
+        if self.params.support:
+            t = site.counts()
+            who = np.repeat(t.rows, np.diff(t.indptr))
+            for m, top in enumerate(self.codes(), start=1):
+                counts = coo_matrix((np.abs(t.values), (who, t.codes[m - 1])), (t.patients, t.shape[m])).tocsr()
+                # saturating: one patient's weight is at most 1, so the sums have a public bound and 8th powers fit them
+                weighed = counts.copy()
+                weighed.data = weighed.data / (1.0 + weighed.data)
+                present = counts.copy()
+                present.data = np.ones_like(present.data)
+                of = np.arange(top.shape[1])
+                arrays[f"support{m}"] = (present.T @ has.astype(np.float64))[top, of]
+                arrays[f"weight{m}"] = (weighed.T @ share)[top, of]
+                arrays[f"eighth{m}"] = (weighed.power(POWER).T @ share**POWER)[top, of]
+        return private, Contribution(arrays)
+
+    # ---- results
+
+    def prevalence(self, public: CarriersPublic) -> Table:
+        """Phenotype, patients who carry it, their share with Wilson's interval, effective number of contributors."""
+        n = float(public.n.sum())
+        effective = public.first**2 / np.maximum(public.second, 1e-300)
+        rows = [
+            [r, int(c), float(c) / n if n else 0.0, *wilson(float(c), n), float(e)]
+            for r, (c, e) in enumerate(zip(public.carriers, effective))
+        ]
+        return Table(["phenotype", "patients", "share", "low", "high", "effective"], rows)
+
+    def shown(self, public: CarriersPublic, minimum: int = 11) -> tuple[NDArray[np.bool_], ...]:
+        """Per mode (I_n, R): codes that at least ``minimum`` carriers have and of which no two hold more than half."""
+        out = []
+        for f, top, s, w, e in zip(
+            self.placer.factors, self.codes(), public.support, public.weight, public.eighth, strict=True
+        ):
+            two = 2 ** (1 - 1 / POWER) * e ** (1 / POWER) / np.maximum(w, 1e-300)
+            fine = (s >= minimum) & (two <= DOMINANT) & (public.carriers >= minimum)
+            mask = np.zeros(f.shape, bool)
+            mask[top, np.arange(f.shape[1])] = fine
+            out.append(mask)
+        return tuple(out)

@@ -1,0 +1,1 @@
+"""Findings under differential privacy: bounded rows, noisy sums, surrogates, forecast of cost and error."""

@@ -1,0 +1,252 @@
+"""What findings with a formal guarantee will cost and how far off they will be, from public numbers, before anything is spent.
+
+The budget of the act (its part of mu^2) is split by ``SHARES`` over what is asked; a figure that could not be read at this size
+is not bought, and its share goes to the others. Parts of one sum share its noise by :mod:`polyclinic.analysis.private.unit_rows`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from polyclinic.analysis.private.unit_rows import Part, scaled
+from polyclinic.analysis.statistics.intervals import Z
+from polyclinic.privacy.accounting.accountant import calibrate
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.util.table import Table
+
+__all__ = ["BINS", "COLUMNS", "GRADIENTS", "Asked", "Forecast", "Spending", "expected", "spend"]
+
+# Of mu^2. Looked for on diabetes-130 (10,000 and 33,653 patients); confirmed on DE-SynPUF and generated ICU patients.
+SHARES: Final[Mapping[str, float]] = {
+    "carriers": 0.27,
+    "people": 0.05,
+    "pairs": 0.14,
+    "gradient": 0.26,
+    "scores": 0.15,
+    "survival": 0.07,
+    "placements": 0.02,
+    "completion": 0.04,
+}
+COLUMNS: Final = ("figure", "error_95", "unit", "bought", "reason")
+SIZE: Final = 0.005  # buys the number of patients where nobody said it
+GRADIENTS: Final = 2
+BINS: Final = 12  # of the risk: fewer are biased, more are noise (10,000 to 40,000 patients)
+PRODUCT: Final = 0.5  # weight of a product of two columns beside the columns
+TIMES: Final = 12  # steps of a paid curve, at most: noise grows with their number
+TYPICAL: Final = 0.2  # share of patients that a forecast supposes to carry a phenotype
+READABLE: Final = {"carriers": 0.05, "people": 0.10, "outcome": 0.5, "auc": 0.05, "survival": 0.05, "completion": 0.1}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Public facts of an act with a formal guarantee.
+
+    Attributes
+    ----------
+    part
+        Of the study's mu^2 that the findings get; the fit has the rest.
+    variables, numbers, columns, levels
+        Covariates of the regression, how many of them are numbers, their columns; levels of each variable of Table 1.
+    size
+        Public guess of the number of patients; None: bought.
+    rate
+        Public guess of the share with the outcome.
+    spread
+        Noise of the total over that of one contribution: root of the number of sites where each is seen, else 1.
+    """
+
+    privacy: Privacy
+    what: tuple[str, ...]
+    rank: int
+    carried: int = 8
+    variables: int = 0
+    numbers: int = 0
+    columns: int = 0
+    levels: tuple[int, ...] = ()
+    times: int = TIMES
+    size: float | None = None
+    rate: float = 0.1
+    part: float = 1.0
+    spread: float = 1.0
+
+    @property
+    def most(self) -> int:
+        """Phenotypes that count for one patient."""
+        return min(self.carried, self.rank)
+
+    @property
+    def width(self) -> int:
+        """Columns of the regression, the intercept too."""
+        return 1 + self.rank + self.columns
+
+    def parts(self, what: Sequence[str]) -> dict[str, Part]:
+        """Every part of a row that these figures need, without shares."""
+        k, v, r = self.most, self.variables, self.rank
+        p = self.width - 1
+        out = [Part("carriers", (2 + r,), 2.0 + k, 0.0)]  # patients, those over the cap, carriers
+        if "people" in what and self.levels:
+            out.append(Part("people", (1 + r, sum(self.levels)), (1.0 + k) * len(self.levels), 0.0))
+        if "outcome" in what:
+            products = k * (k - 1) / 2 + k * v + v * (v - 1) / 2 + self.numbers
+            most = 2.0 + 2 * v + k + PRODUCT**2 * products
+            out.append(Part("pairs", (1 + self.columns + 1 + p + p * (p - 1) // 2 + self.numbers,), most, 0.0))
+            out.append(Part("gradient", (self.width,), 1.0 + k + v, 0.0))
+            out.append(Part("scores", (2, BINS), 1.0, 0.0))
+        if "survival" in what:
+            out.append(Part("survival", (1 + r, self.times, 2), 1.0 + k, 0.0))
+        if "completion" in what:
+            out += [Part("placements", (r,), 1.0, 0.0), Part("completion", (3,), 3.0, 0.0)]
+        return {x.name: x for x in out}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One figure before it is bought: its error in ``unit`` for 95 % of releases, or why it is not bought."""
+
+    figure: str
+    error: float
+    unit: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What is bought, by which releases, at which noise.
+
+    Attributes
+    ----------
+    tables, scores
+        Parts of the first and of the last release.
+    gradient
+        The part of each gradient's release.
+    multipliers
+        Release -> noise multiplier: ``size``, ``tables``, ``gradient``, ``scores``.
+    """
+
+    what: tuple[str, ...]
+    tables: tuple[Part, ...]
+    gradient: Part | None
+    scores: tuple[Part, ...]
+    multipliers: Mapping[str, float]
+    forecasts: tuple[Forecast, ...]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """What is not bought, and why."""
+        return {f.figure: f.reason for f in self.forecasts if f.reason}
+
+    def table(self) -> Table:
+        """The forecast as a table."""
+        rows = [
+            [f.figure, None if f.reason else f.error, f.unit, "no" if f.reason else "yes", f.reason]
+            for f in self.forecasts
+        ]
+        return Table(list(COLUMNS), rows)
+
+
+def _noise(asked: Asked, parts: Mapping[str, Part]) -> dict[str, float]:
+    """Noise of an entry of each part, in patients, if these are all that is bought."""
+    whole = sum(SHARES[n] for n in parts)
+    rest = 1.0 - (SIZE if asked.size is None else 0.0)
+    out = {}
+    for n, p in parts.items():
+        share = asked.part * rest * SHARES[n] / whole
+        one = calibrate(asked.privacy.epsilon, asked.privacy.delta, shares=(share,))[0]
+        out[n] = one * math.sqrt(p.most) * asked.privacy.max_sites_per_patient * asked.spread
+    return out
+
+
+def expected(asked: Asked, what: Sequence[str], size: float, rate: float) -> tuple[Forecast, ...]:
+    """The error of every figure at this size, if these figures are bought; a reason where it cannot be read.
+
+    Log odds ratios: sqrt(1 / H + s^2 / H^2) shrunk by the prior, with H = n r (1 - r) q (1 - q), q = .2. AUC: the noise of 2 x 12
+    cells. Table 1: the share of a level among carriers. Curves: everybody's, at the last time.
+    """
+    sd = _noise(asked, asked.parts(what))
+    n = max(size, 1.0)
+    made = [Forecast("carriers", 100 * Z * sd["carriers"] / n, "points of prevalence")]
+    if "people" in sd:
+        made.append(Forecast("people", 100 * Z * sd["people"] / (n * TYPICAL), "points of a level among carriers"))
+    if "gradient" in sd:
+        events = max(n * rate, 1e-9)
+        h = events * (1 - rate) * TYPICAL * (1 - TYPICAL)
+        noise = sd["gradient"] / h
+        known = 1.0 / (1.0 / 0.49 + 1.0 / (1.0 / h + noise**2))
+        made.append(Forecast("outcome", Z * math.sqrt(known), "of a log odds ratio"))
+        if noise > READABLE["outcome"]:
+            why = f"{round(events):,} events: noise of {noise:.2f} in a log odds ratio, at most {READABLE['outcome']} can be read"
+            made[-1] = replace(made[-1], reason=why)
+        area = sd["scores"] * math.sqrt(BINS / 12) / events
+        made.append(Forecast("auc", Z * area, "of the AUC", reason=made[-1].reason))
+        if area > READABLE["auc"] and not made[-1].reason:
+            made[-1] = replace(made[-1], reason=f"{round(events):,} events: noise of {area:.3f} in the AUC")
+    if "survival" in sd:
+        error = Z * sd["survival"] * math.sqrt(2 * asked.times) / n
+        made.append(Forecast("survival", 100 * error, "points of everybody's curve"))
+    if "completion" in sd:
+        made.append(Forecast("completion", Z * 3 * sd["completion"] / n, "nats an event"))
+    out = []
+    for f in made:
+        limit = {"carriers": 100, "people": 100, "survival": 100}.get(f.figure, 1) * READABLE[f.figure]
+        bad = f.figure not in ("outcome", "auc") and f.error > limit
+        out.append(replace(f, reason=f"off by {f.error:.3g} {f.unit}, at most {limit:.3g} can be read") if bad else f)
+    return tuple(out)
+
+
+def spend(asked: Asked, size: float) -> Spending:
+    """What is bought at this size: figures that cannot be read are dropped, their shares given to the rest, and so on.
+
+    >>> made = spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 10_000)
+    >>> made.what, round(made.forecasts[0].error, 2)
+    (('carriers', 'outcome'), 0.46)
+    >>> spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 300).what
+    ()
+    """
+    what = tuple(a for a in asked.what if a != "people" or asked.levels)
+    dropped: dict[str, Forecast] = {}
+    while True:
+        found = expected(asked, what, size, asked.rate)
+        # odds ratios and the AUC need each other's sums: both or neither
+        bad = [f for f in found if f.reason and (f.figure in what or f.figure == "auc")]
+        if any(f.figure == "carriers" for f in bad) and "carriers" in what:  # nothing can be read where this cannot
+            names = {f.figure: f.reason for f in found}
+            few = names["carriers"]
+            found = tuple(replace(f, reason=f.reason or few) for f in found)
+            return Spending((), (), None, (), {}, (*found, *(f for n, f in dropped.items() if n not in names)))
+        if not bad:
+            break
+        for f in bad:
+            for name in ("outcome", "auc") if f.figure in ("outcome", "auc") else (f.figure,):
+                mine = next(x for x in found if x.figure == name)
+                dropped.setdefault(name, replace(mine, reason=mine.reason or f.reason))
+        gone = {"outcome" if f.figure == "auc" else f.figure for f in bad}
+        what = tuple(a for a in what if a not in gone)
+    forecasts = (*found, *dropped.values())
+    if not what:
+        return Spending((), (), None, (), {}, forecasts)
+    parts = asked.parts(what)
+    groups = {
+        "tables": [p for n, p in parts.items() if n not in ("gradient", "scores", "completion")],
+        "gradient": [parts["gradient"]] if "gradient" in parts else [],
+        "scores": [p for n, p in parts.items() if n in ("scores", "completion")],
+    }
+    whole = sum(SHARES[n] for n in parts)
+    first = SIZE if asked.size is None else 0.0
+    shares: dict[str, float] = {"size": first} if first else {}
+    for name, group in groups.items():
+        if group:
+            times = GRADIENTS if name == "gradient" else 1  # the gradients share theirs equally
+            each = sum(SHARES[p.name] for p in group) / times
+            shares[name] = (1.0 - first) * each / whole
+    levels = calibrate(asked.privacy.epsilon, asked.privacy.delta, shares=[asked.part * s for s in shares.values()])
+    return Spending(
+        what,
+        scaled(groups["tables"], SHARES),
+        next(iter(scaled(groups["gradient"], SHARES)), None),
+        scaled(groups["scores"], SHARES),
+        dict(zip(shares, levels)),
+        forecasts,
+    )

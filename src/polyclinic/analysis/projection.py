@@ -1,0 +1,281 @@
+"""A site's patients as the acts see them: placed by the model, in their half, with outcome and covariates in public units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.config.evaluate import PeopleRule
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.protocol.patient_halves import halves_of
+from polyclinic.records.sites.site import Site
+
+__all__ = [
+    "CARRIES",
+    "STANDARD",
+    "Covariates",
+    "Placer",
+    "Variable",
+    "outcome_of",
+    "public_variables",
+    "sizes_of",
+    "variables_of",
+]
+
+Array = NDArray[np.float64]
+CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this part of the recorded activity
+MISSING: Final = "missing"
+
+
+class Placer:
+    """A fitted model, as far as acts need it: its factors, and how a patient is placed. Placed once for every site.
+
+    Parameters
+    ----------
+    factors
+        Per feature mode (I_n, R), not negative or of any sign.
+    place
+        (patients, R) memberships of a site.
+    """
+
+    def __init__(self, factors: Sequence[Array], place: Callable[[Site], Array]) -> None:
+        self.factors = tuple(np.asarray(f, np.float64) for f in factors)
+        self._place = place
+        self._kept: WeakKeyDictionary[Site, tuple[Array, Array]] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, model: object) -> Placer:
+        """Of a fitted phenotype model."""
+        if isinstance(model, Placer):
+            return model
+        found = model if isinstance(model, Phenotypes) else vars(model).get("result_")
+        if not isinstance(found, Phenotypes):
+            raise ConfigError(
+                f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method (pc.TRIP ...)"
+            )
+        return cls(found.factors, found.transform)
+
+    @property
+    def rank(self) -> int:
+        """Number of phenotypes."""
+        return int(self.factors[0].shape[1])
+
+    def shares(self, site: Site) -> Array:
+        """(patients, R) part of each patient's placed activity that each phenotype explains; rows sum to 1 or 0."""
+        return self._both(site)[0]
+
+    def loads(self, site: Site) -> Array:
+        """(patients, R) |membership|, as the model places patients."""
+        return self._both(site)[1]
+
+    def has(self, site: Site) -> NDArray[np.bool_]:
+        """(patients, R) who carries what."""
+        out: NDArray[np.bool_] = self.shares(site) >= CARRIES
+        return out
+
+    def _both(self, site: Site) -> tuple[Array, Array]:
+        found = self._kept.get(site)
+        if found is None:
+            n = site.patients
+            load = np.abs(np.asarray(self._place(site), np.float64)) if n else np.zeros((0, self.rank))
+            mass = np.prod([np.abs(f).sum(0) for f in self.factors], axis=0)
+            explained = load * mass
+            total = explained.sum(1, keepdims=True)
+            found = (np.where(total > 0, explained / np.where(total > 0, total, 1.0), 0.0), load)
+            self._kept[site] = found
+        return found
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A covariate in public units: bands of a number, or levels of a category; ``missing`` is added to both.
+
+    ``centre`` and ``unit`` make a number a column of a regression, cut to [-limit, limit]; a category has one column a
+    level but the first.
+    """
+
+    name: str
+    cuts: tuple[float, ...] = ()
+    levels: tuple[str, ...] = ()
+    centre: float = 0.0
+    unit: float = 1.0
+    limit: float = 1.0
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Names of the levels, ``missing`` last."""
+        if self.levels:
+            return (*self.levels, MISSING)
+        bands = [f"{a:g} to {b:g}" for a, b in zip(self.cuts[:-1], self.cuts[1:])]
+        return (*bands, MISSING)
+
+    def level(self, site: Site) -> NDArray[np.int64]:
+        """(patients,) number of the level; the last one is unknown or outside."""
+        values = _column(site, self.name)
+        last = len(self.words) - 1
+        if values is None:
+            return np.full(site.patients, last)
+        if self.levels:
+            at = {x: i for i, x in enumerate(self.levels)}
+            return np.array([at.get(_text(v), last) for v in values.tolist()], np.int64)
+        numbers = _numbers(values)
+        found = np.searchsorted(np.asarray(self.cuts), numbers, side="right") - 1
+        found = np.where(numbers == self.cuts[-1], len(self.cuts) - 2, found)
+        inside = np.isfinite(numbers) & (found >= 0) & (found < last)
+        return np.where(inside, found, last).astype(np.int64)
+
+    def columns(self, site: Site) -> tuple[Array, NDArray[np.bool_]]:
+        """(patients, c) columns of a regression, and whose are known: a number must be, a category has ``missing``."""
+        if self.levels:
+            at = self.level(site)
+            return (at[:, None] == np.arange(1, len(self.words))).astype(np.float64), np.ones(site.patients, bool)
+        values = _column(site, self.name)
+        numbers = np.full(site.patients, np.nan) if values is None else _numbers(values)
+        x = np.clip((numbers - self.centre) / self.unit, -self.limit, self.limit)
+        return np.where(np.isfinite(x), x, 0.0)[:, None], np.isfinite(x)
+
+    @property
+    def width(self) -> int:
+        """Columns in a regression."""
+        return len(self.words) - 1 if self.levels else 1
+
+
+def _column(site: Site, name: str) -> NDArray[np.generic] | None:
+    return None if site.people is None else site.people.columns.get(name)
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _numbers(values: NDArray[np.generic]) -> Array:
+    if values.dtype.kind == "f":
+        return values.astype(np.float64, copy=False)
+    raise DataError("a covariate in bands must be a number", hint="list its levels: [people] columns = {name = [...]}")
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """What regressions are adjusted for: variables, size of the record, and the hospital (an intercept that stays there)."""
+
+    variables: tuple[Variable, ...] = ()
+    size: bool = False
+    site: bool = True
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = [
+            f"{v.name}: {w}" if v.levels else v.name
+            for v in self.variables
+            for w in (v.words[1:] if v.levels else [v.name])
+        ]
+        names += ["log number of events", "log number of different entries"] if self.size else []
+        object.__setattr__(self, "names", tuple(names))
+
+    def columns(self, site: Site) -> tuple[Array, NDArray[np.bool_]]:
+        """(patients, c) and who has them all."""
+        parts = [v.columns(site) for v in self.variables]
+        known = np.ones(site.patients, bool)
+        for _, k in parts:
+            known &= k
+        made = [x for x, _ in parts] + ([sizes_of(site)] if self.size else [])
+        return (np.concatenate(made, axis=1) if made else np.zeros((site.patients, 0))), known
+
+
+def sizes_of(site: Site) -> Array:
+    """(patients, 2) log(1 + number of events), log(1 + number of different entries)."""
+    t = site.counts()
+    out = np.zeros((t.patients, 2))
+    if t.nnz:
+        out[t.rows, 0] = np.log1p(np.maximum(np.add.reduceat(t.values, t.indptr[:-1]), 0.0))
+        out[t.rows, 1] = np.log1p(np.diff(t.indptr))
+    return out
+
+
+def outcome_of(site: Site) -> Array:
+    """(patients,) 0, 1, or NaN where the outcome is unknown."""
+    if site.labels is None:
+        return np.full(site.patients, np.nan)
+    try:
+        y = np.asarray(site.labels, np.float64)
+    except (TypeError, ValueError):
+        return np.full(site.patients, np.nan)
+    return np.where((y == 0) | (y == 1), y, np.nan)
+
+
+def half_of(
+    site: Site, key: str, kept: WeakKeyDictionary[Site, NDArray[np.int64]], halving: int = 0
+) -> NDArray[np.int64]:
+    """The patients' halves, hashed once for every site."""
+    found = kept.get(site)
+    if found is None:
+        found = halves_of(site, key, halving)
+        kept[site] = found
+    return found
+
+
+def variables_of(sites: Sequence[Site], rule: PeopleRule | None = None) -> tuple[Variable, ...]:
+    """The public covariates: those that a study's ``[people]`` names, else (in one process) all that the sites have.
+
+    Age is (age - 60) / 30 cut to [-1, 1], in bands of 0, 50, 70, 120 years; other numbers are in units of their spread.
+    """
+    if rule is not None:
+        made = [_age(rule.age)] if rule.age else []
+        made += [Variable("sex", levels=("F", "M"))] if rule.sex else []
+        return (*made, *(Variable(n, levels=tuple(levels)) for n, levels in rule.columns.items()))
+    names: dict[str, list[NDArray[np.generic]]] = {}
+    for s in sites:
+        for n, v in (s.people.columns if s.people is not None else {}).items():
+            names.setdefault(n, []).append(v)
+    return tuple(_variable(n, parts) for n, parts in sorted(names.items()))
+
+
+def public_variables(sites: Sequence[Site]) -> tuple[Variable, ...]:
+    """Covariates whose units and levels are public whatever the sites hold: age and sex. Others need ``[people]``.
+
+    The levels of a column that are found in the data tell who has a rare one.
+    """
+    names = {n for s in sites for n in (s.people.columns if s.people is not None else ())}
+    return tuple(v for v in STANDARD if v.name in names)
+
+
+def _age(cuts: Sequence[float]) -> Variable:
+    return Variable("age", cuts=tuple(float(c) for c in cuts), centre=60.0, unit=30.0)
+
+
+STANDARD: Final = (_age((0.0, 50.0, 70.0, 120.0)), Variable("sex", levels=("F", "M")))
+
+
+def _variable(name: str, parts: Sequence[NDArray[np.generic]]) -> Variable:
+    numeric = all(p.dtype.kind == "f" for p in parts)
+    if numeric and name == "age":
+        return _age((0.0, 50.0, 70.0, 120.0))
+    flat = np.concatenate(parts)
+    if numeric:
+        known = flat[np.isfinite(flat)]
+        values = np.unique(known)
+        if len(values) > 6:
+            cuts = np.unique(np.quantile(known, [0.0, 1 / 3, 2 / 3, 1.0]))
+            return Variable(name, tuple(cuts.tolist()), (), float(known.mean()), float(known.std()) or 1.0, 4.0)
+        return Variable(name, levels=tuple(_text(v) for v in values.tolist()) or ("0",))
+    found = sorted({_text(v) for v in flat.tolist()} - {""})
+    return Variable(name, levels=tuple(found) or ("",))
+
+
+def chosen(adjust: Sequence[str], variables: Sequence[Variable]) -> Covariates:
+    """The covariates that ``adjust`` names; all faults at once."""
+    by_name: Mapping[str, Variable] = {v.name: v for v in variables}
+    unknown = [a for a in adjust if a not in by_name and a not in ("site", "size")]
+    if unknown:
+        raise ConfigError(
+            "cannot adjust for what no site has",
+            faults=[f"{a!r} is no covariate" for a in unknown],
+            hint=f"known here: {', '.join([*by_name, 'site', 'size'])}",
+        )
+    return Covariates(tuple(by_name[a] for a in adjust if a in by_name), "size" in adjust, "site" in adjust)

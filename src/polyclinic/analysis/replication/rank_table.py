@@ -1,0 +1,59 @@
+"""Several ranks of one method in one run: what each predicts and how much of it comes back; a suggestion, never a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polyclinic.util.table import Table
+
+__all__ = ["ranks_table", "suggestion"]
+
+COLUMNS = ("rank", "nats", "low", "high", "to_best", "se", "replicable", "suggested")
+
+
+def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[int | None]) -> Table:
+    """One row a rank, smallest first.
+
+    Suggested: of the ranks within one paired error of the best by hidden codes, the one with the most phenotypes that come back
+    and hold together, the smallest of equals. Where codes are not predicted (the best interval reaches 0), only what comes back
+    speaks for a rank. Where it was tested and nothing comes back at any rank, none is supported.
+
+    Parameters
+    ----------
+    completion
+        Of :meth:`polyclinic.analysis.completion.Completion.table`, in the order of ``ranks``.
+    ranks
+        Rank of each candidate.
+    replicable
+        How many phenotypes of each come back and hold together; None where it was not tested.
+
+    >>> t = Table(["nats", "low", "high", "to_best", "se"], [[0.30, 0.2, 0.4, -0.01, 0.02], [0.31, 0.2, 0.4, 0.0, 0.0]])
+    >>> ranks_table(t, [5, 10], [4, 4])["suggested"]
+    [True, False]
+    """
+    rows = list(completion)
+    near = [i for i, r in enumerate(rows) if r["to_best"] >= -r["se"]]
+    best = max(range(len(rows)), key=lambda i: rows[i]["nats"])
+    known = [replicable[i] or 0 for i in range(len(rows))]
+    tested = all(n is not None for n in replicable)
+    if rows[best]["low"] <= 0 or (tested and not any(known)):  # then only what comes back can speak for a rank
+        near = [i for i in range(len(rows)) if known[i] > 0]
+    chosen = max(near, key=lambda i: (known[i], -ranks[i])) if near else None
+    made = [
+        [ranks[i], *(r[k] for k in ("nats", "low", "high", "to_best", "se")), replicable[i], i == chosen]
+        for i, r in enumerate(rows)
+    ]
+    return Table(list(COLUMNS), [made[i] for i in sorted(range(len(ranks)), key=lambda i: ranks[i])])
+
+
+def suggestion(table: Table) -> str:
+    """In words.
+
+    >>> suggestion(Table(list(COLUMNS), [[5, 0.0, -0.1, 0.1, 0.0, 0.0, 0, False]]))
+    'No rank is supported: no phenotype comes back and holds together.'
+    """
+    row = next((r for r in table if r["suggested"]), None)
+    if row is None:
+        return "No rank is supported: no phenotype comes back and holds together."
+    back = "" if row["replicable"] is None else f", {row['replicable']} of {row['rank']} phenotypes come back"
+    return f"Rank {row['rank']} is suggested by hidden codes and by what comes back ({row['nats']:.3f} nats an event{back}). Nothing was changed by it."

@@ -1,0 +1,269 @@
+"""replicate: which phenotypes come back in another half of the patients, and hold together in patients nobody looked at.
+
+Agreement alone proves nothing: on codes permuted over their mode most columns still "replicate", because frequencies come
+back, too. A phenotype is replicable if its columns of two disjoint halves agree (cosine >= .8) AND, on the patients that a
+half's fit did not see, its codes of one mode go with its codes of the other (z >= 3, inside hospitals and given the size of the record).
+
+More columns than phenotypes split some; columns that are one phenotype are joined before anything is judged (:mod:`.replication.splits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.analysis.link import Link
+from polyclinic.analysis.private.link import Linked, judged
+from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, matched
+from polyclinic.analysis.replication.negative_control import permuted
+from polyclinic.analysis.replication.replicate_fits import KEY, Rungs
+from polyclinic.analysis.replication.splits import Splits, accepted
+from polyclinic.analysis.replication.stability import elsewhere
+from polyclinic.errors import ConfigError
+from polyclinic.privacy.card.card import make_card
+from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Method, Setting
+from polyclinic.protocol.loop import RunOptions, run
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.records.sites.site import Site
+from polyclinic.util.table import Table
+
+if TYPE_CHECKING:
+    from polyclinic.analysis.link import LinkPublic
+    from polyclinic.methods.factorization import FactorPublic
+    from polyclinic.protocol.outcome import Outcome
+    from polyclinic.tensors.axis import Axis
+
+__all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
+
+Array = NDArray[np.float64]
+LINKED: Final = 3.0  # z of the link on unseen patients
+
+
+def published(method: Estimator, public: object, outcome: Outcome, axes: Sequence[Axis] | None = None) -> Any:
+    """A fitted estimator of this public state; it knows no site's memberships."""
+    model = method.with_params()
+    setting = outcome.setting if axes is None else replace(outcome.setting, axes=tuple(axes))
+    model.publish(replace(outcome, public=public, privates={}, closed={}, setting=setting))
+    return model
+
+
+def raw_placer(method: Method, public: FactorPublic, setting: Setting | None) -> Placer:
+    """Places patients by a public state with its columns as they are, at any site, without a published model."""
+    from polyclinic.protocol.interfaces import seeds
+
+    def place(site: Site) -> Array:
+        private = method.open(site, public, seeds(method.params.seed, site.name, "place"))
+        return np.asarray(method.close(site, private, public)["memberships"])
+
+    return Placer(public.factors, place)
+
+
+def comparable(method: object) -> None:
+    """Refuse a method whose fits cannot be set side by side: what it makes public has no factors of its phenotypes."""
+    public = method.Public if isinstance(method, Method) else None
+    known = {f.name for f in fields(public)} if is_dataclass(public) else set()
+    if not {"factors", "energy", "objective"} <= known:
+        raise ConfigError(
+            f"{type(method).__name__} has no phenotypes whose fits on halves could be compared",
+            hint="a method that derives from polyclinic.methods.factorization.FederatedFactorization has",
+        )
+
+
+def may_join(method: Method) -> bool:
+    """Whether columns of its fits are joined: of methods that place patients by least squares, without privacy, and not of a
+    paper's variant, which publishes what it found."""
+    return method.joins
+
+
+def splits(
+    fits: Sequence[FactorPublic], method: Method, setting: Setting | None, key: str, aggregation: str
+) -> list[Splits]:
+    """For the fit on everybody and every half fit: which of its columns are one phenotype."""
+    out = []
+    for i, public in enumerate(fits):
+        half = None if i == 0 else i % 2  # of the fits 1 and 2 the halves are 0 and 1: the other one judges
+        placer = raw_placer(method, public, setting)
+        at = max(i - 1, 0) // 2
+        out.append(Splits(model=placer, key=key, halving=at, half=half, aggregation=aggregation))
+    return out
+
+
+def links(halves: Sequence[FactorPublic], method: Method, setting: Setting, key: str, aggregation: str) -> list[Link]:
+    """For every half fit the link test on the patients of the other half."""
+    out = []
+    for i, public in enumerate(halves):
+        placer = raw_placer(method, public, setting)
+        out.append(Link(model=placer, key=key, halving=i // 2, half=1 - i % 2, aggregation=aggregation))
+    return out
+
+
+def verdict(
+    found: Matched, acts: Sequence[Link], publics: Sequence[LinkPublic], order: NDArray[np.int64], sites: int
+) -> Table:
+    """One row a phenotype, in the order of the published model."""
+    rank = found.columns.shape[1]
+    rho, z = np.zeros((len(acts), rank)), np.zeros((len(acts), rank))
+    carried = np.zeros((len(acts), rank))
+    for i, (act, public) in enumerate(zip(acts, publics)):
+        r, s = act.rho(public)
+        at = np.maximum(found.columns[i], 0)
+        there = found.columns[i] >= 0
+        rho[i], z[i] = np.where(there, r[at], 0.0), np.where(there, s[at], 0.0)
+        carried[i] = np.where(there, public.carried[at], 0.0)
+    rows = []
+    for place, r in enumerate(order):
+        back = float(np.median(found.alike[:, r]))
+        link = float(np.median(z[:, r]))
+        flags = back >= BACK, link >= LINKED
+        low, high = found.interval(r)
+        words = "yes" if flags[0] else "partly" if back >= PARTLY else "no"
+        where = round(float(np.median(carried[:, r])))
+        correlation = float(np.median(rho[:, r]))
+        rows.append([place, back, low, high, words, link, correlation, flags[1], where, sites, all(flags)])
+    return Table(COLUMNS, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Replication:
+    """What came back.
+
+    Attributes
+    ----------
+    table
+        One row a phenotype: ``halves`` (cosine between the halves' columns) with its 95 % interval ``low``, ``high``, ``comes_back`` (yes, partly, no), ``link`` (z on
+        unseen patients), ``rho``, ``holds_together`` (None: not tested), ``carried`` (hospitals where at least 11 patients have it),
+        ``replicable``.
+    model
+        The consensus, fitted: the model to publish.
+    halves
+        The models of the halves of the first halving.
+    control
+        The same table on permuted codes, where it was asked for: nothing should be replicable there (``false_rate``).
+    elsewhere
+        Where it was asked for, one row a phenotype: ``starts`` (lowest cosine with other starts' fits; None: one start),
+        ``lowest`` (lowest cosine with the fits without one hospital) and ``without`` (the hospital that was left out then).
+    """
+
+    table: Table
+    model: Any
+    halves: tuple[Placer, ...]
+    outcome: Outcome
+    control: Table | None = None
+    elsewhere: Table | None = None
+
+    @property
+    def false_rate(self) -> float | None:
+        """Share of the columns that the same pipeline calls replicable on permuted codes; None: not asked for."""
+        if self.control is None:
+            return None
+        return sum(bool(r["replicable"]) for r in self.control) / max(len(self.control), 1)
+
+    @property
+    def count(self) -> int:
+        """How many phenotypes are replicable."""
+        return sum(bool(r["replicable"]) for r in self.table)
+
+    def __repr__(self) -> str:
+        told = f"<Replication: {self.count} of {len(self.table)} phenotypes come back and hold together>"
+        if self.control is not None:
+            false = sum(bool(r["replicable"]) for r in self.control)
+            told += f"\ncontrol, codes permuted inside every hospital: {false} of {len(self.control)} ({self.false_rate:.0%})"
+        return f"{told}\n{self.table!r}"
+
+
+def replicate(
+    method: Estimator,
+    sites: Sequence[Site],
+    folds: int = 1,
+    *,
+    key: str = KEY,
+    merge: bool = True,
+    control: bool = False,
+    leave_out: bool = False,
+    **options: Unpack[RunOptions],
+) -> Replication:
+    """Fit on everybody and on hashed halves as one federated run, and judge every phenotype.
+
+    Parameters
+    ----------
+    method
+        A phenotype method with its parameters, fitted or not.
+    sites
+        The hospitals.
+    folds
+        Halvings; one by default.
+    key
+        Of the halves; fix it before the data are read.
+    merge
+        Join columns of a fit that are one phenotype (least squares only; :mod:`polyclinic.analysis.replication.splits`).
+    control
+        Also run everything on codes permuted inside every hospital, and say how many columns are flagged there: twice the work.
+        Without privacy only; it is paid for like any other run.
+    leave_out
+        Also fit without each hospital in turn, and say how alike every phenotype stays (``elsewhere``).
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.planted_counts(1500, 30, 40, phenotypes=4, codes=(4, 5), sites=3, seed=0)
+    >>> pc.replicate(pc.SumALS(rank=4, rounds=20), sites).count
+    4
+    """
+    comparable(method)
+    if control and method.params.privacy is not None:
+        raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
+    if folds and method.params.privacy is not None:
+        return _private(method, sites, folds, key, leave_out, options)
+    rungs = Rungs(method.with_params(), key, folds)
+    outcome = run(rungs, sites, **options)
+    fits = rungs.chosen(outcome.public)
+    same: RunOptions = {"doors": options["doors"]} if "doors" in options else {}
+    if merge and folds and may_join(method):
+        cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
+        tried = Ladder(cut, name="splits")
+        states = tried.publics(run(tried, sites, **same).public)
+        fits = accepted(fits, [act.groups(p) for act, p in zip(cut, states)])
+    found = matched(fits, False)
+    model = published(rungs.method, found.public, outcome)
+    model.memberships_ = {s.name: model.transform(s) for s in sites}
+    acts = links(found.halves, rungs.method, outcome.setting, key, method.params.aggregation)
+    table = judged(found, {}, model.order_, len(sites))
+    if acts:
+        ladder = Ladder(acts, name="link")
+        publics = list(ladder.publics(run(ladder, sites, **same).public))
+        table = verdict(found, acts, publics, model.order_, len(sites))
+    halves = tuple(raw_placer(rungs.method, found.half(i), outcome.setting) for i in range(min(len(found.halves), 2)))
+    torn = None
+    if control:
+        torn = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge).table
+    apart = None
+    if leave_out:
+        apart = elsewhere(model, rungs.method, sites, rungs.starts(outcome.public))
+    return Replication(table, model, halves, outcome, torn, apart)
+
+
+def _private(
+    method: Any, sites: Sequence[Site], folds: int, key: str, leave_out: bool, options: Mapping[str, Any]
+) -> Replication:
+    """Under a formal guarantee: two halves and, where it can be read, the link of what came back, for one epsilon."""
+    modes = 0 if sites[0].tensor is None else len(sites[0].tensor.shape) - 1
+    both = Linked(method.with_params(), key, modes, len(sites), folds)
+    outcome = run(both, sites, **options)
+    found = both.found(outcome.public)
+    model = published(both.rungs.method, found.public, outcome)
+    model.happened_ = replace(model.happened_, asked=method.params.privacy)
+    model.privacy_ = make_card(both.facts, model.happened_)
+    model._conclude()
+    model.memberships_ = {s.name: model.transform(s) for s in sites}
+    halves = tuple(raw_placer(both.rungs.method, found.half(i), outcome.setting) for i in (0, 1))
+    apart = None
+    if leave_out:
+        apart = elsewhere(model, both.rungs.method, sites, [])
+    return Replication(both.table(outcome.public, model.order_, len(sites)), model, halves, outcome, None, apart)

@@ -1,0 +1,1 @@
+"""Statistics by sums: regressions, ROC, survival curves, false-discovery rates."""

@@ -1,0 +1,78 @@
+"""What a curious party has in hand: every message that crossed a wall, and the public states around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.protocol.interfaces import Message, Method, Step, Total
+from polyclinic.protocol.loop import Fold
+from polyclinic.records.sites.site import Site
+
+__all__ = ["Attack", "Tapped", "listen"]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How an attack went.
+
+    Parameters
+    ----------
+    name, against
+        Which attack, against which variant.
+    succeeded, expected
+        Did it get what it wanted, and does the theory say that it should?
+    detail
+        What was recovered, in one sentence.
+    """
+
+    name: str
+    against: str
+    succeeded: bool
+    expected: bool
+    detail: str
+
+    @property
+    def as_expected(self) -> bool:
+        """The claim about this variant stands."""
+        return self.succeeded == self.expected
+
+
+@dataclass
+class Tapped:
+    """One sum as the coordinator sees it: the step, the public state before it, all messages, and the total."""
+
+    step: Step
+    before: Any
+    messages: list[Message] = field(default_factory=list)
+    total: Total | None = None
+
+    def contribution(self, site: str) -> dict[str, NDArray[np.float64]]:
+        """A site's arrays if they travelled in the clear; else the best guess that a sum allows: its mean."""
+        for m in self.messages:
+            if m.sender == site and m.kind == "contribution":
+                return dict(m.body["arrays"])
+        assert self.total is not None
+        return {k: a / self.total.members for k, a in self.total.arrays.items()}
+
+
+def listen(method: Method, sites: Sequence[Site], quorum: int | None = None) -> list[Tapped]:
+    """Run a method and keep what its coordinator could have kept."""
+    heard: list[Tapped] = []
+    fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), quorum=quorum)
+    combine = method.combine
+
+    def witness(step: Step, public: object, total: Total) -> object:
+        heard[-1].total = total
+        return combine(step, public, total)
+
+    vars(method)["combine"] = witness
+    fold.begin()
+    while (step := method.next(fold.public)) is not None:
+        heard.append(Tapped(step, fold.public))
+        fold.advance()
+    return heard

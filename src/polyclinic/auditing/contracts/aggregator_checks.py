@@ -1,0 +1,337 @@
+"""The contract battery of a way to add: what every sum must pass, ours or a stranger's (``pc.check_sum``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic.auditing.contracts.relay_view import read_by_relay, readable
+from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, example_sites
+from polyclinic.errors import ConfigError, MessageRefused, PeerLost
+from polyclinic.methods.moments.standardizing import Standardizer
+from polyclinic.node.rehearsal import Rehearsal
+from polyclinic.protocol.aggregators import NAMES, by_name, kind_of
+from polyclinic.protocol.interfaces import (
+    Contribution,
+    Exchange,
+    Message,
+    Method,
+    Roster,
+    Step,
+    Sum,
+    SumFacts,
+    Total,
+    least_threshold,
+)
+from polyclinic.protocol.loop import Fold, deliver, roster_for
+from polyclinic.protocol.wire import encoding as wire
+
+__all__ = ["SUM_PARTS", "SumChecks", "check_sum"]
+
+SITES: Final = tuple(f"site{k}" for k in range(5))
+NEAR: Final = 1e-6  # of the bound, times sites: a sum by consensus is no more exact than this
+LIKE: Final = 0.5  # correlation of a message with what its sender contributed
+
+
+@dataclass(frozen=True)
+class SumTaken:
+    """One sum that was taken: what every party ended with, and all that was sent."""
+
+    results: Mapping[str, object]
+    letters: tuple[Message, ...]
+
+    @property
+    def total(self) -> Total | None:
+        """The total, where anybody has one."""
+        return next((r for r in self.results.values() if isinstance(r, Total)), None)
+
+
+class SumChecks:
+    """The parts of the battery, for one way to add."""
+
+    def __init__(self, adder: Sum, method: Method) -> None:
+        self.adder, self.method = adder, method
+        self.step = Step(3, "factors", {"A": (40,), "B": (2, 3)}, bound=5.0)
+
+    def parts(self, seed: int = 0, *, step: Step | None = None, weighted: bool = False) -> dict[str, Contribution]:
+        """Random contributions within the step's bound."""
+        step, rng = step or self.step, np.random.default_rng([seed, 5])
+        out = {}
+        for k, s in enumerate(SITES):
+            arrays = {n: rng.uniform(-step.bound, step.bound, shape) for n, shape in step.shapes.items()}
+            if step.grid is not None:
+                arrays = {n: np.rint(a / step.grid) * step.grid for n, a in arrays.items()}
+            out[s] = Contribution(arrays, 1.0 + k if weighted else 1.0)
+        return out
+
+    def sides(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> dict[str, Exchange]:
+        """Everybody's mailbox."""
+        made = {s: self.adder.side(s, roster, step, parts[s]) for s in roster.sites if s in parts}
+        if roster.coordinator is not None:
+            made[roster.coordinator] = self.adder.side(roster.coordinator, roster, step, None)
+        return made
+
+    def take(
+        self,
+        parts: Mapping[str, Contribution],
+        *,
+        step: Step | None = None,
+        threshold: int | None = None,
+        without: Sequence[str] = (),
+        forged: Callable[[Message], Sequence[Message]] = lambda m: (),
+    ) -> SumTaken:
+        """Take a sum by messages; ``without`` are silent, ``forged`` are further letters that arrive before one."""
+        step = step or self.step
+        roster = roster_for(self.adder, SITES, threshold=threshold)
+        sides = self.sides(roster, step, {s: c for s, c in parts.items() if s not in without})
+        letters: list[Message] = []
+
+        def sent(m: Message) -> None:
+            for f in forged(m):
+                if f.to in sides:
+                    try:
+                        sides[f.to].receive(f)
+                    except MessageRefused:
+                        continue
+                    raise AssertionError(
+                        f"a {f.kind!r} of {f.sender!r}, round {f.round}, attempt {f.attempt} was taken"
+                    )
+            letters.append(m)
+
+        deliver(sides, sent)
+        return SumTaken({n: x.result() for n, x in sides.items()}, tuple(letters))
+
+    def whole(self, parts: Mapping[str, Contribution], **options: Any) -> Total:
+        """The total of a sum that must come about."""
+        taken = self.take(parts, **options)
+        assert taken.total is not None, f"no total; the parties ended with {sorted(map(str, taken.results.values()))}"
+        return taken.total
+
+    def near(self, total: Total, parts: Mapping[str, Contribution], step: Step) -> None:
+        """A sum is the sum; a robust rule lies within what was contributed."""
+        assert total.members == len(parts), f"{total.members} members of {len(parts)}"
+        for n in step.shapes:
+            each = np.stack([c.arrays[n] for c in parts.values()])
+            if self.adder.adds:
+                weights = np.array([c.weight for c in parts.values()])
+                gap = float(np.abs(total.arrays[n] - np.tensordot(weights, each, 1)).max(initial=0.0))
+                assert gap <= NEAR * step.bound * weights.sum(), f"{n} is off the sum by {gap:.3g}"
+            else:
+                mean, room = total.mean(n), NEAR * step.bound
+                assert (mean >= each.min(0) - room).all() and (mean <= each.max(0) + room).all(), (
+                    f"{n} lies outside of what was contributed"
+                )
+
+    # ---- parts
+
+    def facts_part(self) -> None:
+        """says what it is: a name, who sees what, whether it bears losses"""
+        facts = _facts(self.adder)
+        assert facts is not None, "facts: ClassVar[SumFacts] is missing"
+        faults = [] if facts.name and facts.name == facts.name.lower() else [f"name {facts.name!r} is no word"]
+        if facts.name in NAMES and kind_of(facts.name) is not type(self.adder):
+            faults.append(f"name {facts.name!r} is that of a sum of Polyclinic: a study could not name yours")
+        faults += [] if facts.saw else ["saw is empty: who saw what stands on every privacy card"]
+        assert not faults, "; ".join(faults)
+
+    def total_part(self) -> None:
+        """the total is the sum of weight times value (a robust rule: within the values), and counts who took part"""
+        parts = self.parts(1)
+        self.near(self.whole(parts), parts, self.step)
+        step, heavy = replace(self.step, weight_bound=10.0), self.parts(2, weighted=True)
+        total = self.whole(heavy, step=step)
+        self.near(total, heavy, step)
+        if self.adder.adds:
+            assert abs(total.weight - sum(c.weight for c in heavy.values())) < 1e-6, f"weight {total.weight}"
+
+    def edges_part(self) -> None:
+        """nothing but zeros, and every value at its bound, are added without overflow; whole numbers stay whole"""
+        for value in (0.0, 5.0, -5.0):
+            parts = {s: Contribution({n: np.full(k, value) for n, k in self.step.shapes.items()}) for s in SITES}
+            self.near(self.whole(parts), parts, self.step)
+        if self.adder.adds:
+            step = replace(self.step, bound=1000.0, grid=1.0)
+            total = self.whole(parts := self.parts(3, step=step), step=step)
+            for n in step.shapes:
+                exact = sum(c.arrays[n] for c in parts.values())
+                assert np.array_equal(np.rint(total.arrays[n]), exact), f"{n}: counts are not added as counts"
+
+    def order_part(self) -> None:
+        """the same contributions give the same bits again, in whatever order they are named"""
+        parts = self.parts(4)
+        one, two = self.whole(parts), self.whole(dict(reversed(parts.items())))
+        room = 0.0 if self.adder.facts.topology == "star" else NEAR * self.step.bound
+        for n in self.step.shapes:
+            gap = float(np.abs(one.arrays[n] - two.arrays[n]).max())
+            assert gap <= room, f"{n} differs by {gap:.3g}"
+
+    def once_part(self) -> None:
+        """all at once in one process gives the bits of the messages"""
+        parts = self.parts(5)
+        roster = roster_for(self.adder, SITES)
+        total = self.adder.at_once(roster, self.step, parts)
+        if total is None:
+            raise Skip("always by messages")
+        other = self.whole(parts)
+        room = 0.0 if self.adder.facts.topology == "star" else NEAR * self.step.bound
+        assert all(np.abs(total.arrays[n] - other.arrays[n]).max() <= room for n in self.step.shapes), "other bits"
+
+    def wire_part(self) -> None:
+        """every letter can be written and read: arrays, bytes, texts, numbers"""
+        for m in self.take(self.parts(6)).letters:
+            back = wire.decode(wire.encode(dict(m.body)))
+            assert wire.encode(back) == wire.encode(dict(m.body)), f"{m.kind!r} is another after reading"
+
+    def strangers_part(self) -> None:
+        """letters of strangers, of another round or attempt are refused, and change nothing"""
+
+        def forged(m: Message) -> list[Message]:
+            return [
+                replace(m, sender="stranger"),
+                replace(m, round=m.round + 1),
+                replace(m, step="another"),
+                replace(m, attempt=m.attempt + 1),
+            ]
+
+        parts = self.parts(7)
+        logging.disable(logging.ERROR)  # every refusal is a line in somebody's log
+        try:
+            taken = self.take(parts, forged=forged)
+        finally:
+            logging.disable(logging.NOTSET)
+        assert taken.total is not None, "no total after forged letters"
+        self.near(taken.total, parts, self.step)
+
+    def lost_part(self) -> None:
+        """who is silent is left out where the sum bears losses and enough are left; else nobody gets a total"""
+        parts = self.parts(8)
+        here = {s: c for s, c in parts.items() if s != SITES[2]}
+        alone = self.take(parts, without=[SITES[2]])
+        assert alone.total is None, "a total of four where five are needed"
+        waiting = sorted(n for n, r in alone.results.items() if r == "pending")
+        assert not waiting, (
+            f"after the deadline {', '.join(waiting)} still wait: deadline() must end the sum there (result 'burnt')"
+        )
+        if not self.adder.facts.tolerates_loss:
+            raise Skip("bears no loss, and gave no total")
+        total = self.whole(parts, threshold=least_threshold(len(SITES)), without=[SITES[2]])
+        self.near(total, here, self.step)
+
+    def hidden_part(self) -> None:
+        """where it promises to show the total only, no letter looks like a contribution, nor do those of a site together (to a coordinator that carries all letters of a star), and masks are fresh every time"""
+        if self.adder.reveals == "each":
+            raise Skip("shows contributions, and says so")
+        step = Step(3, "factors", {"A": (400,)}, bound=5.0)
+        parts = self.parts(9, step=step)
+        runs = [self.take(parts, step=step) for _ in range(2)]
+        for m in (m for run in runs for m in run.letters if m.sender in parts):
+            mine = parts[m.sender].arrays["A"]
+            for a in readable(m.body):
+                if a.size == mine.size and np.ptp(a.astype(float)) > 0:
+                    like = abs(float(np.corrcoef(a.astype(float).ravel(), mine)[0, 1]))
+                    assert like < LIKE, f"{m.kind!r} of {m.sender!r} is like its contribution (r {like:.2f})"
+        for site in SITES if self.adder.facts.topology == "star" else ():
+            by = read_by_relay(runs[0].letters, site, parts[site].arrays["A"])
+            assert not by, (
+                f"{by} of {site!r} together are its contribution, and a coordinator may carry both: seal what goes from site to "
+                "site (polyclinic.protocol.wire.sealed), or say reveals='each'"
+            )
+        bodies = [{wire.encode(dict(m.body)) for m in run.letters if readable(m.body)} for run in runs]
+        assert not bodies[0] & bodies[1] or not all(bodies), "the same letters twice: masks are not fresh"
+
+    def noise_part(self) -> None:
+        """what each site must add of the noise is enough for the total, whoever pools what they know"""
+        roster = roster_for(self.adder, SITES)
+        share = self.adder.share(roster)
+        assert 0 < share <= 1, f"share {share}"
+        honest = 1 if self.adder.reveals == "each" else roster.threshold - roster.colluders
+        assert share * honest >= 1 - 1e-12, f"{honest} honest sites add {share * honest:.3g} of the noise's variance"
+
+    def model_part(self) -> None:
+        """a method gives the model of plain sums (a robust rule: a finite one)"""
+        sites = example_sites(self.method.needs)
+        found = wire.pack(Fold(self.method, sites, adder=self.adder).run().public)
+        plain = wire.pack(Fold(self.method, sites, adder=by_name("plain")).run().public)
+        for a, b in zip(readable(found), readable(plain)):
+            assert np.isfinite(a).all(), "numbers that are not finite"
+            if self.adder.adds:
+                room = 1e-5 * max(float(np.abs(b).max(initial=0.0)), 1.0)
+                assert np.abs(a - b).max(initial=0.0) <= room, "another model than that of plain sums"
+
+    def between_part(self) -> None:
+        """between hosts, by the letters of its topology, it gives the same model, and ends with words when a site is lost"""
+        sites = example_sites(self.method.needs)
+        found = wire.pack(Rehearsal(self.adder, self.method, sites).fit().public)
+        here = wire.pack(Fold(self.method, sites, adder=self.adder).run().public)
+        room = NEAR if self.adder.facts.topology == "star" else 1e-5
+        for a, b in zip(readable(found), readable(here)):
+            gap = float(np.abs(a - b).max(initial=0.0))
+            assert gap <= room * max(float(np.abs(b).max(initial=0.0)), 1.0), f"another model than here, by {gap:.3g}"
+        with suppress(PeerLost):
+            Rehearsal(self.adder, self.method, sites).run(silent=sites[2].name)
+
+
+def _facts(adder: Sum) -> SumFacts | None:
+    try:
+        found: object = adder.facts
+    except AttributeError:
+        return None
+    return found if isinstance(found, SumFacts) else None
+
+
+SUM_PARTS: Final = (
+    *("facts", "total", "edges", "order", "once", "wire", "strangers", "lost", "hidden", "noise", "model", "between"),
+)
+
+
+def check_sum(adder: Sum, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
+    """Run the contract battery on a way to add; raises AssertionError with the whole result if a part fails.
+
+    Parameters
+    ----------
+    adder
+        An instance of a :class:`~polyclinic.protocol.interfaces.Sum`.
+    method
+        What is fitted with it in the part ``model``; the standardiser by default.
+    parts
+        Which parts to run, by name; all by default.
+
+    Examples
+    --------
+    >>> from polyclinic.protocol.aggregators import by_name
+    >>> check_sum(by_name("masked"), parts=["total", "lost"]).passed
+    True
+    """
+    if not isinstance(adder, Sum):
+        kind = f"the class {adder.__name__}" if isinstance(adder, type) else f"a {type(adder).__name__}"
+        raise ConfigError(f"check_sum wants a way to add, got {kind}", hint='e.g. pc.check_sum(by_name("masked"))')
+    strangers = [p for p in parts or () if p not in SUM_PARTS]
+    if strangers:
+        raise ConfigError(
+            "the battery has no such part", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(SUM_PARTS)}"
+        )
+    if method is None:
+        method = Standardizer()
+    checks, done = SumChecks(adder, method), []
+    facts = _facts(adder)
+    for number, name in enumerate(SUM_PARTS, start=1):
+        if (facts is None and name != "facts") or (parts is not None and name not in parts):
+            continue
+        run = getattr(checks, f"{name}_part")
+        state, detail = "passed", ""
+        try:
+            run()
+        except Skip as e:
+            state, detail = "skipped", str(e)
+        except Exception as e:  # whatever a stranger's code raises is this part's fault, and the others still run
+            state, detail = "failed", f"{type(e).__name__}: {e}"
+        done.append(BatteryPart(number, str(run.__doc__), state, detail, name))
+    battery = Battery(type(adder).__name__ if facts is None else facts.name, tuple(done))
+    if not battery.passed:
+        raise AssertionError(str(battery))
+    return battery

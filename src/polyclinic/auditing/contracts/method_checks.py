@@ -1,0 +1,398 @@
+"""The contract battery: what every protocol must pass, ours or a stranger's (``pc.check_protocol``)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Unpack
+
+import numpy as np
+
+from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, example_sites
+from polyclinic.auditing.contracts.same_bits import arrays_in, bits_of, near
+from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.protocol.aggregators import by_name
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Message, Method, MethodFacts, Step, seeds
+from polyclinic.protocol.loop import Fold, RunOptions
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.records.sites.site import Site, pooled
+from polyclinic.util.threads import one_thread
+
+__all__ = ["PARTS", "BatteryCheck", "Checks", "check_protocol"]
+
+Given = Sequence[Site] | None
+
+
+@dataclass(frozen=True)
+class BatteryCheck:
+    """A part: what it is called, what it promises, and a function that raises AssertionError, or :class:`Skip`."""
+
+    name: str
+    promise: str
+    run: Callable[[Checks], None]
+
+
+class Checks:
+    """The parts, each a function that raises AssertionError, or Skip with a reason."""
+
+    def __init__(self, method: Method, sites: Sequence[Site], noise_seed: int = 7) -> None:
+        self.method, self.sites, self.noise_seed = method, list(sites), noise_seed
+
+    def fold(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Fold:
+        """A run with injected noise, so that it can be repeated."""
+        chosen = list(self.sites if sites is None else sites)
+        options.setdefault("doors", {s.name: Door(s.name, noise=self.noise(s.name)) for s in chosen})
+        return Fold(method or self.method, chosen, **options)
+
+    def noise(self, name: str) -> SimulatedNoise:
+        """Noise that repeats: only tests may do this."""
+        return SimulatedNoise(seeds(self.noise_seed, "noise", name))
+
+    def run(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Outcome:
+        return self.fold(sites, method, **options).run()
+
+    @property
+    def private(self) -> bool:
+        return self.method.params.privacy is not None
+
+    def twin_part(self) -> None:
+        """noise off, several sites give the model of all patients in one place"""
+        if self.method.exact is None:
+            raise Skip("the method is not an exact federation of its central twin")
+        if self.private:
+            raise Skip("noise is on")
+        several, one = self.run(), self.run([pooled(self.sites, "all")])
+        same, gap = near(several.public, one.public, self.method.exact)
+        assert same, f"differs by {gap:.2e}, promised {self.method.exact:.0e}"
+
+    def order_part(self) -> None:
+        """the order of the list of sites does not matter"""
+        a, b = self.run(), self.run(self.sites[::-1])
+        assert bits_of(a.public) == bits_of(b.public), "reversing the list of sites changes the model"
+
+    def seed_part(self) -> None:
+        """deterministic by seed"""
+        a, b = self.run(), self.run()
+        assert bits_of(a.public) == bits_of(b.public), "the same seed gives two models"
+
+    def releases_part(self) -> None:
+        """only releases leave a site; shapes do not change with a patient; every released array is in the ledger"""
+        fold = self.fold()
+        seen: list[Step] = []
+        while True:
+            step = self.method.next(fold.public) if fold.public is not None else None
+            if not fold.advance():
+                break
+            if step is not None:
+                seen.append(step)
+        outcome = fold.outcome()
+        charges = [len(p.door.ledger.charges()) for p in fold.parties.values()]
+        assert set(charges) == {len(outcome.releases)}, f"{charges} ledger entries for {len(outcome.releases)} releases"
+        first = self.sites[0]
+        less = self.run([first.take(np.arange(1, first.patients)), *self.sites[1:]])
+        # by name: how many rounds a method takes may depend on the sums, what a step sends may not
+        before, after = ({x.step.name: dict(x.step.shapes) for x in o.releases} for o in (outcome, less))
+        for name in sorted(before.keys() & after.keys()):
+            assert before[name] == after[name], f"step {name!r}: shapes depend on the patients"
+
+    def budget_part(self) -> None:
+        """the ledger composes to the reported epsilon; a policy below it stops the run before the release"""
+        if not self.private:
+            raise Skip("no privacy is asked for")
+        from polyclinic.privacy.policy.policy import Policy
+
+        privacy = self.method.params.privacy
+        fold = self.fold()
+        fold.run()
+        spent = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
+        assert max(spent) <= privacy.epsilon * 1.001, f"spent {max(spent):.4f}, asked for {privacy.epsilon}"
+        tight = {s.name: Door(s.name, policy=Policy(max_epsilon_total=privacy.epsilon / 2)) for s in self.sites}
+        try:
+            self.fold(doors=tight).run()
+        except PolicyRefusal:
+            return
+        raise AssertionError("a policy of half the budget did not stop the run")
+
+    def resume_part(self) -> None:
+        """restoring a checkpoint of any round gives the same outcome"""
+        with one_thread():
+            fold = self.fold()
+            states = []
+            while fold.advance():
+                states.append(wire.encode(fold.state(), limit=2**40))
+            whole = bits_of(fold.public)
+        if self.private:
+            raise Skip("noise is on: a resumed run re-sends stored releases (part 12)")
+        for at in sorted({0, len(states) // 2, len(states) - 1}):
+            again = self.fold()
+            again.restore(wire.decode(states[at], limit=2**40))
+            with one_thread():
+                while again.advance():
+                    pass
+            assert bits_of(again.public) == whole, f"restoring after sum {at + 1} of {len(states)} changes the model"
+
+    def silent_part(self) -> None:
+        """a silent site: the run goes on with a quorum, and stops resumable without one"""
+        gone = self.sites[-1].name
+        try:
+            self.run(silent=lambda step, name: name == gone)
+        except PeerLost:
+            pass
+        else:
+            raise AssertionError("a run that needs all sites went on without one")
+        outcome = self.run(silent=lambda step, name: name == gone, quorum=len(self.sites) - 1)
+        assert outcome.history, "a quorum of the sites did not finish a round"
+
+    def wire_part(self) -> None:
+        """every message survives encoding; another version is refused by name"""
+        fold = self.fold()
+        while fold.advance():
+            state = fold.public
+            again = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(state))))
+            assert bits_of(again) == bits_of(state), "the public state does not survive the wire"
+        data = wire.encode_message(Message("a", "b", "x", 1, "s", 0, {}), f"{self.method.name}/{self.method.version}")
+        try:
+            wire.decode_message(data, f"{self.method.name}/{self.method.version + 1}")
+        except ProtocolMismatch as e:
+            assert self.method.name in str(e)
+        else:
+            raise AssertionError("a message of another version was accepted")
+
+    def degenerate_part(self) -> None:
+        """degenerate data: an empty site, one patient"""
+        first = self.sites[0]
+        odd = [*self.sites[1:], first.take([0])]
+        if self.method.needs == "tensor":
+            odd.append(replace_name(first.take(np.arange(0)), "empty"))
+        try:
+            outcome = self.run(odd)
+        except PolyclinicError as e:
+            assert e.hint or e.faults, f"an error that says nothing to do: {e}"
+            return
+        for a in arrays_in(wire.pack(outcome.public)):
+            assert np.isfinite(a).all(), "not finite"
+
+    def axes_part(self) -> None:
+        """axes carry the codes that went in, in their order"""
+        if self.method.needs != "tensor":
+            raise Skip("no axes")
+        outcome = self.run()
+        given = self.sites[0].counts().axes[1:]
+        assert tuple(a.labels for a in outcome.setting.axes) == tuple(a.labels for a in given)
+        other = self.sites[0].counts()
+        turned = other.with_axes([other.axes[0], replace(other.axes[1], labels=given[0].labels[::-1]), *other.axes[2:]])  # type: ignore[index]
+        try:
+            self.run([Site(self.sites[0].name, turned), *self.sites[1:]])
+        except ProtocolMismatch as e:
+            assert self.sites[0].name in str(e)
+        else:
+            raise AssertionError("a site with another order of codes was not refused")
+
+    def sums_part(self) -> None:
+        """plain, masked and subspace give the same outcome"""
+        if self.private:
+            raise Skip("noise shares differ between sums by design")
+        if any(r.step.how == "gather" for r in self.run().releases):
+            raise Skip("the method gathers contributions, which secure sums exclude")
+        plain = self.run()
+        for name, tolerance in (("masked", 1e-6), ("subspace", 1e-6)):
+            other = self.run(adder=by_name(name))
+            same, gap = near(plain.public, other.public, tolerance)
+            assert same, f"{name} differs from plain by {gap:.1e}, promised {tolerance:.0e}"
+
+    def retry_part(self) -> None:
+        """a retried step re-sends the same bytes, also to another roster; only what the way to add leaks is paid anew"""
+        fold = self.fold()
+        fold.begin()
+        step = self.method.next(fold.public)
+        assert step is not None
+        party = next(iter(fold.parties.values()))
+        first = party.contribute(step, fold.public, fold.roster)
+        again = party.contribute(step, fold.public, fold.roster)
+        assert all(np.array_equal(first.arrays[k], again.arrays[k]) for k in first.arrays), (
+            "another release for one attempt"
+        )
+        paid = len(party.door.ledger.charges())
+        roster = replace(fold.roster, attempt=fold.roster.attempt + 1)
+        other = party.contribute(step, fold.public, roster)
+        assert all(np.array_equal(first.arrays[k], other.arrays[k]) for k in first.arrays), (
+            "noise was drawn again for another attempt"
+        )
+        leaks = bool(fold.adder.leak(roster, step))
+        assert len(party.door.ledger.charges()) == paid + leaks, "another attempt has another price than its leak"
+
+    def return_part(self) -> None:
+        """a site that misses steps and returns changes nothing but accuracy"""
+        gone = self.sites[0].name
+        outcome = self.run(silent=lambda step, name: name == gone and step.round == 2, quorum=len(self.sites) - 1)
+        for a in arrays_in(wire.pack(outcome.public)):
+            assert np.isfinite(a).all(), "not finite"
+
+    def facts_part(self) -> None:
+        """what an owner reads: it has a name, and every step of a method with facts has a meaning in words"""
+        name = self.method.name
+        assert name and name == "".join(name.lower().split()), f"name {name!r} is no word; a study names it by that"
+        if self.method.facts == MethodFacts():
+            raise Skip("the method has no facts; its card says that no attack was studied")
+        missing = {r.step.name for r in self.run().releases if self.method.facts.meaning(r.step.name) is None}
+        assert not missing, f"steps without a meaning in {type(self.method).__name__}.facts.steps: {sorted(missing)}"
+
+    def starts_part(self) -> None:
+        """of several starts one is kept, the same one twice, and the card has the releases of all"""
+        if not isinstance(self.method, Estimator) or "n_starts" not in type(self.method.params).model_fields:
+            raise Skip("the method has no n_starts")
+        try:
+            made = [self.method.with_params(n_starts=n) for n in (1, 2, 2)]
+        except ConfigError:
+            raise Skip("the method refuses several starts with these parameters") from None
+        one, two, again = (m.fit(self.sites) for m in made)
+        assert two.privacy_.releases >= one.privacy_.releases, "the card forgets a start"
+        if not self.private:
+            kept, same = (m.result_.arrays() for m in (two, again))
+            other = [n for n in kept if not np.array_equal(kept[n], same[n], equal_nan=True)]
+            assert not other, f"two starts, fitted twice: {', '.join(other)} differ"
+
+    def fitted(self) -> Any:
+        """A fitted estimator, with injected noise; Skip where the method makes no value."""
+        if not isinstance(self.method, Estimator):
+            raise Skip("not an estimator: an engine reads its public state")
+        model = copy.copy(self.method)
+        model.publish(self.run(method=model))
+        if "result_" not in vars(model):
+            raise Skip("the method learns no value: with learned(origin) it would be saved, loaded and applied")
+        return model
+
+    def placed(self, model: Any) -> bytes:
+        first = self.sites[0]
+        return np.asarray(model.transform(first if self.method.needs == "tensor" else first.matrix())).tobytes()
+
+    def fit_part(self) -> None:
+        """a fit gives a frozen value that places patients as the estimator does"""
+        model = self.fitted()
+        value = model.result_
+        assert value.card.guarantee == model.privacy_.guarantee, "the value has another card"
+        assert self.placed(value) == self.placed(value), "placing a patient twice gives two places"
+        for name, a in value.arrays().items():
+            assert np.isfinite(a).all() or name == "scale", f"{name} is not finite"
+            sizes = {s.patients for s in self.sites} | {sum(s.patients for s in self.sites)}
+            assert not set(a.shape) & sizes, f"{name} {a.shape} has a row for every patient"
+
+    def save_part(self) -> None:
+        """what is saved and loaded places patients bit for bit, and the same model gives the same bytes"""
+        from polyclinic.models.file import load, unpack
+
+        value = self.fitted().result_
+        with tempfile.TemporaryDirectory() as folder:
+            path = value.save(Path(folder) / f"model.{value.kind}")
+            back = load(path)
+            assert path.read_bytes() == back.to_bytes() == value.to_bytes(), "two files of one model differ"
+        assert self.placed(back) == self.placed(value), "a loaded model places patients elsewhere"
+        data = bytearray(value.to_bytes())
+        data[len(data) // 2] ^= 1
+        try:
+            unpack(bytes(data))
+        except PolyclinicError:
+            return
+        raise AssertionError("a file with a changed bit was read")
+
+    def pickle_part(self) -> None:
+        """a pickled estimator is the same estimator"""
+        model = self.fitted()
+        back = pickle.loads(pickle.dumps(model))
+        assert back.get_params() == model.get_params()
+        assert back.result_.to_bytes() == model.result_.to_bytes(), "the model changed on the way"
+        assert self.placed(back.result_) == self.placed(model.result_)
+
+    def publish_part(self) -> None:
+        """what travelled between hosts, the public state alone, gives the same model as one process"""
+        model = self.fitted()
+        whole = self.run(method=copy.copy(self.method))
+        if whole.releases and any(r.step.how == "gather" for r in whole.releases):
+            raise Skip("the method gathers contributions: it runs in one process")
+        public = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(whole.public))))
+        there = copy.copy(self.method)
+        assert isinstance(there, Estimator)
+        there.publish(replace(whole, public=public, privates={}, closed={}, lines=()))
+        here, away = model.result_.arrays(), there.result_.arrays()
+        other = [n for n in here if not np.array_equal(here[n], away[n], equal_nan=True)]
+        assert not other and here.keys() == away.keys(), f"{', '.join(other)} differ without the sites' private states"
+
+
+def replace_name(site: Site, name: str) -> Site:
+    """The same data under another name."""
+    return replace(site, name=name)
+
+
+PARTS: Final = tuple(
+    BatteryCheck(name, str(part.__doc__), part)
+    for name in (
+        *("twin", "order", "seed", "releases", "budget", "resume", "silent", "wire", "degenerate", "axes", "sums"),
+        *("retry", "return", "facts", "fit", "save", "pickle", "publish", "starts"),
+    )
+    for part in (getattr(Checks, f"{name}_part"),)
+)
+
+
+def check_protocol(
+    method: Method,
+    sites: Sequence[Site] | None = None,
+    *,
+    parts: Sequence[int | str] | None = None,
+    further: Sequence[BatteryCheck] = (),
+) -> Battery:
+    """Run the contract battery on a method; raises AssertionError with the whole result if a part fails.
+
+    Parameters
+    ----------
+    method
+        An instance of a :class:`~polyclinic.protocol.interfaces.Method`, with few rounds.
+    sites
+        At least three sites; small generated ones by default.
+    parts
+        Which parts to run, by name or number; all by default.
+    further
+        Parts of rooms above this one (``pc.check_protocol`` brings the report), or your own.
+
+    Examples
+    --------
+    >>> from polyclinic import TRIP
+    >>> check_protocol(TRIP(rank=2, rounds=3), parts=["order", "seed"]).passed
+    True
+    """
+    if not isinstance(method, Method):
+        kind = f"the class {method.__name__}" if isinstance(method, type) else f"a {type(method).__name__}"
+        raise ConfigError(
+            f"check_protocol wants a method, got {kind}", hint="e.g. pc.check_protocol(pc.TRIP(rank=2, rounds=3))"
+        )
+    numbered = dict(enumerate((*PARTS, *further), start=1))
+    named = {check.name: n for n, check in numbered.items()}
+    asked = list(numbered) if parts is None else [named.get(x, 0) if isinstance(x, str) else x for x in parts]
+    strangers = [x for x, n in zip(parts or (), asked) if n not in numbered]
+    if strangers:
+        raise ConfigError(
+            "the battery has no such part", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(named)}"
+        )
+    checks = Checks(method, sites if sites is not None else example_sites(method.needs))
+    done = []
+    for number in asked:
+        check = numbered[number]
+        state, detail = "passed", ""
+        try:
+            check.run(checks)
+        except Skip as e:
+            state, detail = "skipped", str(e)
+        except Exception as e:
+            state, detail = "failed", f"{type(e).__name__}: {e}"
+        done.append(BatteryPart(number, check.promise, state, detail, check.name))
+    battery = Battery(method.name, tuple(done))
+    if not battery.passed:
+        raise AssertionError(str(battery))
+    return battery

@@ -1,0 +1,104 @@
+"""The contract of a source by somebody else: what every ``open_source`` must hold to (``pc.check_source``)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from polyclinic.config import Node, Study
+from polyclinic.errors import ConfigError, PolyclinicError
+from polyclinic.plugins import plug
+from polyclinic.records.engine import Connection, reading, session
+from polyclinic.records.events import read_events
+from polyclinic.records.preflight import Checkup, check_node
+from polyclinic.records.sources.base import OpenedSource, open_source
+
+__all__ = ["QUERIES", "check_source"]
+
+Opener = Callable[[Connection, Node, str | None], OpenedSource]
+NAME: Final = "tried"
+QUERIES: Final[dict[str, tuple[str, ...]]] = {  # what a source may offer beside its events, and their columns
+    "visits": ("patient_id", "visit_id", "starts", "ends", "died", "site"),
+    "labels": ("patient_id", "label"),
+    "births": ("patient_id", "year"),
+    "deaths": ("patient_id", "day"),
+    "observed": ("patient_id", "starts", "ends"),
+    "cohort": ("definition", "patient_id", "starts", "ends"),
+}
+
+
+def check_source(
+    opener: Opener,
+    options: Mapping[str, object] | None = None,
+    *,
+    folder: str | Path = ".",
+    study: Study | None = None,
+) -> Checkup:
+    """Try a source as ``polyclinic check`` would, on an owner's data; raises AssertionError with every fault there is.
+
+    Its events have the eleven columns, every row of them is used or dropped for a reason and counted twice alike, and reading
+    again gives the same; the queries that it offers have their columns; then everything that a checkup of a node looks at.
+
+    Parameters
+    ----------
+    opener
+        The function that an entry of ``polyclinic.sources`` names.
+    options
+        ``[source.options]`` of the node.
+    folder
+        Where relative paths of the options begin.
+    study
+        With it: codes, tensor and outcome of that study, too.
+    """
+    if not callable(opener):
+        raise ConfigError(
+            f"check_source wants a function, got a {type(opener).__name__}",
+            hint='e.g. pc.check_source(open_source, {"file": "wards.csv"}); docs/howto/new-source.md',
+        )
+    with plug("polyclinic.sources", NAME, opener), tempfile.TemporaryDirectory() as place:
+        asked = {"site": {"name": NAME, "folder": place}, "source": {"kind": NAME, "options": dict(options or {})}}
+        node = Node.parse(asked, folder=Path(folder))
+        found = check_node(node, study)
+        if found.ok:
+            try:
+                found.faults += _queries(node, study)
+            except PolyclinicError as e:
+                found.blame(e)
+    if found.faults:
+        name = f"{opener.__module__}:{opener.__qualname__}"
+        told = [*(f"  - {f}" for f in found.faults), *(f"  what to do: {a}" for a in dict.fromkeys(found.advice))]
+        raise AssertionError("\n".join([f"source {name}", *told]))
+    return found
+
+
+def _queries(node: Node, study: Study | None) -> list[str]:
+    """What the further queries lack, and whether the events are the same twice."""
+    faults, outcome = [], study.labels.outcome if study is not None and study.labels is not None else None
+    bits = []
+    for _ in range(2):
+        with session(node.home) as (con, scratch):
+            table, _opened = read_events(con, node, scratch / "events.parquet", study)
+            row = con.execute(f"SELECT count(*), bit_xor(hash(e::VARCHAR)) FROM {table.scan()} e").fetchone()
+            bits.append(row)
+    if bits[0] != bits[1]:
+        faults.append("read twice, the events are not the same: does a query leave an order, or a time of day, open?")
+    with session(node.home) as (con, _scratch):
+        opened = open_source(con, node, outcome)
+        offered = {
+            "visits": opened.visits,
+            "labels": opened.labels,
+            "births": opened.births,
+            "deaths": opened.deaths,
+            "observed": opened.observed,
+            "cohort": opened.cohort,
+        }
+        for name, query in offered.items():
+            if query is None:
+                continue
+            with reading(f"the query {name}"):
+                there = {str(d[0]) for d in con.execute(f"DESCRIBE {query}").fetchall()}
+            wanted = (*QUERIES[name], *(("type",) if name == "visits" and opened.typed else ()))
+            faults += [f"the query {name} lacks the column {c}" for c in wanted if c not in there]
+    return faults

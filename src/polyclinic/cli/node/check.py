@@ -1,0 +1,89 @@
+"""``polyclinic check``: every precondition of a hospital's node; nothing is sent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from polyclinic.config import Study
+
+__all__ = ["command"]
+
+
+def command(
+    node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
+    study: Annotated[Path | None, typer.Option(help="A study.toml: also checks its codes, tensor and limits.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check a hospital's node file and database: all faults at once, nothing is sent."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.config import Node
+    from polyclinic.errors import ConfigError
+    from polyclinic.privacy.gate.owner_rules import policy_of
+    from polyclinic.records.preflight import Limits, check_node
+    from polyclinic.studies.registry import read_study
+
+    read = Node.read(node)
+    asked = read_study(study) if study else None
+    wrong: list[str] = []
+    limits = Limits()
+    try:
+        policy = policy_of(read)
+        limits = Limits.of(policy)
+    except ConfigError as e:
+        wrong = list(e.faults)
+    if asked is not None and asked.method is not None:
+        wrong += _method(asked)
+    found = check_node(read, asked, limits=limits)
+    if asked is not None and asked.privacy is not None and asked.evaluate is not None and not wrong:
+        found.findings.extend(_forecast(asked))
+    faults = [*wrong, *found.faults]
+    code = max(found.exit_code, ConfigError.exit_code if wrong else 0)
+    if json:
+        say_json(
+            {"ok": not faults, "faults": faults, "remarks": found.remarks, "findings": found.findings, **found.figures}
+        )
+    else:
+        advice = list(dict.fromkeys(found.advice))
+        told = (("ok     ", found.findings), ("remark ", found.remarks), ("FAULT  ", faults), ("to do  ", advice))
+        for mark, lines in told:
+            for line in lines:
+                console.print(f"{mark}{line}", markup=False, soft_wrap=True)
+        console.print(
+            f"{len(faults)} fault{'s' if len(faults) > 1 else ''}; nothing was sent"
+            if faults
+            else "ready; nothing was sent"
+        )
+    if faults:
+        sys.exit(code)
+
+
+def _forecast(study: Study) -> list[str]:
+    """How far off the findings will be under the study's epsilon, a line a figure."""
+    from polyclinic.studies.analyses import forecast_for
+
+    out = []
+    for r in forecast_for(study):
+        told = (
+            f"95 % of errors within {r['error_95']:.3g} {r['unit']}"
+            if r["bought"] == "yes"
+            else f"not bought: {r['reason']}"
+        )
+        out.append(f"findings at {r['patients']:,} patients: {r['figure']}: {told}")
+    return out
+
+
+def _method(study: Study) -> list[str]:
+    """Faults of the study's method and its parameters."""
+    from polyclinic.errors import PolyclinicError
+    from polyclinic.studies.registry import PROTOCOLS, federated, make
+
+    try:
+        (federated if study.chosen().name.lower() in PROTOCOLS else make)(study)
+    except PolyclinicError as e:
+        return [f"{e.what}: {f}" for f in e.faults] or [e.what]
+    return []

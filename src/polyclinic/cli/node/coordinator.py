@@ -1,0 +1,258 @@
+"""``polyclinic coordinator``: run studies between hosts; who takes part is in ``members``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyclinic.cli.node import doctor
+from polyclinic.cli.node.members import COMMANDS, Folder, Json, home_of, say
+
+if TYPE_CHECKING:
+    from polyclinic.node.enrolment.folders import CoordinatorFolder
+    from polyclinic.node.signed_study import Order
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
+app.command("doctor")(doctor.coordinator)
+for _command in COMMANDS:
+    app.command()(_command)
+
+Wait = Annotated[
+    str | None,
+    typer.Option(
+        "--wait", help="Look on for so many seconds, or 'no'; the study goes on by itself. Default: to its end."
+    ),
+]
+
+
+@app.command()
+def start(
+    folder: Folder,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,
+    monitor: Annotated[
+        str | None, typer.Option("--monitor", help="HOST:PORT of /health and /metrics; default: no port.")
+    ] = None,
+    notify: Annotated[
+        str | None, typer.Option("--notify", help="Command to run on news: a site asks to join, a study failed.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Start the coordinator's server."""
+    from pydantic import ValidationError
+
+    from polyclinic.config.service import MonitorRule
+    from polyclinic.errors import ConfigError
+    from polyclinic.node.flare.coordinator_service import start as run
+    from polyclinic.node.monitor.process import begin
+
+    home = home_of(folder)
+    try:
+        rule = MonitorRule(listen=monitor, notify=notify)
+    except ValidationError as e:
+        raise ConfigError(f"--monitor {monitor!r}: {e.errors()[0]['msg']}", hint="--monitor 127.0.0.1:9464") from None
+    if foreground:  # this process becomes the server: the monitor has to be there before
+        begin("coordinator", home.path, home.path, rule)
+    value = run(home, foreground=foreground)
+    begin("coordinator", home.path, home.path, rule)
+    more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
+    more += " (that port was closed, and is open again)" if value["state"] == "reopened" else ""
+    say(value, json_, f"coordinator runs on {value['host']}:{value['port']} (process {value['pid']}){more}")
+
+
+@app.command()
+def stop(folder: Folder, json_: Json = False) -> None:
+    """Stop studies cleanly, end the server and everything it started, prune its files."""
+    from polyclinic.node.flare.coordinator_service import stop as end
+    from polyclinic.node.monitor.process import finish
+
+    home = home_of(folder)
+    finish(home.path)
+    value = end(home)
+    more = f"; to be resumed: {', '.join(value['studies'])}" if value["studies"] else ""
+    say(value, json_, f"coordinator stopped{more}" if value["ended"] else "the coordinator was not running")
+
+
+@app.command()
+def status(folder: Folder, json_: Json = False) -> None:
+    """Who is connected, who is waited for, and how every study stands."""
+    from polyclinic.node.flare.coordinator_service import status as look
+
+    value = look(home_of(folder))
+    lines = [f"coordinator {value['state']} ({value['host']}:{value['port']})"]
+    if value["state"] == "running" and value["joining"] == "closed":
+        lines.append(f"the port for joining is closed: polyclinic coordinator start {folder} opens it again")
+    if value["asking_to_join"]:
+        lines.append(f"asking to join: {', '.join(value['asking_to_join'])} (polyclinic coordinator requests)")
+    if value["invited"]:
+        lines.append(f"invited, not heard of yet: {', '.join(value['invited'])}")
+    if value["waiting_for"]:
+        lines.append(
+            "waiting for: " + ", ".join(_seen(n, value["sites"][n]["last_seen_seconds"]) for n in value["waiting_for"])
+        )
+    here = [n for n, s in value["sites"].items() if s["connected"]]
+    if here:
+        lines.append(f"connected: {', '.join(here)}")
+    for s in value["studies"]:
+        lines.append(f"study {s['study']}: {s['state']}, round {s['round']}")
+        if s["state"] not in ("finished", "running"):
+            lines += [f"  {s['what']}"] if s.get("what") else []
+            lines += [f"  - {f}" for f in s.get("faults", [])]
+            lines.append(f"  go on: polyclinic coordinator resume {folder} {s['study']}")
+    say(value, json_, "\n".join(lines))
+
+
+def _seen(name: str, seconds: float | None) -> str:
+    if seconds is None:
+        return f"{name} (never seen)"
+    ago = (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.0f} h"
+    )
+    return f"{name} (last seen {ago} ago)"
+
+
+@app.command()
+def submit(
+    folder: Folder,
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    wait: Wait = None,
+    json_: Json = False,
+) -> None:
+    """Sign a study for all approved sites and run it; exit code 4 if sites declined (their names are said, their reasons are theirs)."""
+    from polyclinic.config import Study
+    from polyclinic.node.enrolment.federation import sign_study
+    from polyclinic.node.flare.coordinator_service import need_running
+
+    home, patience = home_of(folder), _seconds(wait)
+    need_running(home)
+    _run(home, sign_study(home, Study.read(study)), json_, patience)
+
+
+@app.command()
+def resume(
+    folder: Folder,
+    study: Annotated[str, typer.Argument(help="Number of the study, or the start of it.")],
+    wait: Wait = None,
+    json_: Json = False,
+) -> None:
+    """Go on with a study that was interrupted, to the same model."""
+    from polyclinic.node.flare.coordinator_service import need_running, order_of
+
+    home, patience = home_of(folder), _seconds(wait)
+    order = order_of(home, study)
+    need_running(home)
+    _run(home, order, json_, patience)
+
+
+def _seconds(wait: str | None) -> float | None:
+    """``--wait``: None for ever, 0 for no."""
+    from polyclinic.errors import ConfigError
+
+    if wait is None or wait == "no":
+        return None if wait is None else 0.0
+    try:
+        seconds = float(wait)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise ConfigError(f"--wait {wait!r} is neither a number of seconds nor 'no'")
+    return seconds
+
+
+def _run(home: CoordinatorFolder, order: Order, json_: bool, wait: float | None = None) -> None:
+    """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
+    from polyclinic.cli.console import follow as bar
+    from polyclinic.node.flare.coordinator_service import state_of
+    from polyclinic.node.flare.jobs import follow
+    from polyclinic.protocol.outcome import Progress
+
+    value = state_of(home, order)
+    if value["state"] != "finished":
+        with bar(order.id, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
+
+            def tell(event: dict[str, Any]) -> None:
+                if event.get("kind") == "round":
+                    show(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
+                elif not json_ and event.get("kind") in ("waiting", "site"):
+                    _news(event)
+
+            if wait is None:
+                value = follow(home, order, tell)
+            else:
+                from polyclinic.cli.node.onlooker import look_on
+
+                value = look_on(home, order, wait, tell)
+                if value["state"] not in ("finished", "stopped", "failed"):
+                    text = f"study {order.id}: {value['state']}; polyclinic coordinator status {home.path} says how far it is"
+                    say({**value, "study": order.id, "run": str(home.run(order.id))}, json_, text)
+                    return
+    finish_run(home, order, value, json_)
+
+
+def finish_run(
+    home: CoordinatorFolder, order: Order, value: dict[str, Any], json_: bool, engine: str = "flare"
+) -> None:
+    """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
+    from polyclinic.node.flare.result import read_model
+    from polyclinic.node.run_study import publish
+    from polyclinic.protocol.minimum_patients import models_of
+
+    run = home.run(order.id)
+    away = _without(run, value)
+    declined = sorted(n for n, words in away.items() if any(w.startswith("declined") for w in words))
+    if value["state"] == "finished":
+        model = read_model(run, order)
+        publish(run, order, model, sorted(value.get("refused") or ()), engine)
+        if len(starts := models_of(model)) > 1:
+            value |= {
+                "starts": [{"start": k, "objective": vars(m).get("objective_")} for k, m in enumerate(starts, start=1)]
+            }
+    code = 4 if declined else 0 if value["state"] == "finished" else int(value.get("exit", 5))
+    out = {**value, "study": order.id, "run": str(run), "refused": away, "declined": declined, "exit": code}
+    lines = [f"study {order.id}: {value['state']}; {run}"]
+    lines += [f"  start {s['start']}: objective {s['objective']}" for s in value.get("starts", [])]
+    lines += [f"  declined: {', '.join(declined)} (why is in their own logs)"] if declined else []
+    lines += [f"  without {n}: {'; '.join(r)}" for n, r in away.items() if n not in declined]
+    if value["state"] != "finished":
+        lines += [
+            f"  {value.get('what', '')}",
+            *(f"  - {f}" for f in value.get("faults", [])),
+            f"  {value.get('hint', '')}",
+        ]
+    say(out, json_, "\n".join(lines))
+    if code:
+        raise typer.Exit(code)
+
+
+def _without(run: Path, value: dict[str, Any]) -> dict[str, list[str]]:
+    """Sites that refused, with their word; also of a study that did not come to an end."""
+    from polyclinic.node.enrolment.folders import read_events
+
+    if value.get("refused"):
+        return {str(n): list(r) for n, r in value["refused"].items()}
+    events = read_events(run / "events.jsonl")
+    begun = max((i for i, e in enumerate(events) if e["event"] == "leg"), default=0)
+    last = {str(e["site"]): e for e in events[begun:] if "site" in e and e["event"] != "message refused"}
+    return {n: [str(r) for r in e.get("reasons") or ()] for n, e in sorted(last.items()) if e["event"] == "refused"}
+
+
+def _news(event: dict[str, Any]) -> None:
+    """Who is waited for and why, while a study runs."""
+    from polyclinic.cli.console import console
+
+    if event["kind"] == "waiting":
+        away = ", ".join(_seen(n, s) for n, s in event["sites"].items())
+        text = f"waiting for: {away}" if away else ""
+    else:
+        reasons = "; ".join(map(str, event.get("reasons") or []))
+        told = event["event"] in ("waiting", "lost", "refused", "bad")
+        text = f"{event['site']}: {event['event']}" + (f" ({reasons})" if reasons else "") if told else ""
+    if text:
+        console.print(text, markup=False, soft_wrap=True)

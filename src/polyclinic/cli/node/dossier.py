@@ -1,0 +1,52 @@
+"""``polyclinic dossier STUDY|RUN``: what an ethics board reads and signs, before a study and after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    target: Annotated[
+        str, typer.Argument(help="A study.toml, a run folder, or (with --node) the name of a study asked of this site.")
+    ],
+    node: Annotated[
+        Path | None, typer.Option("--node", help="The hospital's node file: its policy, retention and book.")
+    ] = None,
+    facts: Annotated[
+        Path | None, typer.Option("--facts", help="TOML with [institution]: controller, officer, legal_basis ...")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write into; default: the run folder, or here.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Write dossier.html (printable) and dossier.json: protocol, Art. 30 record, DPIA and expert annexes, trail, model card."""
+    from polyclinic.cli.console import busy, console, say_json
+    from polyclinic.node.dossier.page import make_dossier, write_dossier
+    from polyclinic.node.dossier.sources import gather
+
+    with busy("writing the dossier", quiet=json_):
+        made = make_dossier(gather(target, node=node, facts=facts))
+        where = out if out is not None else Path(target) if Path(target).is_dir() else Path()
+        page, data = write_dossier(made, where)
+    value = {
+        "dossier": str(page),
+        "json": str(data),
+        "stage": made.stage,
+        "sha256": made.digest,
+        "missing": list(made.missing),
+        "to_be_written_by_hand": list(made.by_hand),
+    }
+    if json_:
+        say_json(value)
+        return
+    console.print(f"{page} ({made.stage} the study; SHA-256 of its JSON {made.digest[:16]}...)", soft_wrap=True)
+    if made.missing:
+        console.print(f"not complete, nothing is known about: {', '.join(made.missing)}", soft_wrap=True)
+    if made.by_hand:
+        console.print(f"left to be written by hand: {', '.join(made.by_hand)} (or --facts FILE)", soft_wrap=True)

@@ -1,0 +1,214 @@
+"""``polyclinic coordinator``: who takes part: found a federation, invite, approve, renew and revoke sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from polyclinic.node.enrolment.folders import CoordinatorFolder
+
+__all__ = ["COMMANDS", "Folder", "Json", "home_of", "say"]
+
+Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
+
+
+def _folder(path: Path) -> CoordinatorFolder:
+    import os
+
+    from polyclinic.node.enrolment.folders import CoordinatorFolder
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    os.umask(0o077)
+    return CoordinatorFolder(path)
+
+
+def home_of(path: Path) -> CoordinatorFolder:
+    """The folder of a federation that was founded, or what to do."""
+    from polyclinic.errors import ConfigError
+
+    home = _folder(path)
+    if not home.settings.exists():
+        raise ConfigError(
+            f"{path}: no federation was founded here",
+            hint="give the coordinator's folder, or make one: polyclinic coordinator init FOLDER --site NAME ...",
+        )
+    return home
+
+
+def say(value: Mapping[str, object], json_: bool, text: str) -> None:
+    from polyclinic.cli.console import console, say_json
+
+    if json_:
+        say_json(value)
+    else:
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def init(
+    folder: Folder,
+    site: Annotated[list[str], typer.Option("--site", help="Name of a site to invite; once for each.")],
+    host: Annotated[str, typer.Option(help="Name under which the sites reach this coordinator.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Port for the sites.", min=1025, max=65535)] = 8202,
+    admin_port: Annotated[
+        int, typer.Option(help="Port for the coordinator's own commands.", min=1025, max=65535)
+    ] = 8203,
+    enrol_port: Annotated[
+        int, typer.Option(help="Port where sites ask to join; 0: requests are carried as files.", min=0, max=65535)
+    ] = 8204,
+    days: Days = 14.0,
+    json_: Json = False,
+) -> None:
+    """Make the certificate authority and one invite per site; nothing of a site is made here."""
+    from polyclinic.node.enrolment.federation import coordinator_fingerprint, found
+    from polyclinic.node.enrolment.folders import read_json
+
+    home = _folder(folder)
+    invites = found(
+        home, list(site), host=host, port=port, admin_port=admin_port, enrol_port=enrol_port or None, days=days
+    )
+    mark = coordinator_fingerprint(read_json(invites[0]))
+    lines = [f"fingerprint of this coordinator: {mark}"]
+    lines += ["send each site its own invite, as a letter that others should not read (each may be used once):"]
+    lines += [f"  {p}" for p in invites]
+    if enrol_port:
+        lines += ["next: polyclinic coordinator start; then: polyclinic coordinator requests"]
+    else:
+        lines += [f"next: polyclinic coordinator approve {folder} NAME.request.json, the file that a site sends you"]
+    say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, "\n".join(lines))
+
+
+def invite(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(help="Name of the site.")],
+    days: Days = 14.0,
+    json_: Json = False,
+) -> None:
+    """Invite one more site, or one anew; an earlier invite for it ends."""
+    from polyclinic.node.enrolment.invitation import invite as make
+
+    path = make(home_of(folder), name, days=days)
+    say({"invite": str(path)}, json_, f"{path}")
+
+
+def requests(folder: Folder, json_: Json = False) -> None:
+    """Who was invited, who asks to join, and the fingerprints to compare by telephone."""
+    from polyclinic.node.enrolment.invitation import entries
+
+    home = home_of(folder)
+    found: dict[str, dict[str, Any]] = {
+        n: {
+            "state": "ended" if e.state == "invited" and e.over else e.state,
+            "fingerprint": e.fingerprint,
+            "received": e.received,
+            "sender": e.sender,
+            "asks_for_new_certificate": e.renewal is not None,
+        }
+        for n, e in entries(home).items()
+    }
+    lines = [f"{n}  {e['state']}" + (f"  {e['fingerprint']}" if e["fingerprint"] else "") for n, e in found.items()]
+    asking = [n for n, e in found.items() if e["state"] == "waiting"]
+    if asking:
+        lines.append(f"compare by telephone, then: polyclinic coordinator approve {folder} {asking[0]}")
+    lines += [
+        f"{n} asks for a new certificate: polyclinic coordinator renew {folder} {n}"
+        for n, e in found.items()
+        if e["asks_for_new_certificate"]
+    ]
+    say({"requests": found}, json_, "\n".join(lines) or "nobody was invited yet")
+
+
+def approve(
+    folder: Folder,
+    site: Annotated[str, typer.Argument(help="Name of a site that asks to join; or a request file (`--offline`).")],
+    fingerprint: Annotated[
+        str | None, typer.Option(help="What the site's owner read to you; refused if it differs.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needs --fingerprint.")] = False,
+    json_: Json = False,
+) -> None:
+    """Sign a site's certificate, after both people compared the fingerprint of its keys."""
+    from polyclinic.errors import ConfigError
+    from polyclinic.node.enrolment import federation as coordination
+    from polyclinic.node.enrolment.authority import read_request
+    from polyclinic.node.enrolment.folders import read_json
+    from polyclinic.node.flare.coordinator_service import readmit
+
+    home = home_of(folder)
+    file = Path(site) if site.endswith(".json") or "/" in site else None
+    made = read_request(read_json(file) if file is not None else coordination.waiting(home, site).request)
+    if yes and fingerprint is None:
+        raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
+    if not yes and fingerprint is None:
+        asked = f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?"
+        typer.confirm(asked, abort=True, err=json_)
+    before = read_json(home.sites).get(made.site, {}) if home.sites.exists() else {}
+    if file is not None:
+        path, mark = coordination.approve(home, file, fingerprint)
+        text = f"send this to {made.site}: {path}"
+    else:
+        path, mark = coordination.approve_site(home, site, fingerprint)
+        text = f"{site} is approved ({mark}); its `site join` receives the certificate by itself"
+    if before.get("revoked"):
+        readmit(home, made.site)
+    say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, text)
+
+
+def reject(
+    folder: Folder, site: Annotated[str, typer.Argument(help="Name of the site that asks.")], json_: Json = False
+) -> None:
+    """Reject a request to join, e.g. because the fingerprints differ; its invite ends."""
+    from polyclinic.node.enrolment.federation import reject as say_no
+
+    mark = say_no(home_of(folder), site)
+    say({"site": site, "rejected": mark}, json_, f"the request {mark} of {site} is rejected")
+
+
+def roster(folder: Folder, json_: Json = False) -> None:
+    """Write the signed list of sites, for every owner to compare and pin (`site pin`)."""
+    from polyclinic.node.enrolment.federation import roster as write
+    from polyclinic.node.enrolment.folders import read_json
+
+    path = write(home_of(folder))
+    marks = read_json(path)["fingerprints"]
+    say({"roster": str(path), "sites": marks}, json_, "\n".join([*(f"{n}  {m}" for n, m in marks.items()), str(path)]))
+
+
+def renew(
+    folder: Folder,
+    site: Annotated[str | None, typer.Argument(help="Name of the site; without one: the coordinator itself.")] = None,
+    json_: Json = False,
+) -> None:
+    """Sign a new certificate for the keys that were compared when a site joined; the site fetches it by `site renew`."""
+    from polyclinic.node.enrolment.renewal import renew_server, renew_site
+
+    home = home_of(folder)
+    if site is None:
+        until = renew_server(home)
+        text = f"the coordinator's certificates hold until {until:%Y-%m-%d}, from the next start on: coordinator stop, start"
+        say({"renewed": "coordinator", "until": f"{until:%Y-%m-%d}"}, json_, text)
+        return
+    path, until = renew_site(home, site)
+    text = f"{site}: a new certificate until {until:%Y-%m-%d}; `polyclinic site renew` fetches it, or takes {path}"
+    say({"renewed": site, "until": f"{until:%Y-%m-%d}", "approval": str(path)}, json_, text)
+
+
+def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
+    """Revoke a site: it gets no message and no study, and cannot register again."""
+    from polyclinic.node.flare.coordinator_service import revoke as out
+
+    out(home_of(folder), name)
+    say(
+        {"revoked": name},
+        json_,
+        f"{name} is revoked; its certificate stays valid for TLS until the authority is renewed",
+    )
+
+
+COMMANDS = (init, invite, requests, approve, reject, roster, renew, revoke)

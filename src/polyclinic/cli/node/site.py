@@ -1,0 +1,310 @@
+"""``polyclinic site``: a hospital's node: join a federation with keys made here, run, review what is asked, stop."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyclinic.cli.node import doctor, site_init
+
+if TYPE_CHECKING:
+    from polyclinic.node.enrolment.folders import SiteFolder
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's node.")
+app.command("init")(site_init.command)
+app.command("erase")(site_init.erase)
+app.command("doctor")(doctor.site)
+
+NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+NODE = Path("node.toml")
+
+
+def _folder(node: Path) -> SiteFolder:
+    import os
+
+    from polyclinic.node.enrolment.folders import SiteFolder
+
+    os.umask(0o077)
+    return SiteFolder.of(node)
+
+
+def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
+    from polyclinic.cli.console import console, say_json
+
+    if json_:
+        say_json(value)
+    else:
+        console.print(text, markup=False, soft_wrap=True)
+
+
+@app.command()
+def join(
+    invite: Annotated[Path, typer.Argument(help="The coordinator's invite.")],
+    node: NodeFile = NODE,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for the approval; the same command again goes on waiting.", min=0.0)
+    ] = 900.0,
+    offline: Annotated[bool, typer.Option("--offline", help="Send nothing: write a request file to carry.")] = False,
+    approval: Annotated[Path | None, typer.Option(help="The coordinator's approval, carried back as a file.")] = None,
+    json_: Json = False,
+) -> None:
+    """Join a federation: makes this site's keys HERE, sends a request, waits for the coordinator's approval."""
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    from polyclinic.node.enrolment.membership import complete, request, send
+
+    folder = _folder(node)
+    path, marks = request(folder, invite)
+    value = {"request": str(path), "fingerprint": marks["site"], **marks}
+    compare = f"  this site    {marks['site']}\n  coordinator  {marks['coordinator']}"
+    if approval is not None:
+        complete(folder, approval)
+        state = "joined"
+    elif offline:
+        text = f"request: {path}\nsend it to the coordinator, then compare both fingerprints by telephone:\n{compare}"
+        _say({"state": "requested", **value}, json_, text)
+        return
+    else:
+        if not json_:
+            typer.echo(f"compare both fingerprints by telephone with the coordinator:\n{compare}")
+        state = send(folder, wait=0.0)
+        if state != "joined" and wait > 0:
+            if not json_:
+                typer.echo("the request was sent; waiting for the coordinator's approval ...")
+            state = send(folder, wait=wait)
+    if state == "joined":
+        text = f"{folder.node.name} has joined; next: polyclinic site start; when all have joined: polyclinic site pin"
+        _say({"state": "joined", **value}, json_, text)
+        return
+    _say({"state": "requested", **value}, json_, "not approved yet; the same command again goes on")
+
+
+@app.command()
+def pin(
+    roster: Annotated[
+        Path | None, typer.Argument(help="The coordinator's roster as a file; default: fetched from the coordinator.")
+    ] = None,
+    node: NodeFile = NODE,
+    yes: Annotated[bool, typer.Option("--yes", help="The fingerprints were compared; do not ask.")] = False,
+    json_: Json = False,
+) -> None:
+    """Pin the other sites' keys, after comparing their fingerprints, so that nobody can be slipped in later."""
+    from polyclinic.node.enrolment.folders import read_json
+    from polyclinic.node.enrolment.membership import fetch_roster
+    from polyclinic.node.enrolment.membership import pin as remember
+
+    folder = _folder(node)
+    value = read_json(roster) if roster is not None else fetch_roster(folder)
+    if not yes:
+        for name, mark in value.get("fingerprints", {}).items():
+            typer.echo(f"{name}  {mark}", err=json_)
+        typer.confirm("did you compare these with the other sites?", abort=True, err=json_)
+    pinned = remember(folder, roster if roster is not None else value)
+    _say({"pinned": sorted(pinned)}, json_, f"pinned: {', '.join(sorted(pinned))}")
+
+
+@app.command()
+def renew(
+    node: NodeFile = NODE,
+    approval: Annotated[
+        Path | None, typer.Option(help="The new certificate as a file, which `coordinator renew` wrote.")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the coordinator's signature.", min=0.0)] = 900.0,
+    json_: Json = False,
+) -> None:
+    """Get a new certificate for this site's keys, also after the old one ended; keys, book, pins and studies stay."""
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    from polyclinic.node.doctor.processes import Recorded, alive
+    from polyclinic.node.enrolment.renewal import renew as ask
+
+    folder = _folder(node)
+    until = ask(folder, approval)
+    if until is None and wait > 0:
+        if not json_:
+            typer.echo(f"asked; waiting for: polyclinic coordinator renew FOLDER {folder.node.name} ...")
+        until = ask(folder, wait=wait)
+    if until is None:
+        text = (
+            f"not signed yet (polyclinic coordinator renew FOLDER {folder.node.name}); the same command again goes on"
+        )
+        _say({"state": "waiting", "site": folder.node.name}, json_, text)
+        raise typer.Exit(5)
+    up = alive(Recorded.read(folder.pids / "client.json"))
+    text = f"{folder.node.name}: a new certificate, valid until {until:%Y-%m-%d}"
+    text += "; it is used from the next start on: polyclinic site stop, site start" if up else ""
+    _say({"state": "renewed", "site": folder.node.name, "until": f"{until:%Y-%m-%d}", "restart": up}, json_, text)
+
+
+@app.command()
+def leave(
+    node: NodeFile = NODE,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json_: Json = False,
+) -> None:
+    """Leave the federation: destroys this site's keys; studies are set aside, data and ledger stay (then: join anew)."""
+    from polyclinic.node.enrolment.membership import leave as go
+
+    folder = _folder(node)
+    if not yes:
+        typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True, err=json_)
+    aside = go(folder)
+    _say({"left": folder.node.name, "aside": str(aside)}, json_, f"{folder.node.name} has left; its studies: {aside}")
+
+
+@app.command()
+def start(
+    node: NodeFile = NODE,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,
+    json_: Json = False,
+) -> None:
+    """Start this site's node."""
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    from polyclinic.node.flare.site_service import start as run
+    from polyclinic.node.monitor.process import begin
+
+    folder = _folder(node)
+    rule = folder.node.monitor
+    if foreground:  # this process becomes the node: the monitor has to be there before
+        begin("site", node, folder.path, rule)
+    value = run(folder, foreground=foreground)
+    beside = begin("site", node, folder.path, rule)
+    more = "" if beside is None or rule is None or rule.listen is None else f"; health on http://{rule.listen}/health"
+    _say(value, json_, f"{value['site']} runs (process {value['pid']}){more}")
+
+
+@app.command()
+def stop(node: NodeFile = NODE, json_: Json = False) -> None:
+    """Stop this site's node and its workers, also while the coordinator is away."""
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    from polyclinic.node.flare.site_service import stop as end
+    from polyclinic.node.monitor.process import finish
+
+    folder = _folder(node)
+    finish(folder.path)
+    value = end(folder)
+    _say(value, json_, f"{value['site']} stopped" if value["ended"] else f"{value['site']} was not running")
+
+
+@app.command()
+def status(node: NodeFile = NODE, json_: Json = False) -> None:
+    """How this site stands; exit code 0 only if it runs, is accepted, has room and data, no study in fault (3 data, 4 refused, 5)."""
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    from polyclinic.node.flare.site_service import status as look
+
+    value = look(_folder(node))
+    where = value.get("coordinator")
+    lines = [f"{value['site']} {value['state']}"]
+    if where is not None:
+        reach = "reachable" if where["reachable"] else "not reachable"
+        lines[0] += f"; coordinator {where['host']}:{where['port']} {reach}"
+    lines += [
+        f"study {s['study']}: {s['state']}" + "".join(f"\n  - {r}" for r in s["reasons"] if r) for s in value["studies"]
+    ]
+    if value["waiting_for_owner"]:
+        lines.append(f"waiting for you: {', '.join(value['waiting_for_owner'])} (polyclinic site review)")
+    if value.get("not_pinned"):
+        lines.append(f"not compared yet: {', '.join(value['not_pinned'])} (polyclinic site pin)")
+    if value["refused"]:
+        lines.append(f"refused here: {', '.join(value['refused'])} (polyclinic site review tells why)")
+    lines += [f"{p['name']}: {p['sentence']}\n  what to do: {p['what_to_do']}" for p in value.get("problems", [])]
+    _say(value, json_, "\n".join(lines))
+    if value["exit"]:
+        raise typer.Exit(int(value["exit"]))
+
+
+@app.command()
+def review(
+    node: NodeFile = NODE,
+    accept: Annotated[str | None, typer.Option(help="Accept this study, or approve this release.")] = None,
+    reject: Annotated[str | None, typer.Option(help="Reject this study or release.")] = None,
+    ahead: Annotated[
+        str | None,
+        typer.Option(help="Read all steps of this study in words and approve them now; nothing waits later."),
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who decides; written in the book.")] = "owner",
+    json_: Json = False,
+) -> None:
+    """Read what is asked of this site, and decide; exit code 4 while a study stands refused here (until a later one goes well)."""
+    from polyclinic.node.flare import need_flare
+
+    need_flare()
+    from polyclinic.node.enrolment.folders import read_events
+    from polyclinic.node.enrolment.membership import decide, pending, show, studies
+    from polyclinic.node.flare.site_service import in_fault
+
+    folder = _folder(node)
+    for name, yes in ((accept, True), (reject, False)):
+        if name is None:
+            continue
+        box = next((b for b, p in pending(folder) if p.id == name), None)
+        if box is not None:
+            box.decide(name, approve=yes, by=by)
+        else:
+            decide(folder, name, accept=yes, by=by)
+    found, waiting = studies(folder), [p for _, p in pending(folder)]
+    show(folder, found)
+    lines = [] if ahead is None else _ahead(folder, ahead, by)
+    for s in found:
+        lines.append(f"study {s['study']}: {s['state']}")
+        lines += [f"  - {r}" for r in s["reasons"] if r]
+        if "method" in s and s["state"] != "finished":
+            lines += _told(s, folder)
+    for w in waiting:
+        lines += [f"release {w}", *(f"  {x}" for x in w.facts.get("words", ()))]
+    asked = [s["study"] for s in found if s["state"] == "waiting"]
+    if asked:
+        lines.append(f"decide: polyclinic site review --accept {asked[0]} (or --reject)")
+    shown = {"studies": found, "releases": [str(w) for w in waiting]}
+    _say(shown, json_, "\n".join(lines) or "nothing was asked of this site yet")
+    if "refused" in in_fault(read_events(folder.events)).values():  # now: an old refusal does not stick
+        raise typer.Exit(4)
+
+
+def _told(s: dict[str, Any], folder: SiteFolder) -> list[str]:
+    from polyclinic.node.enrolment.membership import unpinned
+
+    strangers, me = unpinned(folder, s), folder.node.name
+    mark = {n: "this site" if n == me else "NOT PINNED" if n in strangers else "pinned" for n in s["roster"]}
+    return [f"  {x}" for x in s["words"]] + [f"  site {n}: {mark[n]}" for n in s["roster"]]
+
+
+def _ahead(folder: SiteFolder, study: str, by: str) -> list[str]:
+    """Approve every step of an order by its name, and say in words what was approved."""
+    from polyclinic.errors import ConfigError
+    from polyclinic.node.enrolment.folders import private
+    from polyclinic.node.enrolment.membership import named
+    from polyclinic.privacy.gate.owner_rules import ledger_of
+    from polyclinic.privacy.gate.review import AHEAD, list_ahead
+    from polyclinic.privacy.ledger.entries import Approve
+    from polyclinic.protocol.aggregators import facts_of
+    from polyclinic.studies import registry
+
+    order = named(folder, study)
+    method = registry.ordered(order.parsed(private(folder.study(order.digest) / "files")))
+    steps = list_ahead(method.facts, facts_of(order.aggregation))
+    if not steps:
+        raise ConfigError(
+            f"{method.name!r} says nothing about its steps", hint="its releases have to be read as they come"
+        )
+    text = [line for name in steps for line in (*steps[name][:1], *(f"  {x}" for x in steps[name][1:]))]
+    shown = hashlib.sha256("\n".join(text).encode()).hexdigest()
+    book = ledger_of(folder.node)
+    for name in steps:
+        book.write(Approve(order.digest, name, AHEAD, by, f"shown {shown}"))
+    return [*text, f"approved ahead by {by}: {', '.join(steps)}"]

@@ -1,0 +1,1 @@
+"""Commands of a researcher, one file a verb: data, studies, models, reports."""

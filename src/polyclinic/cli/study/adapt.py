@@ -1,0 +1,87 @@
+"""``polyclinic adapt``: a hospital that was not in the study gets a page about itself. Nothing leaves."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from polyclinic.models.phenotypes.local_comparison import Adapted
+
+__all__ = ["command"]
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="*.phenotypes, or a run folder.")],
+    node: Annotated[Path, typer.Option(help="The hospital's node.toml.")],
+    out: Annotated[Path, typer.Option(help="New folder for adapted.html, adapted.json, adapted.phenotypes.")],
+    own: Annotated[str, typer.Option(help="Own phenotypes: auto, or a number.")] = "auto",
+    study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
+    min_coverage: Annotated[float, typer.Option(help="Least share of events that must be read.")] = 0.5,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Fit gap, drift and own phenotypes of this hospital beside the network's. Nothing is sent."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.cli.study.apply import phenotypes_of, records
+    from polyclinic.errors import ConfigError
+    from polyclinic.studies.run_folder import RunFolder
+    from polyclinic.tensors.io import atomic
+
+    if own != "auto" and not own.isdigit():
+        raise ConfigError(f"--own {own!r} is neither 'auto' nor a number")
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out}: the folder is not empty", hint="choose another --out")
+    m = phenotypes_of(model)
+    site, _ = records(m, node, study, out)
+    here = m.adapt(site, own="auto" if own == "auto" else int(own), min_coverage=min_coverage)
+    folder = RunFolder.create(out, resume=True)
+    told = {
+        "model": m.digest(),
+        "site": site.name,
+        "patients": site.patients,
+        "events_read": here.coverage.events,
+        "fit": here.fits,
+        "own": here.rank,
+        "tried": {str(k): v for k, v in here.tried.items()},
+        "phenotypes": [dict(r) for r in here.table()],
+    }
+    folder.write_json(out / "adapted.json", told)
+    here.phenotypes.save(out / "adapted.phenotypes")
+    with atomic(out / "adapted.html") as temporary:
+        temporary.write_text(page(site.name, here), encoding="utf-8")
+        os.chmod(temporary, 0o600)
+    if json:
+        say_json(told)
+        return
+    console.print(repr(here), markup=False)
+    console.print(repr(here.coverage), markup=False)
+    console.print(repr(here.table().from_one("phenotype")), markup=False)
+    console.print(f"{out / 'adapted.html'}; for this hospital only, nothing was sent", markup=False)
+
+
+def page(name: str, here: Adapted) -> str:
+    """The hospital's page about itself."""
+    words = {
+        "network": "of the study, where it was learned",
+        "here": "of the shared phenotypes on these patients",
+        "refit": "of the shared phenotypes, fitted anew here",
+        "adapted": "with this hospital's own phenotypes",
+    }
+    fits = "".join(
+        f"<tr><td>{words[k]}</td><td>{'not kept' if v is None else f'{v:.3f}'}</td></tr>" for k, v in here.fits.items()
+    )
+    return (
+        "<!doctype html><html lang='en'><meta charset='utf-8'>"
+        f"<title>{escape(name)} beside the network</title>"
+        "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+        "table{border-collapse:collapse}td,th{padding:.2rem .6rem;border-bottom:1px solid #ccc;text-align:left}</style>"
+        f"<h1>{escape(name)} beside the network</h1>"
+        "<p>For this hospital only: it is made of its patients' records and was not sent anywhere.</p>"
+        f"<h2>Fit</h2><table>{fits}</table><h2>What the model could read</h2>{here.coverage._repr_html_()}"
+        "<h2>Phenotypes</h2><p>Drift is 1 - product of cosines between a shared phenotype and its refit here; empty where "
+        f"fewer than 11 patients carry it.</p>{here.table().from_one('phenotype')._repr_html_()}</html>"
+    )

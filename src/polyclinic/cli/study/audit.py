@@ -1,0 +1,105 @@
+"""``polyclinic audit``: attack our own privacy with made-up patients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    study: Annotated[Path | None, typer.Argument(help="A study.toml whose method is audited; default: dpem.")] = None,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="Patient-level epsilon to ask for, without a study.")
+    ] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="Delta to ask for, without a study.")] = 1e-6,
+    method: Annotated[str, typer.Option("--method", help="Method, without a study.")] = "dpem",
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds, without a study.")] = None,
+    canaries: Annotated[int, typer.Option("--canaries", help="Made-up patients.", min=50, max=20_000)] = 500,
+    patients: Annotated[int, typer.Option("--patients", help="Other patients.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Who takes part; never the noise.", min=0)] = 0,
+    exact: Annotated[bool, typer.Option("--exact", help="Noise of a real federation (extra 'exact').")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write audit.json into this (run) folder too.")] = None,
+    attacks: Annotated[
+        bool, typer.Option("--attacks", help="Known attacks on every method's messages instead of canaries.")
+    ] = False,
+    insider: Annotated[
+        int | None,
+        typer.Option(
+            "--insider", help="As a hospital among so many under masked sums, its own noise taken off.", min=3
+        ),
+    ] = None,
+    lost: Annotated[int, typer.Option("--lost", help="With --insider: sites that drop out of every sum.", min=0)] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
+    from polyclinic.cli.console import console, say_json
+
+    if attacks:
+        return _attacks(seed, json_)
+    from polyclinic.auditing.run import Insider, audit
+    from polyclinic.privacy.accounting.budget import Privacy
+    from polyclinic.privacy.accounting.mechanisms import ExactNoise
+    from polyclinic.studies.registry import find, make
+
+    if study is not None:
+        from polyclinic.config import Study
+
+        made: Any = make(Study.read(study))
+    else:
+        more = {} if rounds is None else {"rounds": rounds}
+        made = find(method)(privacy=Privacy(epsilon, delta), **more)
+    result = audit(
+        made,
+        canaries=canaries,
+        patients=patients,
+        seed=seed,
+        noise=ExactNoise() if exact else None,
+        insider=None if insider is None else Insider(insider, lost),
+    )
+    if out is not None:
+        import json
+
+        from polyclinic.tensors.io import atomic
+
+        with atomic(out / "audit.json") as temporary:
+            temporary.write_text(json.dumps({**result.to_dict(), "summary": result.summary()}, indent=1))
+    if json_:
+        say_json(result.to_dict())
+    else:
+        console.print(str(result))
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def _attacks(seed: int, as_json: bool) -> None:
+    """Run every known attack and say whether each went as the cards claim; exit code 1 if one did not."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from polyclinic.auditing.attacks import every_attack
+    from polyclinic.cli.console import console, say_json
+
+    found = []
+    for attack in every_attack(seed):
+        found.append(attack)
+        if not as_json:
+            console.print(
+                f"{attack.name}, against {attack.against}: {'succeeds' if attack.succeeded else 'fails'}",
+                highlight=False,
+            )
+    if as_json:
+        say_json({"attacks": [{**asdict(a), "as_expected": a.as_expected} for a in found]})
+    else:
+        table = Table("attack", "against", "outcome", "claim stands", "what was recovered")
+        for a in found:
+            table.add_row(
+                a.name, a.against, "succeeds" if a.succeeded else "fails", "yes" if a.as_expected else "NO", a.detail
+            )
+        console.print(table)
+    if not all(a.as_expected for a in found):
+        raise typer.Exit(1)

@@ -1,0 +1,151 @@
+"""``polyclinic model``: look into a model file, compare two, check that nothing was changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from polyclinic.models.compare import Difference
+    from polyclinic.util.table import Table
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.similarity, *.moments, or a run folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def show(
+    file: FileArgument, top: Annotated[int, typer.Option(help="Codes of each mode.")] = 5, json: Json = False
+) -> None:
+    """The model's card and what it is made of; what must be known before passing it on comes first."""
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.models.model_card import sensitivity
+    from polyclinic.models.phenotypes.phenotypes import Phenotypes
+    from polyclinic.studies.run_folder import load
+
+    m = load(file)
+    table = m.top(top) if isinstance(m, Phenotypes) else m.table()
+    if json:
+        say_json(
+            {
+                "kind": m.kind, "method": m.method, "rank": m.rank, "digest": m.digest(), "read_first": sensitivity(m),
+                "parameters": dict(m.parameters), "privacy": m.card.to_dict(), "rule": dict(m.origin.rule),
+                "receipts": {n: _unsealed(h) for n, h in m.origin.receipts.items()}, "versions": dict(m.origin.versions), "table": [dict(r) for r in table],
+            }
+        )  # fmt: skip
+        return
+    console.print(sensitivity(m), markup=False)
+    console.print(repr(m), markup=False)
+    console.print(str(m.card), markup=False)
+    _print(table.from_one("phenotype", "group", "class"))
+
+
+@app.command()
+def diff(first: FileArgument, second: FileArgument, json: Json = False) -> None:
+    """Matched phenotypes of two models with their distance, and what differs in how they were made."""
+    from polyclinic.cli.console import say_json
+    from polyclinic.models.compare import compare
+    from polyclinic.studies.run_folder import load
+
+    found = compare(load(first), load(second))
+    if json:
+        say_json(told(found))
+        return
+    show_difference(found)
+
+
+@app.command()
+def verify(
+    file: FileArgument,
+    node: Annotated[
+        Path | None, typer.Option(help="Your node.toml: the receipt of your site is compared with your own book.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check every part's SHA-256, the codes' digests and the receipts' signatures; nothing in the file is executed.
+
+    Exit code 3 if anything was changed.
+    """
+    from polyclinic.cli.console import console, say_json
+    from polyclinic.config.node import Node
+    from polyclinic.errors import DataError
+    from polyclinic.models.receipts import receipts
+    from polyclinic.privacy.gate.owner_rules import ledger_of
+    from polyclinic.studies.run_folder import load
+
+    m = load(file)  # reading is verifying: a file with one other byte is refused
+    found = receipts(m)
+    owner = None if node is None else Node.read(node)
+    mine = [] if owner is None else [r for r in found if r.site == owner.name]
+    faults = [f for r in found for f in r.faults()]
+    if owner is not None:
+        faults += [f for r in mine for f in r.faults(ledger_of(owner))]
+        faults += [] if mine else [f"{owner.name}: the file has no receipt of this site"]
+    if json:
+        told = {r.site: {**_unsealed(m.origin.receipts[r.site]), "state": r.state} for r in found}
+        say_json(
+            {"file": str(file), "whole": not faults, "kind": m.kind, "digest": m.digest(), "receipts": told}
+            | ({"faults": faults} if faults else {})
+        )
+    if faults:
+        raise DataError(
+            f"{file}: its receipts do not hold",
+            faults=faults,
+            hint="ask the coordinator of the study for the file again",
+        )
+    if json:
+        return
+    console.print(f"{file}: whole; {m.kind}, SHA-256 {m.digest()}", markup=False, soft_wrap=True)
+    for r in found:
+        own = ", and in your book" if r in mine else ""
+        console.print(f"  book of {r}{own}", markup=False, soft_wrap=True)
+    if not found:
+        console.print(
+            "  no receipts: fitted in one process, or by a release that wrote none", markup=False, soft_wrap=True
+        )
+
+
+def _unsealed(head: Any) -> dict[str, object]:
+    """A head without what only the book's owner can read."""
+    return {k: v for k, v in dict(head).items() if k != "sealed"}
+
+
+def told(found: Difference) -> dict[str, object]:
+    """A difference as plain values."""
+    return {
+        "same": found.same,
+        "match": found.match,
+        "phenotypes": [dict(r) for r in found.pairs],
+        "codes": {k: {"both": v[0], "first": v[1], "second": v[2]} for k, v in found.codes.items()},
+        "settings": [dict(r) for r in found.settings],
+    }
+
+
+def show_difference(found: Difference) -> None:
+    """A difference for people."""
+    from polyclinic.cli.console import console
+
+    console.print("the numbers are the same" if found.same else "the numbers differ")
+    if found.match is not None:
+        console.print(f"mean match of phenotypes: {found.match:.3f}")
+        _print(found.pairs.from_one("first", "second"))
+    for mode, (both, one, two) in found.codes.items():
+        console.print(f"{mode}: {both} codes in both, {one} only in the first, {two} only in the second")
+    if len(found.settings):
+        _print(found.settings)
+
+
+def _print(table: Table) -> None:
+    from rich.table import Table as RichTable
+
+    from polyclinic.cli.console import console
+
+    out = RichTable(*table.columns)
+    for row in table.rows:
+        out.add_row(*("" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+    console.print(out)

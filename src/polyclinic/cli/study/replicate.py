@@ -1,0 +1,48 @@
+"""``polyclinic replicate STUDY``: which phenotypes come back and hold together, and how many would by chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    study: Annotated[Path, typer.Argument(help="A study file; all its sites are read in this process.")],
+    folds: Annotated[int, typer.Option("--folds", min=1, max=20, help="Halvings.")] = 1,
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="Also on permuted codes: the rate of false flags.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fit a study's method on everybody and on halves, judge every phenotype, and do the same where there is nothing to find."""
+    from dataclasses import replace
+
+    from polyclinic.analysis.replication.replicate import replicate
+    from polyclinic.cli.console import busy, console, say_json
+    from polyclinic.errors import ConfigError
+    from polyclinic.studies.registry import make, read_study
+    from polyclinic.studies.simulate import sites_of
+
+    asked = read_study(study)
+    if asked.privacy is not None:
+        raise ConfigError(
+            f"study {asked.name!r} has [privacy]: a control would have to be paid for",
+            hint="run the study itself; [study] replicate = 1 pays once for both halves",
+        )
+    alone = asked.study.model_copy(update={"replicate": 0})
+    method = make(asked.model_copy(update={"evaluate": None, "study": alone}))
+    with busy("reading the sites", quiet=as_json):
+        sites = sites_of(asked)
+    with busy("fitting on everybody and on halves", quiet=as_json):
+        found = replicate(method, sites, folds, key=asked.study.key or asked.name, control=control)
+    if as_json:
+        rows = [dict(zip(found.table.columns, r)) for r in found.table.rows]
+        value = {"replicable": found.count, "phenotypes": len(found.table), "table": rows}
+        false = None if found.control is None else sum(bool(r["replicable"]) for r in found.control)
+        say_json(value | {"control": false, "false_rate": found.false_rate})
+        return
+    console.print(repr(replace(found, table=found.table.from_one("phenotype"))), markup=False, soft_wrap=True)

@@ -1,0 +1,126 @@
+"""``polyclinic report DIR``: what a run found, as one HTML file for people; tables, review sheets and cohorts on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="A run folder, as demo, simulate or coordinator write it.")],
+    out: Annotated[Path | None, typer.Option("--out", help="HTML file to write; default: report.html there.")] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Also every table as CSV and Parquet, the model, citation.bib: exports/.")
+    ] = False,
+    ohdsi: Annotated[
+        Path | None,
+        typer.Option("--ohdsi", help="Also the findings as CSV with an OHDSI results data model, into this folder."),
+    ] = None,
+    local: Annotated[
+        str | None,
+        typer.Option(
+            "--local", help="For this site's owner, on the owner's machine: everything, nothing hidden; do not pass on."
+        ),
+    ] = None,
+    sheet: Annotated[
+        list[str] | None, typer.Option("--sheet", help="A blinded review sheet for this reviewer: review/NAME.csv.")
+    ] = None,
+    reviewed: Annotated[
+        list[Path] | None, typer.Option("--reviewed", help="Filled-in sheets: print how far reviewers agree.")
+    ] = None,
+    cohort: Annotated[
+        str | None, typer.Option("--cohort", help="Local only: OMOP cohort rows of this site's patients.")
+    ] = None,
+    concept_sets: Annotated[
+        bool,
+        typer.Option(
+            "--concept-sets", help="Also shown codes as concept sets for ATLAS: concept_sets/ (OMOP concepts)."
+        ),
+    ] = False,
+    tensor: Annotated[
+        Path | None,
+        typer.Option("--tensor", help="With --cohort: the site's tensor.npz, where the run does not name patients."),
+    ] = None,
+    events: Annotated[Path | None, typer.Option("--events", help="With --cohort: the site's events.parquet.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Write the report of a run folder as one HTML file."""
+    from dataclasses import asdict
+
+    from polyclinic.cli.console import busy, console, say_json
+    from polyclinic.errors import ConfigError
+    from polyclinic.report.html import write_report
+    from polyclinic.studies.run_folder import RunFolder
+
+    run = RunFolder(folder)
+    faults = []
+    faults += [f"--sheet {name!r} is not a file name" for name in sheet or () if not name or Path(name).name != name]
+    if faults:
+        raise ConfigError("report: wrong options", faults=faults)
+    made: dict[str, Any] = {}
+    broken: list[str] = []
+    if reviewed:
+        from polyclinic.report.export.review_sheet import agreement
+
+        made["agreement"] = asdict(agreement(reviewed))
+        run.write_json(run.path / "review.json", made["agreement"])
+    with busy("writing the report", quiet=as_json):
+        if local is not None:
+            from polyclinic.report.export.owner_view import write_local_report
+
+            path = write_local_report(run, local, out=out, failed=broken.append)
+        else:
+            path = write_report(run, out=out, failed=broken.append)
+    made |= {"report": str(path), "bytes": path.stat().st_size}
+    if export:
+        from polyclinic.report.export.tables import export as write_exports
+
+        with busy("writing exports", quiet=as_json):
+            made["exports"] = [str(p) for p in write_exports(run)]
+    if ohdsi is not None:
+        from polyclinic.report.export.ohdsi import write_ohdsi
+
+        made["ohdsi"] = [str(p) for p in write_ohdsi(run, ohdsi)]
+    if concept_sets:
+        from polyclinic.report.export.concept_sets import write_concept_sets
+
+        made["concepts"] = [str(p) for p in write_concept_sets(run)]
+    if sheet:
+        from polyclinic.report.cards import cards
+        from polyclinic.report.contents import RunContents
+        from polyclinic.report.export.review_sheet import write_sheet
+
+        contents = RunContents.read(run)
+        found = cards(contents) if contents.kind == "phenotypes" else ()
+        made["sheets"] = [str(write_sheet(found, run.path / "review" / f"{r}.csv", reviewer=r)) for r in sheet]
+    if cohort is not None:
+        from polyclinic.report.export.omop_cohort import write_cohort
+
+        target = run.path / "sites" / cohort / "cohort"
+        made["cohort"] = [str(p) for p in write_cohort(run, cohort, tensor, events=events, out=target)]
+    unmade = ConfigError(
+        f"the report is written ({path}), but not all sections of others could be made",
+        faults=broken,
+        hint="mend the section, or uninstall its package; its tab says the same",
+    )
+    if as_json:
+        say_json(made)
+        if broken:
+            raise unmade
+        return
+    console.print(f"report:    {path}", soft_wrap=True)
+    for name in ("exports", "ohdsi", "concepts", "sheets", "cohort"):
+        if name in made:
+            console.print(f"{name + ':':<10} {len(made[name])} files in {Path(made[name][0]).parent}", soft_wrap=True)
+    if "agreement" in made:
+        a = made["agreement"]
+        kappa = "" if a["kappa"] is None else f", Fleiss' kappa {a['kappa']:.2f}"
+        console.print(
+            f"review:    {a['reviewers']} sheets, {a['phenotypes']} phenotypes, {a['meaningful']:.0%} meaningful{kappa}"
+        )
+    if broken:
+        raise unmade

@@ -1,0 +1,93 @@
+"""``node.toml``: where a hospital's data are; it never leaves the hospital."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from polyclinic.config.cohort import ExcludeRule
+from polyclinic.config.service import CourierRule, MonitorRule
+from polyclinic.config.source import Source
+from polyclinic.config.toml import NAME, TomlFile, TomlSection
+from polyclinic.errors import ConfigError
+
+__all__ = ["Node", "SiteIdentity", "secret"]
+
+
+class SiteIdentity(TomlSection):
+    """``[site]``: who this hospital is, and the one folder where everything about it is kept."""
+
+    name: str = Field(pattern=NAME, description="Unique in the federation.")
+    folder: str = Field("site", description="Folder of tensors, caches and checkpoints; erasable as a whole.")
+    retention: str = Field(
+        "90d",
+        pattern=r"^(none|keep|\d+[dh])$",
+        description="How long results (memberships) of a study stay: 90d, 12h, none, keep.",
+    )
+    resume_for: str = Field(
+        "14d",
+        pattern=r"^(none|keep|\d+[dh])$",
+        description="How long a study that stopped may go on; then its data go.",
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="Where this hospital computes; results do not depend on it beyond the last digits."
+    )
+    rehearsal: bool = Field(
+        False, description="No real patient is behind this file; allows seeded noise. Never at a hospital."
+    )
+
+
+class Node(TomlFile):
+    """Where the data are: one hospital's own file, which never leaves it.
+
+    ``policy``, ``ledger`` and ``keys`` are kept as written; the privacy room reads them.
+
+    Examples
+    --------
+    >>> n = Node.parse({"site": {"name": "north"}, "source": {"kind": "files", "events": "events.csv"}})
+    >>> n.name, n.source.events
+    ('north', 'events.csv')
+    """
+
+    site: SiteIdentity
+    source: Source
+    exclude: ExcludeRule | None = None
+    policy: dict[str, Any] = Field(default_factory=dict)
+    ledger: dict[str, object] = Field(default_factory=dict)
+    keys: dict[str, Any] = Field(default_factory=dict)
+    monitor: MonitorRule | None = None
+    courier: CourierRule | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the hospital."""
+        return self.site.name
+
+    @property
+    def home(self) -> Path:
+        """The one folder where everything about this site is kept."""
+        return self.path(self.site.folder)
+
+    def named(self, name: str) -> Node:
+        """The same node under another name."""
+        made = self.model_copy(update={"site": self.site.model_copy(update={"name": name})})
+        made._folder = self._folder
+        return made
+
+
+def secret(value: str, folder: Path) -> str:
+    """A value that may be kept elsewhere: ``env:NAME`` or ``file:PATH``; anything else is itself."""
+    if value.startswith("env:"):
+        name = value[4:]
+        if name not in os.environ:
+            raise ConfigError(f"environment variable {name} is not set", hint=f"export {name}=... before the command")
+        return os.environ[name]
+    if value.startswith("file:"):
+        path = folder / value[5:]
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file", hint="write the secret there, readable by you only")
+        return path.read_text(encoding="utf-8").strip()
+    return value

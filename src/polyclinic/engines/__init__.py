@@ -1,1 +1,0 @@
-"""Engines run a protocol: in this process, or between hospitals on NVIDIA FLARE."""

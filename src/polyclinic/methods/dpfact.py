@@ -1,0 +1,144 @@
+"""DPFact: federated phenotyping by elastic averaging (Ma et al. 2019), both halves.
+
+Every hospital keeps feature factors B_t of its own and pulls them to the global ones by the elastic penalty
+gamma/2 ||B_t - B^||^2 (eq. 5); the l2,1 norm on its patients turns off phenotypes that it does not have (eq. 9). The
+coordinator moves the global factors towards the hospitals' (eq. 19): B^ + eta gamma sum_t (B_t - B^).
+
+``weights="elastic"`` keeps what eq. 5 and 19 are made for. Where a hospital stands still, its gradient is
+gamma (B_t - B^), so sum_t gamma_t (B_t - B^) = 0 says that the gradients of all hospitals add up to nothing: the global
+factors fit all patients. An average weighted by anything else ends elsewhere, and with small hospitals far away. With
+e_tr the energy of phenotype r at hospital t, a hospital moves by the part e/(e + gamma) of the way to its own optimum, so::
+
+    B^_r + alpha sum_t gamma_t (B_t - B^)_r / sum_t gamma_t e_tr / (e_tr + gamma_t)
+
+is a step as long whether one hospital has the phenotype or all. gamma is the same for all hospitals but for how well the
+model explains them: small ones are held fast, large ones decide.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.errors import ConfigError
+from polyclinic.methods import facts as known
+from polyclinic.methods.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF
+from polyclinic.methods.rounds.local_pass import WARM, Elastic, Passed
+from polyclinic.methods.rounds.step_size import rate_at
+from polyclinic.protocol.interfaces import Total
+from polyclinic.protocol.parameter_types import DPFactTyped
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import cp
+
+__all__ = ["DPFact"]
+
+Array = NDArray[np.float64]
+FORCE: Final = 3.0  # gamma of weights="elastic", in units of the mean hospital's tr(Gram)/R
+HALFWAY: Final = 0.5  # alpha: a whole step by columns overshoots where phenotypes share codes
+
+
+class DPFactParams(LocalParams):
+    """Parameters of DPFact."""
+
+    elastic: float = Field(
+        1.0, ge=0, description="gamma; where zeros are observed in units of tr(Gram)/R (0.3 to 3 works)."
+    )
+    weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None = Field(  # type: ignore[assignment]
+        None,
+        description="How sites count in the average; None: by elastic forces (zero where all patients are fitted) with saturating "
+        "weights, else by phenotype energy where zeros are observed, else uniform.",
+    )
+    sparsity: float | dict[str, float] = Field(
+        1.0, description="l2,1 on patients (mu; 1 to 4 noise units): a number, or one per site."
+    )
+    server_step: float = Field(
+        1.0, gt=0, lt=2, description="alpha = eta gamma T of eq. 19; 1 = the mean, below 2 stable (E0.7)."
+    )
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the sites send their elastic forces."""
+        able = self.zeros == "observed" and self.privacy is None and self.elastic > 0 and self.variant == "corrected"
+        return able and (self.weights == "elastic" or (self.weights is None and self.weighting == "saturating"))
+
+
+class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
+    """Phenotypes by elastic averaging, with phenotypes of a site's own.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> pc.DPFact(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
+    3
+    """
+
+    name = "dpfact"
+    facts = known.DPFACT
+    Params = DPFactParams
+    params: DPFactParams
+
+    def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
+        """Passes from the site's OWN factors, pulled to the global ones; the own factors persist.
+
+        Departs from the paper in the first ten passes, which adopt the global factors: own factors from a random start
+        name the phenotypes differently at every site, and the elastic force then merges some of them for good.
+        """
+        if self.params.variant == "corrected" and self.params.zeros == "observed" and private.passes < WARM:
+            return super()._passes(site, private, public)
+        own = private.factors if private.passes else public.factors
+        gamma = self.params.elastic * (self._balance(site, public) if self._balances(public) else 1.0)
+        elastic = Elastic(public.factors, gamma) if gamma else None
+        return self._run(self.records(site, public), site.name, private, own, elastic)
+
+    def _pull(self) -> float:
+        return self.params.elastic
+
+    def _balances(self, public: LocalPublic) -> bool:
+        """Whether this round's messages are elastic forces: not before the phenotypes mean the same everywhere."""
+        return self.params.balanced and public.sites > 1 and (public.round - 1) * self.params.local_passes >= WARM
+
+    def _balance(self, site: Site, public: LocalPublic) -> float:
+        """What turns a gamma in units of the site's own tr(Gram)/R into units of the mean site's."""
+        own = self.records(site, public).norm_squared()
+        return FORCE * public.norm / public.sites / own if own > 0 else FORCE
+
+    def _weighted(self, passed: Passed, site: Site, public: LocalPublic) -> tuple[dict[str, Array], float]:
+        if not self._balances(public):
+            return super()._weighted(passed, site, public)
+        energy = np.square(passed.patients).sum(0) / public.norm
+        gamma = self.params.elastic * self._balance(site, public) * float(energy.mean())
+        moves = energy / np.maximum(energy + gamma, 1e-300)
+        each = zip(passed.factors, public.factors)
+        return {f"mode{n}": gamma * (moves * old + (own - old)) for n, (own, old) in enumerate(each, start=1)}, 1.0
+
+    def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
+        """Eq. 19: B^ + alpha (average - B^)."""
+        old, balances = public.factors[mode - 1], self._balances(public)
+        average = self._average(total.arrays[f"mode{mode}"], total, old)
+        alpha = self._alpha(total.members) * (HALFWAY if balances else 1.0)
+        if alpha == 1.0:
+            return average
+        moved = old + alpha * (average - old)
+        if balances and self.params.nonnegative:
+            moved = np.maximum(moved, 0.0)  # a sum of forces may point out of the model
+        return moved if self.params.zeros == "missing" else cp.unit_columns(moved, old)
+
+    def _alpha(self, sites: int) -> float:
+        p = self.params
+        return p.server_step if p.variant == "corrected" else rate_at(p.learning_rate, 1, p.zeros) * p.elastic * sites
+
+    def _check(self, sites: int) -> None:
+        super()._check(sites)
+        alpha = self._alpha(sites)
+        if not 0 < alpha < 2:
+            p = self.params
+            eta: object = rate_at(p.learning_rate, 1, p.zeros)
+            raise ConfigError(
+                f"the server step eta gamma T = {eta:g} x {p.elastic:g} x {sites} = {alpha:g} is not stable (ERRATA E0.7)",
+                faults=["eq. 19 converges only for 0 < eta gamma T < 2"],
+                hint=f"use learning_rate below {2 / max(p.elastic * sites, 1e-12):.3g}, e.g. {1 / max(p.elastic * sites, 1e-12):.3g}",
+            )

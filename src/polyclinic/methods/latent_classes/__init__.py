@@ -1,0 +1,1 @@
+"""Latent class analysis over hospitals: categories, counts and measurements side by side, values missing."""

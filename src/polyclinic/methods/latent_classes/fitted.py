@@ -1,0 +1,171 @@
+"""What fitted latent classes can do: take frames, place patients, score them, compare numbers of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self, Unpack
+
+import numpy as np
+
+from polyclinic.errors import DataError
+from polyclinic.models.mixtures.classes import Classes
+from polyclinic.models.mixtures.columns import Array, Layout, encoded
+from polyclinic.models.origin import Origin
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.loop import FoldOptions
+from polyclinic.protocol.outcome import Outcome, Progress
+from polyclinic.records.sites.frames import column_of, columns_of
+from polyclinic.records.sites.from_data import as_sites
+from polyclinic.records.sites.site import Site
+
+__all__ = ["FittedClasses"]
+
+
+class FittedClasses(Estimator):
+    """Attributes and methods after ``fit``.
+
+    Attributes
+    ----------
+    weights_, profiles_, layout_
+        Shares (k,), largest class first, profiles (k, parameters) and the columns they belong to.
+    shares_
+        Site -> (k,) its own shares of the classes; they stay there.
+    memberships_
+        Site -> (patients, k) probabilities; they stay there.
+    log_likelihood_, bic_, aic_
+        From summed log-likelihoods over all sites (None where not paid for).
+    """
+
+    params: Any
+    weights_: Array
+    profiles_: Array
+    layout_: Layout
+    shares_: dict[str, Array]
+    memberships_: dict[str, Array]
+    result_: Classes
+    log_likelihood_: Any
+    bic_: Any
+    aic_: Any
+
+    def fit(
+        self,
+        sites: object,
+        y: object = None,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        **options: Unpack[FoldOptions],
+    ) -> Self:
+        """Learn from sites, from one matrix or frame, or from a mapping of a site's name to its frame.
+
+        Parameters
+        ----------
+        sites
+            Sites with features (NaN: unknown), a frame of any library, or ``{"north": frame, ...}``.
+        y
+            Ignored; pipelines pass it.
+        progress
+            Called with every progress event.
+        """
+        frames = _frames(sites)
+        if frames is None:
+            return super().fit(as_sites(sites, "features"), progress=progress, **options)
+        asked = self.params
+        made, kinds = _read(frames, asked.kinds)
+        try:
+            self.params = asked.model_copy(update={"kinds": kinds})
+            return super().fit(made, progress=progress, **options)
+        finally:
+            self.params = asked
+
+    def _publish(self, outcome: Outcome) -> None:
+        public = outcome.public
+        order = np.argsort(-public.weights, kind="stable")
+        self.weights_, self.profiles_, self.layout_ = public.weights[order], public.profiles[order], public.layout
+        self.converged_, self.n_iter_ = bool(public.converged), int(public.round)
+        self.log_likelihood_ = public.loglik
+        n, free = max(public.moments.n, 1.0), public.layout.free(len(order))
+        known = public.loglik is not None
+        self.bic_ = free * float(np.log(n)) - 2 * public.loglik if known else None
+        self.aic_ = 2 * free - 2 * public.loglik if known else None
+        self.memberships_ = {s: a["responsibilities"][:, order] for s, a in outcome.closed.items()}
+        self.shares_ = {s: a["shares"][order] for s, a in outcome.closed.items()}
+
+    def learned(self, origin: Origin) -> Classes:
+        return Classes.of(origin, self.weights_, self.profiles_, self.layout_)
+
+    def transform(self, X: object) -> Any:
+        """(patients, k) probability of each class; for sites one array each."""
+        value: Classes = self._fitted("result_")
+        if isinstance(X, list | tuple) and X and all(isinstance(s, Site) for s in X):
+            return {s.name: value.transform(s) for s in X}
+        return self._framed(value.transform(X))
+
+    predict_proba = transform
+
+    def predict(self, X: object) -> Any:
+        """(patients,) most probable class."""
+        found = self.transform(X)
+        return {n: a.argmax(1) for n, a in found.items()} if isinstance(found, dict) else np.asarray(found).argmax(1)
+
+    def score(self, X: object, y: object = None) -> float:
+        """Mean log-likelihood of the known values, over all sites."""
+        value: Classes = self._fitted("result_")
+        sites = list(X) if isinstance(X, list | tuple) and all(isinstance(s, Site) for s in X) else [X]
+        parts = [(value.score(s), len(value.records(s))) for s in sites]
+        return sum(v * n for v, n in parts) / max(sum(n for _, n in parts), 1)
+
+    def quality(self, X: object) -> dict[str, float]:
+        """``log_likelihood`` per patient."""
+        return {"log_likelihood": self.score(X)}
+
+
+def _frames(data: object) -> dict[str, object] | None:
+    """Frames by site, where frames were given."""
+    if isinstance(data, Site | np.ndarray | list | tuple):
+        return None
+    if isinstance(data, Mapping) and data and all(columns_of(v) is not None for v in data.values()):
+        return {str(k): v for k, v in data.items()}
+    return {"local": data} if columns_of(data) is not None else None
+
+
+def _read(frames: Mapping[str, object], asked: Mapping[str, object]) -> tuple[list[Site], dict[str, object]]:
+    """Sites of the frames, and the kinds and levels that all of them have together."""
+    names = columns_of(next(iter(frames.values()))) or ()
+    levels: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        given = asked.get(name)
+        if isinstance(given, list | tuple):
+            levels[name] = tuple(str(x) for x in given)
+            continue
+        columns = [column_of(f, name) for f in frames.values() if name in (columns_of(f) or ())]
+        texts = any(
+            (c.values.dtype.kind in "bUO" and c.numbers() is None) or c.values.dtype.kind == "b" for c in columns
+        )
+        if texts or given == "categorical":
+            ordered = _categories(frames, name)
+            found = sorted({x for c in columns for x in c.keys().labels})
+            levels[name] = ordered or tuple(found)
+    made, kinds, faults = [], dict[str, object](), []
+    for site, frame in frames.items():
+        try:
+            X, told = encoded(frame, names, levels)
+        except DataError as e:
+            faults += [f"site {site!r}: {f}" for f in e.faults]
+            continue
+        for n, k in told.items():  # a column that is whole at one site and broken at another is continuous
+            kinds[n] = k if kinds.get(n, k) == k else "continuous"
+        made.append(Site(site, features=X, columns=names))
+    if faults:
+        raise DataError("the frames are not usable", faults=faults)
+    kinds |= {n: list(v) for n, v in levels.items()}
+    return made, kinds | {n: k for n, k in asked.items() if k != "categorical"}
+
+
+def _categories(frames: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The order of a pandas categorical, where all frames have the same one."""
+    found: set[tuple[str, ...]] = set()
+    for frame in frames.values():
+        dtype = getattr(frame[name], "dtype", None)
+        given = getattr(dtype, "categories", None)
+        found.add(() if given is None or callable(given) else tuple(str(x) for x in given))
+    return found.pop() if len(found) == 1 else ()

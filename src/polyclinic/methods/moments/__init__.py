@@ -1,0 +1,1 @@
+"""Means, spreads and principal components of all patients together: Standardizer and FederatedPCA."""

@@ -1,0 +1,294 @@
+"""Standardising and principal components between hospitals: what follows from summed moments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, model_validator
+
+from polyclinic.errors import ConfigError
+from polyclinic.methods.moments.moments import (
+    GRID,
+    RADIUS,
+    Array,
+    SummedMoments,
+    complete,
+    in_ball,
+    moment_rows,
+    noisy_moments,
+)
+from polyclinic.models import moments as learned
+from polyclinic.models.origin import Origin
+from polyclinic.privacy.accounting.accountant import calibrate
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.loop import FoldOptions
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.parameter_types import FederatedPCATyped, StandardizerTyped
+from polyclinic.protocol.params import Params
+from polyclinic.records.sites.site import Site
+
+__all__ = ["FederatedPCA", "MomentParams", "MomentsPublic", "Nothing", "PCAParams", "Standardizer"]
+
+
+class MomentParams(Params):
+    """Parameters of standardising and PCA."""
+
+    radius: float | None = Field(
+        None, gt=0, description="Public: no |value| exceeds it (1e6). With privacy: ball that records are clipped to."
+    )
+    center: tuple[float, ...] | None = Field(None, description="Public centre of the ball, with privacy; default 0.")
+    max_patients: int = Field(10_000_000, ge=1, description="Public: no site has more patients.")
+
+    @model_validator(mode="after")
+    def _paid(self) -> MomentParams:
+        if self.privacy is not None and self.radius is None:
+            raise ValueError("privacy needs radius: a public bound on the length of a record around center")
+        if self.privacy is not None and self.privacy.level != "patient":
+            raise ValueError("means and covariances are private at the level of patients only: level='patient'")
+        return self
+
+
+class PCAParams(MomentParams):
+    """Parameters of PCA."""
+
+    n_components: int = Field(2, ge=1, description="How many directions to keep.")
+    standardize: bool = Field(False, description="Divide each feature by its standard deviation first.")
+
+
+@dataclass(frozen=True)
+class MomentsPublic:
+    """SummedMoments so far, or the noisy ones in one release."""
+
+    moments: SummedMoments
+    paid: bool
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A site needs no memory of its own here."""
+
+    empty: bool = True
+
+
+MP = TypeVar("MP", bound=MomentParams)
+
+
+class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
+    """Common half of standardising and PCA: the sums."""
+
+    needs = "features"
+    Params = MomentParams
+    Public = MomentsPublic
+    Private = Nothing
+    params: Any
+    crossed = True
+    facts = MethodFacts(
+        paper="sums of values and squares, zoomed (this program)",
+        formal=True,
+        attacks=(
+            KnownAttack(
+                "sum", "exact means and spreads over few patients show a patient whose value lies far from the others"
+            ),
+        ),
+        steps={
+            "count": StepMeaning("how many patients"),
+            "zoom-*": StepMeaning("sums of values and of their distances from the mean, per feature"),
+            "second-moments": StepMeaning("how features vary, alone and together", "a value far from all others"),
+            "noisy-moments": StepMeaning("number, mean and spread of the records, each patient at most 1"),
+        },
+    )
+    keeps = False  # whether a new feature is the old one in other units
+    exact = 1e-9
+    moments_: SummedMoments
+    mean_: Array
+    scale_: Array
+    result_: learned.Moments
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> MomentsPublic:
+        """mean = 0, unit = radius: nothing is known before the first sum."""
+        p, d = self.params, setting.shape[0]
+        if p.center is not None and len(p.center) != d:
+            raise ConfigError(f"center has {len(p.center)} values, the sites have {d} features")
+        return MomentsPublic(SummedMoments.begin(d, self._radius, crossed=self.crossed), p.privacy is not None)
+
+    def next(self, public: MomentsPublic) -> Step | None:
+        """sum_k n_k, then sum_k of features and of squares; with privacy ONE release of all, sensitivity 1, on a grid."""
+        if public.moments.done:
+            return None
+        if not public.paid:
+            step = public.moments.step(self.params.max_patients)
+            return replace(step, round=1, counts=True) if public.moments.last else step  # the others only set it up
+        d, privacy = len(public.moments.mean), self.params.privacy
+        (multiplier,) = calibrate(privacy.epsilon, privacy.delta)
+        return Step(
+            1,
+            "noisy-moments",
+            {"rows": (1 + d + len(public.moments.second),)},
+            bound=float(self.params.max_patients),
+            sensitivity=1.0,
+            multiplier=multiplier,
+            grid=GRID,
+        )
+
+    def open(self, site: Site, public: MomentsPublic, rng: np.random.Generator) -> Nothing:
+        complete(site, None if public.paid else self._radius)
+        return Nothing()
+
+    def contribute(
+        self, step: Step, site: Site, private: Nothing, public: MomentsPublic, rng: np.random.Generator
+    ) -> tuple[Nothing, Contribution]:
+        """sum_i x_i, sum_i x_i x_i'; paid: sum_i of (1, z_i, z_i z_i') with |z_i| <= 1, each row scaled to length <= 1."""
+        if not public.paid:
+            return private, public.moments.contribute(site.matrix())
+        z = in_ball(site.matrix(), self._center(site.matrix().shape[1]), self._radius)
+        return private, Contribution({"rows": moment_rows(z, crossed=self.crossed)})
+
+    def combine(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
+        """mean' = sum_k sum_i x_i / n, C' = sum_k sum_i (x_i - mean)(x_i - mean)' / n; noisy sums are freed of their bias."""
+        if not public.paid:
+            return replace(public, moments=public.moments.combine(total))
+        d = len(public.moments.mean)
+        m = noisy_moments(total.arrays["rows"], total.noise_sd, d, crossed=self.crossed)
+        mean = self._center(d) + self._radius * m.mean
+        return replace(public, moments=replace(m, mean=mean, unit=self._radius * m.unit))
+
+    def close(self, site: Site, private: Nothing, public: MomentsPublic) -> Arrays:
+        return {}
+
+    @property
+    def _radius(self) -> float:
+        return RADIUS if self.params.radius is None else float(self.params.radius)
+
+    def _center(self, d: int) -> Array:
+        return np.zeros(d) if self.params.center is None else np.asarray(self.params.center, float)
+
+    def _publish(self, outcome: Outcome) -> None:
+        self.moments_ = outcome.public.moments
+        self.n_features_in_ = len(self.moments_.mean)
+        self.n_samples_seen_ = self.moments_.n
+        self.mean_ = self.moments_.mean
+        self._derive()
+
+    def _derive(self) -> None:
+        raise NotImplementedError
+
+    def learned(self, origin: Origin) -> learned.Moments:
+        columns = self.__dict__.get("feature_names_in_")
+        named = None if columns is None else tuple(str(c) for c in columns)
+        directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")
+        return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, named)
+
+    def fit_transform(self, sites: Any, y: object = None, **options: Unpack[FoldOptions]) -> Any:
+        """Fit, then transform the same sites (or the same matrix)."""
+        return self.fit(sites, y, **options).transform(sites)
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Standardised features keep their names; directions are ``pca0``, ``pca1``, ..."""
+        columns = self._fitted("result_").columns
+        if self.keeps and columns is not None:
+            return np.array(columns, dtype=object)
+        return super().get_feature_names_out(input_features)
+
+    def transform(self, data: Sequence[Site] | ArrayLike) -> Any:
+        """New features: for sites, a list of sites (each keeps its own rows); for a matrix, a matrix."""
+        self._fitted("mean_")
+        if isinstance(data, Sequence) and len(data) and isinstance(data[0], Site):
+            sites: Sequence[Any] = data
+            here = [s.arranged(self.__dict__.get("feature_names_in_")) for s in sites]
+            made = [self._apply(s.matrix()) for s in here]
+            # standardised features keep their names; directions of a PCA are new features
+            kept = [s.columns if x.shape[1] == s.matrix().shape[1] and self.keeps else None for s, x in zip(here, made)]
+            mine = self.lines_  # whoever uses these features builds on the releases that made them
+            return [
+                replace(
+                    s,
+                    features=x,
+                    columns=c,
+                    builds_on=(*s.builds_on, *(e for e in mine if e.charge is not None and e.charge.site == s.name)),
+                )
+                for s, x, c in zip(here, made, kept)
+            ]
+        whole = Site("patients", features=data).arranged(self.__dict__.get("feature_names_in_"))  # type: ignore[arg-type]
+        rows = getattr(data, "index", None)
+        return self._framed(self._apply(whole.matrix()), None if rows is None or callable(rows) else rows)
+
+    def _apply(self, X: Array) -> Array:
+        raise NotImplementedError
+
+
+class Standardizer(StandardizerTyped, _FromMoments[MomentParams]):
+    """Bring every feature to mean 0 and standard deviation 1 over all hospitals' patients; only sums leave a hospital.
+
+    Without privacy it equals pooled standardising (divisor n) to rounding. With ``privacy`` all records are clipped to a
+    public ball and one noisy release pays for it.
+
+    Attributes
+    ----------
+    mean_, var_, scale_
+        (d,) as in scikit-learn's ``StandardScaler``.
+
+    Examples
+    --------
+    >>> sites = [Site("a", features=[[1.0], [2.0]]), Site("b", features=[[6.0]])]
+    >>> Standardizer().fit(sites).mean_
+    array([3.])
+    """
+
+    name = "standardizer"
+    crossed = False
+    keeps = True
+
+    def _derive(self) -> None:
+        m = self.moments_
+        self.var_ = np.maximum(m.second, 0.0) * m.unit**2
+        flat = self.var_ <= (10 * np.finfo(float).eps * (1 + np.abs(self.mean_))) ** 2
+        self.scale_ = np.where(flat, 1.0, np.sqrt(np.where(flat, 1.0, self.var_)))
+
+    def _apply(self, X: Array) -> Array:
+        return np.asarray((X - self.mean_) / self.scale_)
+
+
+class FederatedPCA(FederatedPCATyped, _FromMoments[PCAParams]):
+    """The directions in which patients differ most, from summed covariances; every hospital projects its own patients.
+
+    Attributes
+    ----------
+    components_
+        (n_components, d), signs fixed so that the largest loading is positive.
+    explained_variance_, explained_variance_ratio_
+        Divisor n - 1, as in scikit-learn.
+
+    Examples
+    --------
+    >>> sites = [Site("a", features=[[1.0, 1.0], [2.0, 2.1]]), Site("b", features=[[3.0, 2.9]])]
+    >>> FederatedPCA(n_components=1).fit(sites).explained_variance_ratio_.round(3)
+    array([0.998])
+    """
+
+    name = "pca"
+    Params = PCAParams
+    kind: Literal["pca"] = "pca"
+
+    def _derive(self) -> None:
+        p, m = self.params, self.moments_
+        if p.n_components > len(m.mean):
+            raise ConfigError(f"n_components {p.n_components} exceeds the {len(m.mean)} features")
+        covariance = m.covariance() * (m.n / max(m.n - 1, 1.0))
+        sd = np.sqrt(np.diag(m.covariance()))
+        self.scale_ = np.where(sd > 0, sd, 1.0) if p.standardize else np.ones(len(m.mean))
+        values, vectors = np.linalg.eigh(covariance / np.outer(self.scale_, self.scale_))
+        keep = np.argsort(values)[::-1][: p.n_components]
+        components = vectors[:, keep].T
+        signs = np.sign(components[np.arange(len(keep)), np.abs(components).argmax(1)])
+        self.components_ = components * signs[:, None]
+        self.explained_variance_ = values[keep]
+        self.explained_variance_ratio_ = values[keep] / values.sum()
+
+    def _apply(self, X: Array) -> Array:
+        return np.asarray(((X - self.mean_) / self.scale_) @ self.components_.T)

@@ -1,0 +1,347 @@
+"""SumALS's packed sweeps: sums of a few bits a number, what they gain, and a search where the structure is weak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.methods.packing.extra_columns import BESIDE, REACH, columns_beside, roots_beside, worth_hearing
+from polyclinic.methods.packing.packed_sums import Field as Packed
+from polyclinic.methods.packing.packed_sums import Packing
+from polyclinic.methods.packing.rounding import reach, roots, solve_rounded, within
+from polyclinic.methods.rounds.sweeps import SWEEPS, Sweeps
+from polyclinic.methods.starts.choice import WEAK
+from polyclinic.methods.starts.gram import GramStart
+from polyclinic.methods.starts.state import Far
+from polyclinic.methods.starts.wide import WideStart
+from polyclinic.protocol.interfaces import Contribution, Step, Total
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import deterministic as ordered
+from polyclinic.tensors.deterministic import power
+
+if TYPE_CHECKING:
+    from polyclinic.methods.sumals import SumPublic
+
+__all__ = ["KEPT", "PackedSweeps", "weak"]
+
+Array = NDArray[np.float64]
+KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/decisions/0012)
+UNSURE = (
+    8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
+)
+CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
+PATIENT = 1e-3  # `tol` where the structure is weak
+LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
+AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
+LOOSE = 0.15  # typical distance from a start's prediction above which it says nothing of the coming sums
+AWAY = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
+SLACK = (
+    2.0,
+    0.5,
+    -0.5,
+)  # and so many steps of the grid more (rounding itself has 4.5 standard deviations): sweep 1, 2, ...
+EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window
+MENDS = 4
+ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
+RARE = 4.0  # steps of the grid in one of the grid for codes that enter at last
+SEEN = 3.5  # standard deviations of that rounding: so many rare codes show by chance otherwise
+WORTH = 8.0  # times SEEN that a rare code's root energy is, at least
+
+
+UNKNOWN = Far(np.empty((0, 1)), np.empty((1, 0)))
+
+
+def weak(public: SumPublic) -> bool:
+    """Whether the start saw little of the structure: the first sweep gained much."""
+    return public.gain is not None and public.gain > WEAK
+
+
+class PackedSweeps(Sweeps):
+    """The same sweeps after a start that found something: sums in windows around what the model predicts."""
+
+    def due(self, public: SumPublic) -> bool:
+        return bool(public.start.lifted)
+
+    def enter(self, public: SumPublic) -> SumPublic:
+        """From what the start knows: A'A, what the model explains, and how far the first sums may lie from it."""
+        start, rank = public.start, public.rank
+        far = [UNKNOWN] * len(public.factors)
+        if start.sweep:  # a search came first
+            codes = self._gram(public).bounds(start, 0)
+            far[0] = Far(AUDITIONED * codes, np.ones((1, rank)))
+            public = replace(public, searched=True, base=public.round - 1)
+        begun = replace(start, lifted=(), patients=None, diagonal=None)
+        known = replace(public, start=begun, patients=start.patients, explained=start.explained, spread=tuple(far))
+        return self._beside(known)
+
+    def step(self, public: SumPublic) -> Step:
+        name = f"mode{public.mode}" + (f"+{public.wider}" if public.wider else "")
+        return self.fit._packing(public).step(public.round, name)
+
+    def message(self, site: Site, public: SumPublic, m: Array, own: Array, error: Array) -> Contribution:
+        arrays = {"mttkrp": m @ self._roots(public)[0]}
+        arrays |= {"rare": arrays["mttkrp"]} if public.whole else {}
+        if public.mode == 1:
+            arrays |= {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error * public.norm}
+        return self.fit._packing(public).contribution(arrays, site.name)
+
+    def _gram(self, public: SumPublic) -> GramStart:
+        return self.fit.starter.gram(public.shape)
+
+    def _beside(self, public: SumPublic) -> SumPublic:
+        """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
+        tried = public.round > 1 or public.start.kind != "gram" or public.start.proposed > 0
+        if tried or not self.fit.starter.searches or self.fit.params.rank == "auto" or len(public.factors) < 2:
+            return public
+        assert public.patients is not None
+        factors, patients = columns_beside(public.factors, public.patients, self.fit.params.seed)
+        return replace(public, factors=factors, patients=patients, scale=np.ones(len(patients)), beside=BESIDE)
+
+    def _nth(self, public: SumPublic) -> int:
+        """Which sweep this is since the factors were made."""
+        return public.round - public.base
+
+    def packing(self, public: SumPublic) -> Packing:
+        """How a packed sum travels: products of records and model whitened by the Gram that is known so far, A'A and scores."""
+        gram, rank = self._gram(public), len(public.scale)
+        n, nth = public.mode - 1, self._nth(public)
+        sure = public.explained if nth > 1 or n or public.searched else public.explained / UNSURE
+        begun = replace(public.start, explained=sure)
+        grid = gram.grid(begun, ROUNDING[min(nth, len(ROUNDING)) - 1], rank * gram.sent(begun, n))
+        bound = gram.bounds(begun, n)
+        bound = np.where(bound < 0.7 * grid, 0.0, bound)
+        likely, (low, high), mends = self._windows(public, bound, grid)
+        fields = {"mttkrp": Packed(likely.shape, grid, low, high)}
+        if public.whole:
+            fields["rare"], more = self._rare(public, grid)
+            mends += more
+        if public.mode == 1:
+            assert public.patients is not None
+            unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
+            unit = max(unit, LEAST * public.norm)
+            fields["gram"] = Packed((rank * (rank + 1) // 2,), unit * 2.0**-16, 0.0, unit)
+            fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
+        label = f"{public.round} mode{public.mode} {public.wider}"
+        return Packing(fields, begun.sites, label, self.fit.params.seed, mends=mends).widened(public.wider)
+
+    def _rare(self, public: SumPublic, fine: float) -> tuple[Packed, int]:
+        """The last sweep's sums of codes that were left out until then, coarsely; and how many may lie outside their windows."""
+        gram, n, rank = self._gram(public), public.mode - 1, len(public.scale)
+        grid, searched = RARE * fine, gram.bounds(public.start, n) > 0
+        least = WORTH * SEEN * grid * float(np.sqrt(len(public.start.sites) / 12.0))
+        bound = gram.bounds(replace(public.start, floors=()), n)
+        bound = np.where(searched | (bound < least), 0.0, bound) * np.ones((1, rank))
+        return Packed(bound.shape, grid, -0.05 * bound, 0.15 * bound), int((bound > 0).sum()) // EVERY[0]
+
+    def _windows(self, public: SumPublic, bound: Array, grid: float) -> tuple[Array, tuple[Array, Array], int]:
+        """What is expected of a packed sum, between what it is read, and how many numbers may lie outside and are put right."""
+        n, nth, rank = public.mode - 1, self._nth(public), len(public.scale)
+        if not len(public.spread[n].rows):  # nothing is known but the codes' energies
+            none, high = np.zeros((len(bound), rank)), 1.1 * bound * np.ones((1, rank))
+            high[:, rank - public.beside :] *= REACH / 1.1 if not n else 1.0
+            return none, (none - 0.15 * bound, high), MENDS + rank * len(bound) // 400
+        likely = np.where(bound > 0, self._predicted(public), 0.0)
+        room = public.spread[n].window() + SLACK[min(nth, len(SLACK)) - 1] * grid
+        room = np.where(bound > 0, np.maximum(room, 0.1 * grid), 0.0)
+        low, high = likely - room, likely + room
+        if nth == 1:
+            low, high = (
+                np.maximum(low, np.minimum(-0.3 * bound, likely)),
+                np.minimum(high, np.maximum(1.3 * bound, likely)),
+            )
+        most = max(MENDS, rank * int((bound > 0).sum()) // EVERY[min(nth, len(EVERY)) - 1])
+        return likely, (low, high), most + MENDS * (public.beside > 0)
+
+    def _roots(self, public: SumPublic) -> tuple[Array, Array]:
+        """G^(-1/2) and G^(1/2) of the mode's Gram as far as everybody knows it before the sum."""
+        assert public.patients is not None
+        gram = self._known_gram(public, public.patients * public.scale[:, None] * public.scale)
+        return (
+            roots_beside(gram, public.beside, public.explained) if public.beside and public.mode == 1 else roots(gram)
+        )
+
+    def _predicted(self, public: SumPublic) -> Array:
+        """What the whitened products would be if the model were at rest: F G^(1/2)."""
+        return ordered.product(public.factors[public.mode - 1], self._roots(public)[1])
+
+    @staticmethod
+    def _known_gram(public: SumPublic, patients: Array) -> Array:
+        g = patients
+        for q, f in enumerate(public.factors):
+            if q != public.mode - 1:
+                g = g * ordered.transposed_product(f, f)
+        return g
+
+    def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
+        """A_n' = argmin_{A >= 0} tr(A G A') - 2 tr(A'M), from rounded sums and in a fixed order; or once more, with wider fields."""
+        n, nth, rank, packing = public.mode - 1, self._nth(public), len(public.scale), self.fit._packing(public)
+        opened = packing.opened(total)
+        assert public.patients is not None
+        patients, least = public.patients, LEAST * public.norm
+        if opened is not None and not n:  # what the model explains is known exactly now
+            truth = max(float(opened["aside"][1] - opened["aside"][0]), least)
+            if nth == 1 and not public.wider and truth < public.explained / UNSURE / 4:
+                opened = None  # rounded too coarsely to be of use
+                patients = within(patients, 2.0 * truth)  # nor does a phenotype explain more than all of them
+                public = replace(public, explained=UNSURE * truth, patients=patients)
+        if opened is None:
+            again = replace(public, wider=public.wider + 1)
+            if n:
+                return again
+            turned = patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
+            return replace(again, patients=turned, scale=np.ones(rank))
+        _, root = self._roots(public)
+        products = opened["mttkrp"] + opened["rare"] if public.whole else opened["mttkrp"]
+        right = ordered.product(products, root)
+        aside = None
+        if not n:
+            patients = np.zeros((rank, rank))
+            patients[np.triu_indices(rank)] = opened["gram"]
+            patients = np.maximum(
+                patients + np.triu(patients, 1).T, 0.0
+            )  # memberships are not negative; rounding may be
+            aside = opened["aside"]
+        own = patients if not n else patients * public.scale[:, None] * public.scale
+        g = self._known_gram(public, own)
+        noise: float | Array = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
+        if public.whole:  # solve_rounded cuts at 1.5 standard deviations
+            searched = self._gram(public).bounds(public.start, n) > 0
+            noise = np.where(searched, noise, SEEN / 1.5 * RARE * noise)
+        solved = solve_rounded(g, right, noise, SWEEPS, public.factors[n])
+        if (
+            aside is not None and public.round == 1 and not public.start.sweep
+        ):  # what was seen over cells is little of what is there
+            gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
+                float(aside[1] - aside[0]), 1e-300
+            )
+            if gain > WEAK and self.fit.starter.searches and self.fit.params.rank != "auto":
+                begun, found = WideStart(self._gram(public)).again(public.start), rank - public.beside
+                public = replace(public, factors=tuple(f[:, :found] for f in public.factors), scale=np.ones(found))
+                return replace(
+                    public, stage="start", start=begun, round=2, base=1, patients=None, wider=0, gain=gain, beside=0
+                )
+            public = replace(public, careful=gain > WEAK)
+        if public.careful and public.round <= CAREFUL:
+            solved = _gradient(public.factors[n], g, right)
+        new, length = ordered.unit(solved)
+        public = replace(public, spread=self._reach(public, opened["mttkrp"] - self._predicted(public)))
+        if aside is not None:
+            public = replace(public, explained=max(float(aside[1] - aside[0]), least), everything=float(aside[1]))
+        public = replace(public, patients=patients, wider=0)
+        if public.mode == len(public.factors):
+            public = replace(public, end=_left(public.everything, new * length, right, g))
+            if public.beside:
+                return self._chosen(public, new, length)
+        return self._swept(public, new, length, aside)
+
+    def _swept(self, public: SumPublic, new: Array, length: Array, aside: Array | None) -> SumPublic:
+        """A mode is new; ``aside``: scores of the sweep that begins. At its last mode a sweep is judged, and may be the last."""
+        last = public.mode == len(public.factors)
+        ended = last and public.round >= self.fit.most(public)
+        if aside is not None:
+            sse, everything = (max(float(x), 0.0) for x in aside)
+            judged = self.fit.plateau(public).judged(public, sse, everything)
+            public = replace(judged, still=public.still)
+        elif last:
+            public = self._expecting(public)
+            ended = ended or (self._enough(public) > 0 and public.still >= self.fit.plateau(public).rest)
+        if public.whole:
+            ended = last
+        elif ended and public.start.floors:
+            public, ended = replace(public, whole=True), False
+        after = self.turned(public, new, length, ended)
+        if ended and public.end is not None:  # the last sums tell how much there is of what
+            assert after.patients is not None
+            energy = np.diagonal(after.patients) * np.square(after.scale)
+            return replace(after, stage="end", energy=energy, objective=max(public.end, 0.0) / 2)
+        if last and not ended:
+            factors, before = self._further(public, after.factors)
+            after = replace(after, factors=factors, last=before)
+        return after
+
+    def _chosen(self, public: SumPublic, new: Array, length: Array) -> SumPublic:
+        """After the first sweep: on with the columns that the Gram found, or an audition of those beside them."""
+        assert public.patients is not None
+        factors = (*public.factors[:-1], np.where(length > 0, new, public.factors[-1]))
+        found = len(length) - public.beside
+        scale = public.scale * length
+        patients = public.patients * scale[:, None] * scale
+        if worth_hearing(factors, patients, public.beside):
+            begun = replace(public.start, stage="audition", lifted=factors, patients=patients)
+            return replace(public, stage="start", start=begun, round=public.round + 1, mode=1, beside=0)
+        kept = replace(
+            public,
+            beside=0,
+            factors=tuple(f[:, :found] for f in public.factors),
+            scale=public.scale[:found],
+            patients=public.patients[:found, :found],
+        )
+        return self._swept(kept, new[:, :found], length[:found], None)
+
+    def _reach(self, public: SumPublic, away: Array) -> tuple[Far, ...]:
+        """How far the coming sums may lie from what is expected, by how far this one lay; per mode.
+
+        Where the start said little (more than LOOSE of the codes' energies), its error says little of the next one's.
+        """
+        n, nth, gram = public.mode - 1, self._nth(public), self._gram(public)
+        bound, away = gram.bounds(public.start, n), away[:, : away.shape[1] - public.beside]
+        share = np.abs(away) / np.where(bound > 0, bound, np.inf)
+        typical = float(np.sqrt(ordered.inner(share, share) / max(int((bound > 0).sum()) * away.shape[1], 1)))
+        out = list(public.spread)
+        if nth == 1 and not n and typical > LOOSE:
+            out[n] = Far(min(max(0.7 * float(np.max(share)), 0.03), 0.5) * bound, np.ones((1, away.shape[1])))
+            return tuple(out)
+        out[n] = reach(away, AWAY)
+        if nth == 1 and not n:  # other modes have not been summed since: they are expected to be as far away
+            for q in range(1, len(out)):
+                each = np.ones((1, away.shape[1] + public.beside))
+                each[:, away.shape[1] :] = 1.0 / max(1.5 * typical, 1e-3)
+                out[q] = Far(1.5 * typical * gram.bounds(public.start, q), each)
+        return tuple(out)
+
+    def _expecting(self, public: SumPublic) -> SumPublic:
+        """After a packed sweep: its own sums tell what it gained, and so what another one would (gains fall by their last ratio).
+
+        The first sweep has no gain before it: as much again is expected of the next.
+        """
+        assert public.end is not None and public.objective is not None
+        if public.before is None:
+            gained = (2 * public.objective - public.end) / public.explained
+            expected = gained
+        else:
+            gained = (public.before - public.end) / public.explained
+            expected = gained * min(max(gained / max(public.gained, 1e-300), 0.0), 1.0)
+        public = replace(public, before=public.end, gained=gained)
+        return replace(public, still=public.still + 1 if expected <= self._enough(public) else 0)
+
+    def _enough(self, public: SumPublic) -> float:
+        """The share of the explained energy below which a packed sweep gains little: less where the way is long."""
+        patient = self.fit.params.tol is None and weak(public)
+        return PATIENT if patient else self.fit.tolerance(public.start)
+
+    def _further(self, public: SumPublic, factors: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Where the next sweep begins, after the sweep that ended with ``factors``; and what is kept of them for the one after.
+
+        Where the structure is weak, sweeps go on in one direction for long: the next one begins as far again on the way of the last one
+        (F + (F - F_before), not below 0), unless that one lost. Nothing more is sent; the next sum's error tells whether it was right.
+        """
+        if not weak(public):
+            return factors, ()
+        if len(public.last) != len(factors) or public.last[0].shape != factors[0].shape or public.gained < 0:
+            return factors, factors
+        return tuple(ordered.unit(np.maximum(2.0 * f - old, 0.0))[0] for f, old in zip(factors, public.last)), factors
+
+
+def _left(everything: float, factor: Array, right: Array, gram: Array) -> float:
+    """Squared error ||O||^2 - 2 <F, M> + <F'F, G> of a mode's factor, by its sums."""
+    inner = ordered.inner(ordered.transposed_product(factor, factor), gram)
+    return everything - 2.0 * ordered.inner(factor, right) + inner
+
+
+def _gradient(factor: Array, gram: Array, right: Array) -> Array:
+    """One projected step against the gradient, of length 1 / ||G||."""
+    step = 1.0 / max(float(power(np.ascontiguousarray(gram), 20)), 1e-300)
+    return np.maximum(factor - step * (ordered.product(factor, gram) - right), 0.0)

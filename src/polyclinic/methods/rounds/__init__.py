@@ -1,0 +1,1 @@
+"""Parts of a round that several factorizations share: setup, local pass, step sizes, losses, distinctness."""

@@ -1,0 +1,59 @@
+"""First rounds after a random start: one pass over a hospital's own patients, factors averaged by what each has of them.
+
+ADMM from a random start settles too early: hospitals name the phenotypes differently. Averaged gradient passes (LocalTF's round,
+weighted by energy) bring them together first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.methods.rounds.local_pass import local_pass
+from polyclinic.methods.rounds.phases import HEADROOM, Exact, Rounds, Transport, modes
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import cp
+
+__all__ = ["WarmUp"]
+
+Array = NDArray[np.float64]
+
+
+class WarmUp(Rounds[Any, Any]):
+    """Rounds of averaged passes."""
+
+    name = "warm"
+
+    def due(self, public: Any) -> bool:
+        return bool(self.fit.warms(public.start))
+
+    def transport(self, public: Any) -> Exact:
+        size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
+        return Exact({**modes(public.factors), "aside": (3,)}, HEADROOM * max(size, 1.0), ("aside",))
+
+    def update_local(self, site: Site, private: Any, public: Any) -> Any:
+        """P_k, A_k after one pass from the shared A."""
+        tensor = self.fit.records(site, public)
+        passed = local_pass(tensor, private.patients, public.factors, number=public.round, seed=self.fit.params.seed)
+        aside = np.array([passed.squared_error, 0.0, tensor.norm_squared()]) / public.norm
+        return replace(private, patients=passed.patients, locals=tuple(passed.factors), first=False, aside=aside)
+
+    def message(self, private: Any, public: Any) -> dict[str, Array]:
+        """A_k by the energy that the hospital has of each phenotype."""
+        energy = np.square(private.patients).sum(0) / public.norm
+        return {f"mode{n}": f * energy for n, f in enumerate(private.locals, start=1)} | {"aside": private.aside}
+
+    def update_shared(self, public: Any, sums: Mapping[str, Array], members: int, way: Transport) -> Any:
+        """A = sum_k e_k A_k, columns of length 1."""
+        p, (sse, _, everything) = self.fit.params, (float(x) * public.norm for x in sums["aside"])
+        shared = tuple(cp.unit_columns(sums[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
+        after = self.fit.plateau(public).judged(public, max(sse, 0.0), everything, settled=False)
+        after = self.fit.begun_from(replace(after, factors=shared))
+        if public.round >= p.rounds:
+            return replace(after, stage="score")
+        after = replace(after, round=public.round + 1)
+        return self.fit.onward(after) if public.round >= p.warmup else after

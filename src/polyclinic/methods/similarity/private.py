@@ -1,0 +1,256 @@
+"""UnPSL with patient-level differential privacy: disjoint pairs, clipped gradients, noisy sums (PRIVACY 3.6).
+
+Patient i is in n - 1 pairs (ERRATA E3.11), so no sum over all pairs has a useful bound per patient. Here, in every round, a
+keyed hash of the record drops each patient into one of many buckets; a bucket with exactly two patients is a pair. Adding or
+removing one patient changes one bucket: a pair appears or a pair goes. Each pair's gradient is cut to length 1, so the sum
+moves by at most 1, whatever the data: the sensitivity is a theorem, without convexity and without a step size in it.
+
+The first release, noisy means and spreads, is paid for as well; correlations are not released, so ``l2`` must be 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from polyclinic.errors import ConfigError
+from polyclinic.methods.moments.moments import GRID, complete, in_ball, unit_rows
+from polyclinic.methods.similarity import facts as known
+from polyclinic.methods.similarity.labels import class_texts
+from polyclinic.methods.similarity.metric import canonical, similarity_of
+from polyclinic.methods.similarity.redundancy import row_norms, row_shrink
+from polyclinic.models.origin import Origin
+from polyclinic.models.similarity import Similarity
+from polyclinic.privacy.accounting.accountant import calibrate
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.params import Params
+from polyclinic.records.sites.site import Site
+
+__all__ = ["PrivateUnPSL", "buckets", "pair_gradients"]
+
+Array = NDArray[np.float64]
+PAIRED = 0.135  # pairs a patient, at two patients a bucket: e^-2 (P(exactly two) = 2 e^-2, two patients a bucket)
+MOMENT_SHARE = 0.15
+MOMENTUM = 0.6
+
+
+class PrivateParams(Params):
+    """Parameters of private UnPSL."""
+
+    rounds: int = Field(12, ge=1, le=1000, description="Noisy gradients; fixed in advance.")
+    l1: float = Field(0.0, ge=0, description="lambda_1: sparsity, relative to the mean loss.")
+    bias: float = Field(1.0, description="b: threshold of (3.2).")
+    rank: int = Field(3, ge=1, description="Columns of W; each costs noise.")
+    learning_rate: float = Field(3.0, gt=0, description="Step, relative to the mean clipped gradient.")
+    patients: int = Field(ge=2, description="Public planning size: about how many patients all sites have together.")
+    radius: float = Field(gt=0, description="Public: records are pulled back into a ball of this radius.")
+    center: tuple[float, ...] | None = Field(None, description="Public centre of the ball; default 0.")
+    classes: tuple[str, ...] = Field(
+        (), validate_default=True, description="Public list of classes; a patient with another label is in no pair."
+    )
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _public_list(cls, value: Any) -> tuple[str, ...]:
+        texts = tuple(class_texts(value)) if isinstance(value, list | tuple | np.ndarray) else ()
+        if len(set(texts)) < 2:
+            raise ValueError(
+                f"classes = {value!r}: at least two, from a public list; which classes occur is itself told by the data. "
+                "Write classes=('ill', 'well')"
+            )
+        return texts
+
+
+@dataclass(frozen=True)
+class PrivatePublic:
+    """Releases so far: means and spreads, W and its momentum."""
+
+    round: int  # -1 before the moments
+    mean: Array
+    scale: Array
+    W: Array
+    velocity: Array
+    noise: float  # standard deviation of the last release over its length
+    buckets: int  # at every site; a public number, or one patient could move all others
+
+
+@dataclass(frozen=True)
+class PairKey:
+    """A site's key for the hash. The bound holds for every key, known or not; it only has to be fixed beforehand."""
+
+    key: str
+
+
+def buckets(records: Array, labels: Iterable[object], *, key: str, round: int, count: int) -> NDArray[np.int64]:
+    """Bucket of every patient: a keyed hash of the record and its label, so that other patients cannot move it.
+
+    >>> a = np.arange(8.0).reshape(4, 2)
+    >>> b = buckets(a, [0, 1, 0, 1], key="k", round=1, count=50)
+    >>> bool((b[1:] == buckets(a[1:], [1, 0, 1], key="k", round=1, count=50)).all())
+    True
+    """
+    rows = np.ascontiguousarray(records, np.float64)
+    secret = hashlib.blake2b(f"{key}\0{round}".encode(), digest_size=32).digest()
+    found = np.empty(len(rows), np.int64)
+    for i, (row, label) in enumerate(zip(rows, class_texts(labels))):
+        digest = hashlib.blake2b(row.tobytes() + label.encode(), key=secret, digest_size=8).digest()
+        found[i] = int.from_bytes(digest, "little") % count
+    return found
+
+
+def _paired(where: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the two patients of every bucket that holds exactly two."""
+    order = np.argsort(where, kind="stable")
+    _, first, size = np.unique(where[order], return_index=True, return_counts=True)
+    two = first[size == 2]
+    return order[two], order[two + 1]
+
+
+def pair_gradients(
+    X: Array, left: NDArray[np.int64], right: NDArray[np.int64], sign: Array, W: Array, b: float
+) -> Array:
+    """(pairs, d r) gradient of each pair's own loss for W: -y/(1 + e^(y(s-b))) (x_i x_j' + x_j x_i') W, eq. (3.16)."""
+    from scipy.special import expit
+
+    A, B = X[left] @ W, X[right] @ W
+    c = -sign * expit(-sign * (np.einsum("pr,pr->p", A, B) - b))
+    G = X[left][:, :, None] * B[:, None, :] + X[right][:, :, None] * A[:, None, :]
+    return np.asarray(c[:, None, None] * G).reshape(len(c), -1)
+
+
+class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
+    """Learn a similarity between hospitals under patient-level differential privacy (add or remove one patient)."""
+
+    name = "unpsl-private"
+    facts = known.UNPSL_PRIVATE
+    needs = "features"
+    Params = PrivateParams
+    Public = PrivatePublic
+    Private = PairKey
+    params: PrivateParams
+    assumptions = ("the number of patients used for planning, radius and centre are public",)
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> PrivatePublic:
+        """W = Q of a random (d, r) matrix; standardising unknown."""
+        p, d = self.params, setting.shape[0]
+        faults = []
+        if p.privacy is None:
+            raise ConfigError("private UnPSL needs privacy=pc.Privacy(epsilon=..., delta=...)")
+        if p.privacy.level != "patient":
+            faults.append("privacy.level must be 'patient': a pair has no entries")
+        if p.privacy.max_sites_per_patient != 1:
+            faults.append("a patient at several sites is in several pairs: max_sites_per_patient must be 1")
+        if p.center is not None and len(p.center) != d:
+            faults.append(f"center has {len(p.center)} values, the sites have {d} features")
+        if faults:
+            raise ConfigError("private UnPSL cannot run so", faults=faults)
+        rank = min(p.rank, d)
+        noise = self._multipliers()[1] * np.sqrt(d * rank)
+        signal = 0.5 * PAIRED * p.patients  # clipped gradients have length 1 and agree at best in part
+        if noise > signal:
+            raise ConfigError(
+                f"{d} features x rank {rank} are too many for {p.patients:,} patients at this budget",
+                faults=[f"noise of length {noise:.0f} on a sum that cannot be longer than about {signal:.0f}"],
+                hint="fewer features (a public subset), a lower rank, fewer rounds, more patients or a larger epsilon",
+            )
+        W = np.linalg.qr(rng.standard_normal((d, rank)))[0]
+        count = max(1, p.patients // (2 * len(setting.sites)))  # two patients a bucket if sites are alike
+        return PrivatePublic(-1, np.zeros(d), np.ones(d), W, np.zeros_like(W), 0.0, count)
+
+    def _multipliers(self) -> tuple[float, float]:
+        p = self.params
+        rest = (1 - MOMENT_SHARE) / p.rounds
+        shares = (MOMENT_SHARE, *([rest] * p.rounds))
+        assert p.privacy is not None
+        found = calibrate(p.privacy.epsilon, p.privacy.delta, shares=shares)
+        return found[0], found[1]
+
+    def next(self, public: PrivatePublic) -> Step | None:
+        """One release of moments, then one of clipped pair gradients a round, each of sensitivity 1."""
+        d, rank = public.W.shape
+        first, later = self._multipliers()
+        bound = 1e9
+        if public.round < 0:
+            shapes = {"moments": (2 * d + 1,)}
+            return Step(0, "moments", shapes, bound=bound, sensitivity=1.0, multiplier=first, grid=GRID, counts=False)
+        if public.round >= self.params.rounds:
+            return None
+        shapes = {"gradient": (d * rank,)}
+        return Step(public.round + 1, "gradient", shapes, bound=bound, sensitivity=1.0, multiplier=later, grid=GRID)
+
+    def combine(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
+        """v' = m v + (1 - m) G / pairs, W' = row_shrink(W - eta v', eta l1), G = sum_k sum of clipped pairs + noise."""
+        p = self.params
+        d, rank = public.W.shape
+        if public.round < 0:
+            v = total.arrays["moments"] * np.sqrt(3.0)
+            n = max(float(v[0]), 1.0)
+            mean = v[1 : d + 1] / n
+            floor = max((np.sqrt(3.0) * total.noise_sd / n), 1e-12)
+            var = np.maximum(v[d + 1 :] / n - mean**2, floor)
+            center = np.zeros(d) if p.center is None else np.asarray(p.center, float)
+            return replace(public, round=0, mean=center + p.radius * mean, scale=p.radius * np.sqrt(var))
+        G = total.arrays["gradient"].reshape(d, rank)
+        pairs = PAIRED * p.patients
+        velocity = MOMENTUM * public.velocity + (1 - MOMENTUM) * G / pairs
+        W = row_shrink(public.W - p.learning_rate * velocity, p.l1 * p.learning_rate)
+        noise = float(total.noise_sd * np.sqrt(d * rank) / max(float(np.linalg.norm(G)), 1e-300))
+        return replace(public, round=step.round, W=W, velocity=velocity, noise=noise)
+
+    def figures(self, public: PrivatePublic) -> Mapping[str, float | None]:
+        """Loss and residuals were not paid for, so they are not known."""
+        return {"objective": None, "noise_over_release": public.noise}
+
+    # ---- a site
+
+    def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> PairKey:
+        complete(site)
+        return PairKey(rng.bytes(16).hex())
+
+    def contribute(
+        self, step: Step, site: Site, private: PairKey, public: PrivatePublic, rng: np.random.Generator
+    ) -> tuple[PairKey, Contribution]:
+        """sum over disjoint pairs (i, j) of g_ij / max(1, |g_ij|), g_ij the gradient of log(1 + e^{-y (x_i'WW'x_j - b)})."""
+        p = self.params
+        d, rank = public.W.shape
+        center = np.zeros(d) if p.center is None else np.asarray(p.center, float)
+        z = in_ball(site.matrix(), center, p.radius)
+        if public.round < 0:
+            rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, z**2], 1) / np.sqrt(3.0))
+            return private, Contribution({"moments": rows.sum(0)})
+        X = (center + p.radius * z - public.mean) / public.scale
+        # One text per label, whatever the type of the others: nobody's label may change how another's is written.
+        labels = np.array(class_texts(() if site.labels is None else site.labels), dtype=object)
+        use = np.flatnonzero(np.isin(labels, p.classes))
+        X, z, labels = X[use], z[use], labels[use]  # who has no class of the public list is in no pair
+        left, right = _paired(buckets(z, labels, key=private.key, round=step.round, count=public.buckets))
+        sign = np.where(labels[left] == labels[right], 1.0, -1.0)
+        total = np.zeros(d * rank)
+        chunk = max(1, (1 << 22) // (d * rank))
+        for a in range(0, len(left), chunk):
+            s = slice(a, a + chunk)
+            total += unit_rows(pair_gradients(X, left[s], right[s], sign[s], public.W, p.bias)).sum(0)
+        return private, Contribution({"gradient": total})
+
+    def close(self, site: Site, private: PairKey, public: PrivatePublic) -> Arrays:
+        return {"embedding": np.asarray((site.matrix() - public.mean) / public.scale @ canonical(public.W))}
+
+    def _publish(self, outcome: Outcome) -> None:
+        public = outcome.public
+        self.mean_, self.scale_ = public.mean, public.scale
+        self.components_ = canonical(public.W).T
+        self.n_features_in_, self.bias_ = len(public.mean), self.params.bias
+        self.objective_, self.n_iter_ = None, public.round
+        self.selected_ = np.flatnonzero(row_norms(public.W) > 0)
+        self.embedding_ = {name: arrays["embedding"] for name, arrays in outcome.closed.items()}
+
+    def learned(self, origin: Origin) -> Similarity:
+        return similarity_of(self, origin)

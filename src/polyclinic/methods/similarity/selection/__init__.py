@@ -1,0 +1,1 @@
+"""Cross-validated choice of UnPSL's settings."""

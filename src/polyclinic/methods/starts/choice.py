@@ -1,0 +1,337 @@
+"""Where a federated fit starts: from the Gram of hashed cells where it may, from a random start, or from a given model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from polyclinic.errors import ConfigError
+from polyclinic.methods.factorization import WeightedParams
+from polyclinic.methods.rounds.phases import FitPublic, Phase, Phased
+from polyclinic.methods.rounds.setup import Sizes
+from polyclinic.methods.rounds.stopping import Plateau
+from polyclinic.methods.starts.gram import STARTS, GramStart
+from polyclinic.methods.starts.random import start as random_start
+from polyclinic.methods.starts.state import Far, StartPublic
+from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WORTH, WideStart
+from polyclinic.protocol.aggregators import facts_of, kind_of
+from polyclinic.protocol.estimator import Configured
+from polyclinic.protocol.interfaces import Contribution, Pri, Setting, Step, Total
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.records.sites.site import Site
+
+__all__ = ["Start", "StartPhase", "Started", "StartedParams", "StartedPublic", "Starter"]
+
+Array = NDArray[np.float64]
+ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
+WANDERING: Final = 0.0005  # ... after a random start, which rests on plateaus on its way
+WIDENING: Final = ("rows", "overlap", "wide")  # stages of a wide start
+VAGUE: Final = 0.989  # of what the cells show, kept by the lift: less is of weak structure (records .935 to .986, planted laws from .9925)
+WEAK: Final = 0.05  # a first sweep that gains more: the cells saw little of the structure
+
+
+class StartedParams(WeightedParams):
+    """Parameters of methods that can start from the Gram."""
+
+    rank: int | Literal["auto"] = Field(  # type: ignore[assignment]
+        10, description='Number of phenotypes (R); "auto": as many as two halves of the patients agree on.'
+    )
+    start: Literal["gram", "random"] | tuple[Any, ...] = Field(
+        "gram",
+        description='Where to start: "gram" (one small sum; where it may be taken), "random" with warm-up, or a fitted model.',
+    )
+    buckets: int | None = Field(
+        None, ge=2, le=64, description="Buckets a mode of the Gram start; None: as many as make at most 64 cells."
+    )
+    tol: float | None = Field(  # type: ignore[assignment]
+        None,
+        ge=0,
+        description="Stop when a round gains less than this share of the explained energy; None: 0.002, after a "
+        "random start 0.0005 (paper variant: 0, run all rounds).",
+    )
+    n_starts: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Starts; the best one is kept. From the Gram they cost no byte (at least six are tried).",
+    )
+
+    @field_validator("rank")
+    @classmethod
+    def _rank(cls, value: Any) -> Any:
+        if value != "auto" and not 1 <= value <= 10_000:
+            raise ValueError("at least 1 and at most 10,000 phenotypes, or 'auto'")
+        return value
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _start(cls, value: Any) -> object:
+        if isinstance(value, str):
+            return value
+        factors = vars(value).get("factors_", value) if isinstance(value, Configured) else value
+        try:
+            arrays = tuple(np.array(f, np.float64) for f in factors)
+        except (TypeError, ValueError):
+            raise ValueError('"gram", "random", or a fitted phenotype model (or its feature factors)') from None
+        if not arrays or any(a.ndim != 2 or not np.isfinite(a).all() for a in arrays):
+            raise ValueError("a model to start from has one finite (codes, R) array per feature mode")
+        return arrays
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a fit started (``model.start_``).
+
+    Parameters
+    ----------
+    kind
+        ``"gram"``, ``"random"`` or ``"model"``.
+    reason
+        Why not the Gram, where it was asked for.
+    cells
+        Cells of the Gram whose second moments over all patients were shown; 0 without.
+    proposed
+        Rank at which two halves of the patients agreed over the cells (a proposal, no count of phenotypes); None: none, or
+        not looked for.
+    gain
+        Share of the explained energy that the first sweep after the start gained.
+    searched
+        The Gram found little, and a search by a wide start followed.
+    """
+
+    kind: str
+    reason: str = ""
+    cells: int = 0
+    proposed: int | None = None
+    gain: float | None = None
+    searched: bool = False
+
+    @property
+    def weak(self) -> bool | None:
+        """Whether the structure is weak: the start found little of what the first sweep then explained, or of what the cells show."""
+        return None if self.gain is None or self.kind != "gram" else self.searched or self.gain > WEAK
+
+
+@lru_cache(maxsize=8)
+def _gram(
+    shape: tuple[int, ...], rank: int | Literal["auto"], seed: int, starts: int, buckets: int | None
+) -> GramStart:
+    return GramStart(shape, rank, seed, starts, buckets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedPublic(FitPublic):
+    """What everybody knows of a fit that has a start of its own, and rests at the end."""
+
+    start: StartPublic
+    gain: float | None = None  # of explained energy in the first round after the start
+    still: int = 0  # rounds in a row that gained less than `tol`
+    spread: tuple[
+        Far, ...
+    ] = ()  # packed rounds, per mode: how far a sum may lie from what is expected; empty: not packed
+    wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
+
+
+@dataclass(frozen=True)
+class Starter:
+    """Where a fit starts, and the sums that tell: random, from the Gram of hashed cells, wide (:mod:`.starts.wide`), or a model.
+
+    Parameters
+    ----------
+    params
+        Of the fit.
+    packs
+        Its sums may travel packed; a wide start needs that.
+    searches
+        A wide start is taken where codes are very many.
+    leaps
+        ... and at once where the lift lost much of what the cells show.
+    """
+
+    params: StartedParams
+    packs: bool = False
+    searches: bool = False
+    leaps: bool = False
+
+    def begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
+        """How to start, as far as it is known before any sum, and the factors to start from."""
+        p = self.params
+        if isinstance(p.start, tuple):
+            return StartPublic("model"), self._given(p.start, setting)
+        reason = "asked for" if p.start == "random" else self.hindrance()
+        if not reason and not setting.adds:  # an adder that was given to the fold itself
+            reason = "the adder's rule is no sum, and a Gram is one"
+        if reason and p.rank == "auto":
+            raise ConfigError(
+                f"rank='auto' needs the Gram start, and the start is random: {reason}", hint="give a rank"
+            )
+        rank = 1 if p.rank == "auto" else p.rank
+        factors = tuple(random_start(setting.shape, rank, p.seed))
+        if reason:
+            return StartPublic("random", reason=reason), factors
+        apart = not setting.together
+        shown = apart and facts_of(p.aggregation).reveals == "each"
+        return StartPublic("gram", sites=setting.sites, shown=shown, apart=apart), factors
+
+    def hindrance(self) -> str:
+        """Why a Gram may not be taken; empty if it may."""
+        p = self.params
+        if p.variant == "paper":
+            return "the paper's variant starts at random"
+        if p.zeros == "missing" or not p.nonnegative:
+            return "the Gram start is for non-negative phenotypes that count every cell"
+        if not kind_of(p.aggregation).adds:  # a median of Grams is not a Gram
+            return f"aggregation {p.aggregation!r} is no sum, and a Gram is one"
+        return ""
+
+    def _given(self, factors: Sequence[Array], setting: Setting) -> tuple[Array, ...]:
+        wanted = [(n, factors[0].shape[1] if self.params.rank == "auto" else self.params.rank) for n in setting.shape]
+        found = [f.shape for f in factors]
+        if found != wanted:
+            raise ConfigError(
+                f"the model to start from has factors of shapes {found}, this study needs {wanted}",
+                hint="align the sites to the model's codes (pc.align), and give its rank",
+            )
+        if self.params.nonnegative and any((f < 0).any() for f in factors):
+            raise ConfigError(
+                "the model to start from has negative weights", hint="nonnegative=False, or another model"
+            )
+        return tuple(f / np.where(n > 0, n, 1.0) for f in factors for n in [np.linalg.norm(f, axis=0)])
+
+    def gram(self, shape: Sequence[int]) -> GramStart:
+        p = self.params
+        return _gram(tuple(shape), p.rank, p.seed, max(p.n_starts, STARTS), p.buckets)
+
+    def searching(self, begun: StartPublic, shape: Sequence[int]) -> GramStart | WideStart:
+        """Who asks the coming sum."""
+        gram = self.gram(shape)
+        return WideStart(gram) if begun.stage in WIDENING else gram
+
+    # ---- its sums
+
+    def sized(self, begun: StartPublic, shape: Sequence[int], patients: float, unit: float) -> StartPublic:
+        """After the set-up sum: the Gram's sums, or what is done without one."""
+        if begun.kind != "gram":
+            return begun
+        if self.searches and sum(shape) > VOCABULARY:
+            many = f"of {sum(shape):,} codes the {SEARCHED} with most energy are searched among first"
+            wide = self._instead(begun, StartPublic("random", reason=many, patients_summed=patients), shape, unit)
+            if wide.stage != "over":
+                return wide
+        return self._instead(begun, self.gram(shape).begin(begun, patients, unit), shape, unit)
+
+    def combine(self, step: Step, begun: StartPublic, shape: Sequence[int], total: Total, unit: float) -> StartPublic:
+        """The start after one of its sums."""
+        who = self.searching(begun, shape)
+        if isinstance(who, WideStart):
+            return who.combine(begun, total)
+        after = who.combine(step, begun, total)
+        if self._vague(after):
+            return WideStart(who).again(after)
+        return after if begun.kind == "random" else self._instead(begun, after, shape, unit)
+
+    def _roomy(self) -> bool:
+        p = self.params
+        return self.packs and p.rank != "auto" and p.rounds >= ROUNDS
+
+    def _instead(self, begun: StartPublic, after: StartPublic, shape: Sequence[int], unit: float) -> StartPublic:
+        """Where the Gram turned out not to be allowed: a wide start, if that is worth its sums."""
+        rank = self.params.rank
+        if after.kind != "random" or not self._roomy() or rank == "auto" or rank * sum(shape) < WORTH:
+            return after
+        return WideStart(self.gram(shape)).begin(replace(after, sites=begun.sites), unit)
+
+    def _vague(self, begun: StartPublic) -> bool:
+        """Whether the lift lost so much of what the cells show that a wide start finds more, and may be taken at once."""
+        lifted = begun.kind == "gram" and begun.stage in ("audition", "over") and not begun.sweep and begun.kept < VAGUE
+        return lifted and self.leaps and self._roomy()
+
+
+class StartPhase(Phase[Any, Any]):
+    """The start's sums, one after the other."""
+
+    def due(self, public: Any) -> bool:
+        return bool(public.start.stage != "over")
+
+    def step(self, public: Any) -> Step:
+        step: Step = self.fit.starter.searching(public.start, public.shape).step(public.start)
+        return replace(step, round=public.round) if public.round > 1 else step
+
+    def contribute(self, step: Step, site: Site, private: Any, public: Any) -> tuple[Any, Contribution]:
+        """x_k = the hospital's part of a Gram, a lift, a wide sweep or an audition."""
+        who, records = self.fit.starter.searching(public.start, public.shape), self.fit.records(site, public)
+        if isinstance(who, WideStart):
+            return private, who.contribute(records, public.start, site.name)
+        return private, who.contribute(step, site, records, public.start, public.norm)
+
+    def combine(self, step: Step, public: Any, total: Total) -> Any:
+        """start' = f(start, sum_k x_k); at its end the fit goes on from what it found."""
+        begun = self.fit.starter.combine(step, public.start, public.shape, total, public.norm)
+        return self.fit.begun(replace(public, start=begun))
+
+
+SP = TypeVar("SP", bound=StartedParams)
+SPub = TypeVar("SPub", bound=StartedPublic)
+
+
+class Started(Phased[SP, SPub, Pri]):
+    """A federated phenotype model with a shared start and a plateau at its end."""
+
+    starter: Starter
+
+    @property
+    def joins(self) -> bool:
+        """Without noise, and not of a paper's variant, which publishes what it found."""
+        return self.params.variant != "paper" and self.params.privacy is None
+
+    def sized(self, public: SPub, size: Sizes, members: int) -> SPub:
+        start = self.starter.sized(public.start, public.shape, size.patients, size.norm)
+        return replace(public, start=start)
+
+    def begun(self, public: SPub) -> SPub:
+        """A sum of the start was taken: on with the start, on without it (random), or on from the factors that it found."""
+        raise NotImplementedError
+
+    def plateau(self, public: SPub) -> Plateau:
+        """When the fit has arrived: a random start rests on plateaus on its way."""
+        return Plateau(self.tolerance(public.start), 3 if public.start.blind else 2)
+
+    def tolerance(self, begun: StartPublic) -> float:
+        if self.params.tol is not None:
+            return self.params.tol
+        if self.params.variant == "paper":
+            return 0.0
+        return WANDERING if begun.blind else ARRIVED
+
+    def settled(self, public: SPub) -> bool:
+        """From the Gram all starts were tried within it."""
+        return bool(public.start.kind != "random")
+
+    def _runs(self, sites: Sequence[Site]) -> int:
+        """One, where the starts are tried on the Gram or a model is given; else as many as asked for."""
+        p = self.params
+        if isinstance(p.start, tuple):
+            return 1
+        if p.n_starts == 1 or p.start != "gram" or self.starter.hindrance() or any(s.tensor is None for s in sites):
+            return p.n_starts
+        gram = self.starter.gram(sites[0].counts().shape[1:])
+        return 1 if sum(s.patients for s in sites) >= gram.least else p.n_starts
+
+    def _publish(self, outcome: Outcome) -> None:
+        super()._publish(outcome)
+        begun: StartPublic = outcome.public.start
+        gram = begun.kind == "gram"
+        self.start_ = Start(
+            begun.kind,
+            "" if gram or begun.reason == "asked for" else begun.reason,
+            self.starter.gram(outcome.public.shape).cells if gram else 0,
+            begun.proposed or None,
+            outcome.public.gain,
+            gram and begun.sweep > 0,
+        )

@@ -1,0 +1,364 @@
+"""The Gram start: which phenotypes there are, from one small sum; what they consist of, from a second one.
+
+Codes are hashed to a few public buckets per mode, so a patient becomes K cells. The Gram of the cells over all patients tells
+patients' phenotypes apart without any patient-sized array (:mod:`.starts.hashed_cp`); any number of starts and ranks is tried on it
+without another byte. One further sum carries the cells' phenotypes over to the codes ("lift"); where more phenotypes were found
+than asked for, one number per candidate decides which are kept ("audition").
+
+    energies  sums of squares of every cell: D^2                                  K
+    cells     C_k = X_k'X_k / (D D'), D^2 = summed diagonal                     K (K - 1) / 2 numbers, twice for two halves
+    lift      M_m,k = mode m in codes, the others hashed, times A_k; A_k'A_k     R (sum of codes) + R^2
+    audition  ||O_k - X^||^2 of every candidate                                 at most 12
+
+The Gram is exact: second moments of K cells over ALL patients. It is taken only over at least 16 patients a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import DataError, PolicyRefusal
+from polyclinic.methods.packing.packed_sums import Field, Packing
+from polyclinic.methods.packing.rounding import energy, full, positive, reduced, roots, solve_rounded, within
+from polyclinic.methods.starts.candidates import candidates
+from polyclinic.methods.starts.hashed_cp import RANKS, coarse, replicable_rank
+from polyclinic.methods.starts.hashing import blocks, bucket_sizes, cells_of, maps, row_energies
+from polyclinic.methods.starts.state import StartPublic
+from polyclinic.protocol.interfaces import Contribution, Step, Total
+from polyclinic.protocol.patient_halves import halves_of
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import cp
+from polyclinic.tensors import deterministic as ordered
+from polyclinic.tensors.kernels.mttkrp import mttkrp
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["GramStart"]
+
+Array = NDArray[np.float64]
+PATIENTS: Final = 16  # patients a cell, at least, in every Gram that is shown
+STARTS: Final = 6
+AUDITIONED: Final = 12  # ranks up to which more phenotypes than asked for are looked for
+CORRELATION: Final = 0.006  # standard deviation of a summed correlation of cells, by rounding
+ROUNDING: Final = 0.003  # share of the explained energy that rounding may cost in the lift
+LIFT: Final = 20  # HALS sweeps of the lift
+
+
+class GramStart:
+    """The start of one study: public maps, and both halves of its sums.
+
+    Parameters
+    ----------
+    shape
+        Sizes of the feature modes.
+    rank
+        Phenotypes asked for; ``"auto"``: those that two halves of the patients agree on.
+    starts
+        Starts of the coarse fit; they cost no byte.
+    buckets
+        Buckets per mode instead of the rule's.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        rank: int | Literal["auto"],
+        seed: int,
+        starts: int = STARTS,
+        buckets: int | None = None,
+    ) -> None:
+        self.shape, self.rank, self.seed, self.starts = tuple(shape), rank, seed, starts
+        self.sizes = bucket_sizes(shape, buckets)
+        self.cells = int(np.prod(self.sizes))
+        self.maps = maps(self.shape, self.sizes, seed)
+        self.least = PATIENTS * self.cells
+
+    # ---- everybody
+
+    def begin(self, start: StartPublic, patients: float, unit: float) -> StartPublic:
+        """After the set-up sum: whether there are patients enough."""
+        halves = 2 if self.rank == "auto" else 1
+        if patients >= self.least * halves:
+            return replace(start, stage="energies", patients_summed=patients, unit=unit)
+        return self._random(f"the sum has {patients:,.0f}", patients)
+
+    def _random(self, held: str, patients: float) -> StartPublic:
+        halves = 2 if self.rank == "auto" else 1
+        need = f"{self.least * halves:,} patients ({PATIENTS * halves} for each of {self.cells} cells)"
+        if self.rank == "auto":
+            raise DataError(f"rank='auto' needs {need}; {held}", hint="give a rank")
+        return StartPublic("random", reason=f"the Gram start needs {need}; {held}", patients_summed=patients)
+
+    def halved(self, start: StartPublic) -> bool:
+        """Whether two Grams are taken, one for each half of the patients (both must be large enough)."""
+        above = self.rank == "auto" or self.rank <= AUDITIONED
+        return above and start.patients_summed >= 2 * self.least
+
+    def packing(self, start: StartPublic) -> Packing:
+        """How the coming sum travels."""
+        n = max(len(start.sites), 1)
+        fields: dict[str, Field] = {}
+        if start.stage == "energies":
+            cells, rows = self._grids(start)
+            fields["cells"] = Field((self.cells,), cells, 0.0, start.unit * 2.0**4)
+            fields["rows"] = Field((sum(self.shape),), rows, 0.0, start.unit)
+            fields["small"] = Field((1,), 2.0**-6, 0.0, float(n))
+        elif start.stage == "cells":
+            pairs, grid = self.cells * (self.cells - 1) // 2, CORRELATION * float(np.sqrt(12.0 / n))
+            parts = {"first": pairs + self.cells, "second": pairs} if self.halved(start) else {"cells": pairs}
+            fields = {name: Field((size,), grid, 0.0, 1.0) for name, size in parts.items()}
+        else:
+            wide = start.coarse[0].shape[1]
+            for m in range(len(self.shape)):
+                fields[f"mode{m + 1}"] = self._window(start, m)
+            unit = self._unit(start)
+            fields["gram"] = Field((wide * (wide + 1) // 2,), unit * 2.0**-15, 0.0, unit)
+        label = f"{start.stage} {start.wider}" if start.stage != "lift" else f"lift {wide} {start.wider}"
+        return Packing(fields, start.sites, label, self.seed).widened(start.wider)
+
+    def _grids(self, start: StartPublic) -> tuple[float, float]:
+        """Rounding of the energies of cells and of codes: more codes have less each."""
+        return start.unit * 2.0**-12, start.unit * 2.0 ** -(16 if sum(self.shape) <= 512 else 22)
+
+    def grid(self, start: StartPublic, share: float, numbers: int) -> float:
+        """Q whose rounding of so many sums of whitened products costs ``share`` of the explained energy."""
+        return float(np.sqrt(12.0 * share * start.explained / (max(len(start.sites), 1) * numbers)))
+
+    def bounds(self, start: StartPublic, mode: int) -> Array:
+        """(codes, 1) root of every code's energy: no product of records and model, divided by the root of its Gram, exceeds it."""
+        assert start.rows is not None
+        first = sum(self.shape[:mode])
+        rows = np.maximum(start.rows[first : first + self.shape[mode], None], 0.0)
+        return np.sqrt(np.where(rows >= start.floors[mode], rows, 0.0) if start.floors else rows)
+
+    def sent(self, start: StartPublic, mode: int) -> int:
+        """Codes of a mode that are not left out."""
+        return int((self.bounds(start, mode) > 0).sum()) if start.floors else self.shape[mode]
+
+    def _window(self, start: StartPublic, mode: int) -> Field:
+        wide = start.coarse[0].shape[1]
+        grid = self.grid(start, ROUNDING, wide * sum(self.shape))
+        bound = self.bounds(start, mode) * np.ones((1, wide))
+        bound[bound < 0.7 * grid] = 0.0
+        return Field((self.shape[mode], wide), grid, -0.15 * bound, 1.05 * bound)
+
+    def whitening(self, start: StartPublic) -> list[tuple[Array, Array]]:
+        """Per mode: G^(-1/2) and G^(1/2) of the public estimate of its Gram."""
+        assert start.patients is not None
+        own = [ordered.transposed_product(f, f) for f in start.coarse]
+        out = []
+        for m in range(len(own)):
+            g = np.array(start.patients)
+            for q, other in enumerate(own):
+                g = g if q == m else g * other
+            out.append(roots(g))
+        return out
+
+    def step(self, start: StartPublic) -> Step:
+        """The coming sum."""
+        if start.stage == "audition":
+            return Step(0, "audition", {"errors": (len(self.candidates(start)),)}, bound=4.0, counts=False)
+        name = start.stage + (f"+{start.wider}" if start.wider else "")
+        alone = self.least if start.stage == "cells" and start.apart else 0
+        return self.packing(start).step(0, name, counts=start.stage != "energies", patients=alone)
+
+    def candidates(self, start: StartPublic) -> list[tuple[Array, ...]]:
+        """Models of the asked rank within the lifted one; a function of public values."""
+        assert start.patients is not None and self.rank != "auto"
+        return candidates(start.lifted, start.patients, self.rank, self.seed)
+
+    def combine(self, step: Step, start: StartPublic, total: Total) -> StartPublic:
+        """Energies, then coarse factors from S = sum_k X_k'X_k of hashed cells, then lifted A_n = M_n G^-1; the best of them."""
+        if start.stage == "audition":
+            best = int(np.argmin(total.arrays["errors"]))
+            chosen = self.candidates(start)[best]
+            assert start.patients is not None
+            aa = within(positive(reduced(start.lifted, start.patients, chosen)), 2.0 * start.unit)
+            explained = min(energy(chosen, aa), 2.0 * start.unit)
+            return replace(start, stage="over", lifted=chosen, patients=aa, explained=explained)
+        opened = self.packing(start).opened(total)
+        if opened is None:
+            return replace(start, wider=start.wider + 1)
+        start = replace(start, wider=0)
+        if start.stage == "energies":
+            return self._energies(start, opened)
+        return self._coarse(start, opened) if start.stage == "cells" else self._lift(start, opened)
+
+    def _energies(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
+        small = float(opened["small"][0])
+        if start.shown and small >= 0.5:
+            held = f"{small:.0f} sites have fewer, and a plain sum between hosts shows each one's own Gram"
+            return self._random(held, start.patients_summed)
+        if not float(np.max(opened["rows"])) > 0:
+            return self._random("none of them has a count", start.patients_summed)
+        # Above the truth by the rounding, so that correlations stay below 1 and products below their bounds.
+        above = 2.0 * float(np.sqrt(max(len(start.sites), 1) / 12.0))
+        cells, codes = self._grids(start)
+        diagonal = np.maximum(opened["cells"], 0.0) + above * cells
+        rows = np.maximum(opened["rows"], 0.0) + above * codes
+        return replace(start, stage="cells", diagonal=diagonal, rows=rows)
+
+    def _coarse(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
+        assert start.diagonal is not None
+        diagonal, d = start.diagonal, np.sqrt(start.diagonal)
+        rank, proposed = self.rank, 0
+        if "first" in opened:
+            a, b = self.halves(start, opened)
+            ranks = RANKS if rank == "auto" else tuple(r for r in RANKS if r > rank)
+            found, _ = replicable_rank(a, b, self.sizes, ranks=ranks, seed=self.seed)
+            proposed = found or 0
+            if rank == "auto":
+                if found is None:
+                    raise DataError(
+                        "rank='auto': at no rank of at least 3 do two halves of the patients agree on the phenotypes",
+                        hint="give a rank; what it shows is then decided by replication, not by the fit",
+                    )
+                rank = found
+            gram = a + b
+        else:
+            gram = positive(full(opened["cells"], diagonal, d))
+        assert rank != "auto"
+        fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed, cancelling=False)
+        explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
+        known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed, gram=gram)
+        return replace(known, stage="lift", explained=explained)
+
+    def halves(self, start: StartPublic, opened: Mapping[str, Array]) -> tuple[Array, Array]:
+        """The Grams of the two halves of the patients."""
+        assert start.diagonal is not None
+        diagonal, d, pairs = start.diagonal, np.sqrt(start.diagonal), self.cells * (self.cells - 1) // 2
+        own = np.clip(opened["first"][pairs:], 0.0, 1.0) * diagonal
+        first = positive(full(opened["first"][:pairs], own, d))
+        return first, positive(full(opened["second"], diagonal - own, d))
+
+    def _lift(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
+        wide = start.coarse[0].shape[1]
+        aa = np.zeros((wide, wide))
+        aa[np.triu_indices(wide)] = opened["gram"]
+        aa = np.maximum(aa + np.triu(aa, 1).T, 0.0)
+        own = [ordered.transposed_product(f, f) for f in start.coarse]
+        noise = float(np.sqrt(max(len(start.sites), 1) / 12.0))
+        lifted, lengths = [], np.ones(wide)
+        for m, (hashed, f, (_, root)) in enumerate(zip(self.maps, start.coarse, self.whitening(start))):
+            g = aa.copy()
+            for q, other in enumerate(own):
+                if q != m:
+                    g = g * other
+            grid = self._window(start, m).grid
+            b = solve_rounded(g, ordered.product(opened[f"mode{m + 1}"], root), noise * grid, LIFT)
+            b, length = ordered.unit(b)
+            if (length <= 0).any():  # a phenotype without a code: spread over the buckets where the coarse fit has it
+                spread, _ = ordered.unit(f[hashed])
+                b = np.where(length > 0, b, spread)
+            lifted.append(b)
+            lengths = lengths * length  # nobody is known to have such a phenotype on the codes
+        scaled = within(aa * lengths[:, None] * lengths[None, :], 2.0 * start.unit)
+        ask = wide if self.rank == "auto" else self.rank
+        explained = min(energy(lifted, scaled), 2.0 * start.unit)
+        known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained, gram=None)
+        return replace(known, kept=self._kept(start, lifted), stage="audition" if ask < wide else "over")
+
+    def _kept(self, start: StartPublic, lifted: Sequence[Array]) -> float:
+        """tr((W'W)^-1 W'S W), W the lifted phenotypes over cells, as a share of what the coarse ones explain of S."""
+        if start.gram is None:  # nothing to compare with
+            return 1.0
+        weights = np.ones((1, lifted[0].shape[1]))
+        for b, hashed, size in zip(lifted, self.maps, self.sizes):
+            f = np.stack([np.bincount(hashed, column, size) for column in b.T], axis=1)
+            weights = (weights[:, None, :] * f[None, :, :]).reshape(-1, f.shape[1])
+        own = ordered.transposed_product(weights, weights)
+        own += 1e-9 * float(np.max(own)) * np.eye(len(own))
+        inner = ordered.transposed_product(weights, ordered.product(start.gram, weights))
+        return ordered.inner(np.diagonal(ordered.solve(own, inner)), np.ones(len(own))) / start.explained
+
+    # ---- a hospital
+
+    def energies(self, tensor: SparseTensor) -> dict[str, Array]:
+        """Sums of squares of every cell, and of every code with the other modes hashed; whether the site's own patients are
+        too few for a Gram of their own."""
+        cells, rows = np.zeros(self.cells), [np.zeros(n) for n in self.shape]
+        for part in blocks(tensor):
+            cells += np.square(cells_of(part, self.maps, self.sizes)).sum(0)
+            for m, n in enumerate(self.shape):
+                rows[m] += row_energies(part, self.maps, self.sizes, m, n)
+        small = np.array([float(tensor.patients < self.least)])
+        return {"cells": cells, "rows": np.concatenate(rows), "small": small}
+
+    def contribute(self, step: Step, site: Site, tensor: SparseTensor, start: StartPublic, unit: float) -> Contribution:
+        """One site's part, S_k = X_k'X_k over hashed cells, or M_kn = X_k(n) kr(A_k, coarse factors) and A_k'A_k.
+
+        ``tensor`` are its counts as fitted (weighted), ``unit`` the public unit of squared counts.
+        """
+        if start.stage == "audition":
+            errors = [_error(tensor, f) for f in self.candidates(start)]
+            return Contribution({"errors": np.array(errors) / unit})
+        if start.stage == "energies":
+            arrays = self.energies(tensor)
+        elif start.stage == "cells":
+            arrays = self._cells(site, tensor, start)
+        else:
+            arrays = self._lifting(tensor, start)
+        return self.packing(start).contribution(arrays, site.name)
+
+    def _lifting(self, tensor: SparseTensor, start: StartPublic) -> dict[str, Array]:
+        weights = np.ones((1, start.coarse[0].shape[1]))
+        for f in start.coarse:
+            weights = (weights[:, None, :] * f[None, :, :]).reshape(-1, f.shape[1])
+        gram = weights.T @ weights
+        rank = weights.shape[1]
+        expanded = [f[h] for f, h in zip(start.coarse, self.maps)]
+        arrays = {f"mode{m}": np.zeros((n, rank)) for m, n in enumerate(self.shape, start=1)}
+        own_gram = np.zeros((rank, rank))
+        for part in blocks(tensor):
+            right = cells_of(part, self.maps, self.sizes) @ weights
+            own = np.zeros((part.patients, rank))
+            first = np.maximum(right / np.maximum(np.diagonal(gram), 1e-300), 0.0)
+            own[part.rows] = cp.hals(first, gram, right, sweeps=30)
+            for m in range(1, len(self.shape) + 1):
+                arrays[f"mode{m}"] += mttkrp(part, [own, *expanded], m)
+            own_gram += own.T @ own
+        for m, (white, _) in enumerate(self.whitening(start), start=1):
+            arrays[f"mode{m}"] = arrays[f"mode{m}"] @ white
+        arrays["gram"] = own_gram[np.triu_indices(rank)]
+        return arrays
+
+    def _unit(self, start: StartPublic) -> float:
+        """A power of two above the energy of all cells: no entry of the lift exceeds it."""
+        assert start.diagonal is not None
+        return ordered.power_of_two(ordered.inner(start.diagonal, np.ones(self.cells)))
+
+    def _cells(self, site: Site, tensor: SparseTensor, start: StartPublic) -> dict[str, Array]:
+        assert start.diagonal is not None
+        if start.shown and tensor.patients < self.least:
+            raise PolicyRefusal(
+                f"a Gram of {tensor.patients:,} patients over {self.cells} cells would be seen by itself; at least "
+                f"{self.least:,} are needed",
+                hint="aggregation='masked', or start='random'",
+            )
+        d = np.sqrt(start.diagonal)
+        scale = np.where(d > 0, 1.0 / np.where(d > 0, d, 1.0), 0.0)
+        grams = np.zeros((2, self.cells, self.cells))
+        halved = self.halved(start)
+        coin = halves_of(site, f"gram {self.seed}") if halved else np.zeros(tensor.patients, np.int64)
+        at = 0
+        for part in blocks(tensor):
+            x = cells_of(part, self.maps, self.sizes) * scale
+            side = coin[at + part.rows]
+            at += part.patients
+            for h in (0, 1) if halved else (0,):
+                mine = x[side == h]
+                grams[h] += mine.T @ mine
+        upper = np.triu_indices(self.cells, 1)
+        if not halved:
+            return {"cells": grams[0][upper]}
+        return {"first": np.concatenate([grams[0][upper], np.diagonal(grams[0])]), "second": grams[1][upper]}
+
+
+def _error(tensor: SparseTensor, factors: Sequence[Array]) -> float:
+    a = cp.solve_memberships(tensor, factors)
+    everyone = [a, *factors]
+    return cp.squared_error(tensor.norm_squared(), a, cp.gram(everyone, 0), mttkrp(tensor, everyone, 0))

@@ -1,0 +1,84 @@
+"""Codes hashed to a few public buckets a mode: a patient becomes K cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.protocol.interfaces import seeds
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["BLOCK", "CELLS", "blocks", "bucket_sizes", "cells_of", "maps", "row_energies"]
+
+Array = NDArray[np.float64]
+CELLS: Final = 64
+BLOCK: Final = 65_536  # patients whose cells are held at once
+
+
+def bucket_sizes(shape: Sequence[int], buckets: int | None = None) -> tuple[int, ...]:
+    """Buckets per mode: the largest equal numbers whose product is at most 64, never more than codes; small modes first, so
+    that what they leave goes to the others. With more than four modes the smallest ones are summed out (1 bucket).
+
+    >>> bucket_sizes((120, 300)), bucket_sizes((60, 80, 24)), bucket_sizes((5, 300)), bucket_sizes((9,) * 6)
+    ((8, 8), (4, 4, 4), (5, 12), (1, 1, 3, 3, 3, 3))
+    """
+    order = sorted(range(len(shape)), key=lambda m: (shape[m], m))
+    sizes = [1] * len(shape)
+    order = order[max(0, len(order) - 4) :]
+    room = CELLS
+    for done, m in enumerate(order):
+        left = len(order) - done
+        equal = 1
+        while (equal + 1) ** left <= room:
+            equal += 1
+        sizes[m] = min(shape[m], buckets if buckets is not None else max(equal, 3))
+        room = max(room // sizes[m], 1)
+    return tuple(sizes)
+
+
+def maps(shape: Sequence[int], sizes: Sequence[int], seed: int) -> tuple[NDArray[np.int64], ...]:
+    """Public: the bucket of every code, a random balanced permutation per mode.
+
+    >>> [np.bincount(h).tolist() for h in maps((7, 4), (3, 4), seed=0)]
+    [[3, 2, 2], [1, 1, 1, 1]]
+    """
+    return tuple(
+        (seeds(seed, "hash", m).permutation(int(n)) % int(p)).astype(np.int64)
+        for m, (n, p) in enumerate(zip(shape, sizes))
+    )
+
+
+def cells_of(tensor: SparseTensor, hashed: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Array:
+    """(stored patients, K) counts per cell, patients in the order of ``tensor.rows``."""
+    k = int(np.prod(sizes))
+    cell = np.zeros(tensor.nnz, np.int64)
+    for h, p, codes in zip(hashed, sizes, tensor.codes):
+        cell = cell * int(p) + h[codes]
+    row = np.repeat(np.arange(len(tensor.rows)), np.diff(tensor.indptr))
+    counts = np.bincount(row * k + cell, tensor.values, len(tensor.rows) * k)
+    return np.asarray(counts, np.float64).reshape(-1, k)
+
+
+def row_energies(
+    tensor: SparseTensor, hashed: Sequence[NDArray[np.int64]], sizes: Sequence[int], mode: int, codes: int
+) -> Array:
+    """(codes,) sum over patients and the other modes' buckets of squared counts."""
+    others = np.zeros(tensor.nnz, np.int64)
+    for m, (h, p, c) in enumerate(zip(hashed, sizes, tensor.codes)):
+        if m != mode:
+            others = others * int(p) + h[c]
+    k = int(np.prod([p for m, p in enumerate(sizes) if m != mode], dtype=np.int64))
+    row = np.repeat(np.arange(len(tensor.rows)), np.diff(tensor.indptr))
+    code = tensor.codes[mode].astype(np.int64)
+    place, back = np.unique((row * codes + code) * k + others, return_inverse=True)
+    sums = np.bincount(back, tensor.values, len(place))
+    return np.asarray(np.bincount((place // k) % codes, np.square(sums), codes), np.float64)
+
+
+def blocks(tensor: SparseTensor) -> list[SparseTensor]:
+    if tensor.patients <= BLOCK:
+        return [tensor]
+    return [tensor.take(np.arange(a, min(a + BLOCK, tensor.patients))) for a in range(0, tensor.patients, BLOCK)]

@@ -1,0 +1,212 @@
+"""SumALS: pooled alternating least squares, federated exactly, because what it needs of the data are sums.
+
+A feature factor's update needs the data only through M = sum_k MTTKRP_k and G = sum_k A_k'A_k (times the other modes'
+public Grams). The hospitals send both; the coordinator sweeps. One step per feature mode, so a round is one pooled sweep.
+
+The sweep itself is :mod:`.rounds.sweeps`; its sums in a few bits a number are :mod:`.packing.sumals_sweeps`; counts and yes/no in place of squares
+are :mod:`.rounds.count_rounds`; where it starts is :mod:`.starts.choice`, when it ends :mod:`.rounds.stopping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from polyclinic.errors import ConfigError
+from polyclinic.methods import facts as known
+from polyclinic.methods.packing.packed_sums import Packing
+from polyclinic.methods.packing.sumals_sweeps import KEPT, PackedSweeps, weak
+from polyclinic.methods.rounds.count_rounds import Climbing, ClimbScore, LossParams
+from polyclinic.methods.rounds.losses import Climb, only_counts
+from polyclinic.methods.rounds.phases import Phase, Score, Setup
+from polyclinic.methods.rounds.stopping import Plateau
+from polyclinic.methods.rounds.sweeps import Sweeps
+from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
+from polyclinic.methods.starts.wide import ROUNDS
+from polyclinic.models.phenotypes.projection import Likely, Placing
+from polyclinic.protocol.interfaces import Arrays, Setting
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.parameter_types import SumALSTyped
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import cp
+from polyclinic.tensors.device import mttkrp
+from polyclinic.tensors.likelihood import placed as placed_by_likelihood
+
+__all__ = ["SumALS"]
+
+Array = NDArray[np.float64]
+
+
+class SumALSParams(StartedParams, LossParams):
+    """Parameters of SumALS."""
+
+    rounds: int = Field(60, ge=1, le=100_000, description="Pooled sweeps at most.")
+    warmup: int = Field(10, ge=0, description="First sweeps by projected gradient (random start, non-negative).")
+    packed: bool = Field(
+        True, description="After a Gram or wide start sums carry a few bits a number, enough for the fit; else 64 bits."
+    )
+    half: bool = Field(
+        False,
+        description="To be compared with a fit on other patients: where the cells saw little, 1.8 times the phenotypes stay.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumPublic(StartedPublic):
+    """What everybody sees; ``mode`` is the feature mode that the coming step updates."""
+
+    mode: int = 1
+    scale: Array  # what a patient's column is multiplied by, because a feature column was brought to length 1
+    climb: Climb | None = None  # with another loss than squares: the ascent of the likelihood
+    deviance_explained: float | None = None
+    # ---- packed sums only
+    patients: Array | None = None  # (R, R) A'A as last summed, before `scale`
+    explained: float = 0.0
+    careful: bool = False  # weak structure: the first sweeps take gradient steps
+    base: int = 0  # rounds before the present sweeps began: a search, and what follows it, begin anew
+    searched: bool = False  # a wide start came first: what the model explains is known
+    everything: float = 0.0  # ||O||^2 as weighted, once it was summed
+    end: float | None = None  # squared error after the last whole sweep, as its rounded sums tell it
+    before: float | None = None  # ... after the sweep before
+    last: tuple[Array, ...] = ()  # weak structure: factors at the end of the last sweep
+    gained: float = 0.0  # share of explained energy that the last packed sweep gained
+    beside: int = 0  # columns at the right that the first sweep tries beside those that the Gram found
+    whole: bool = False  # the last sweep of very many codes: those that were left out enter
+
+
+@dataclass(frozen=True)
+class SumPrivate:
+    """Patients stay."""
+
+    patients: Array
+    first: bool = True
+
+
+class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
+    """Exactly pooled least squares by sums: the baseline to beat in rounds, at the price of R x R more numbers a mode.
+
+    With ``loss="poisson"`` (counts) or ``"bernoulli"`` (yes/no) the likelihood is climbed instead, one sum a round
+    (:mod:`polyclinic.methods.rounds.losses`), and ``score`` is the share of the deviance that is explained.
+
+    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
+    columns than are asked for, else at random with a warm-up, and
+    ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy. Packed sums tell at the end of a sweep
+    what it gained; they end when the next one is expected to gain less than ``tol``.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> pc.SumALS(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
+    3
+    """
+
+    name = "sumals"
+    facts = known.SUMALS
+    exact = 1e-6
+    Params = SumALSParams
+    Public = SumPublic
+    Private = SumPrivate
+    params: SumALSParams
+
+    @property
+    def phases(self) -> Mapping[str, Phase[SumPublic, SumPrivate]]:
+        squares = self.params.loss == "squares"
+        return {
+            "setup": Setup(self),
+            "start": StartPhase(self),
+            "sweep": Sweeps(self) if squares else Climbing(self),
+            "packed": PackedSweeps(self),
+            "score": Score(self) if squares else ClimbScore(self),
+        }
+
+    @property
+    def packs(self) -> bool:
+        return self.params.packed and self.params.loss == "squares"
+
+    @property
+    def starter(self) -> Starter:  # type: ignore[override]
+        return Starter(self.params, packs=self.packs, searches=self.packs and self.params.rounds >= ROUNDS)
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> SumPublic:
+        """A_n random and public, or from the Gram of hashed codes."""
+        p = self.params
+        if p.zeros == "missing" or p.privacy is not None:
+            raise ConfigError("SumALS counts every cell and adds no noise", hint="use zeros='observed', privacy=None")
+        begun, factors = self.starter.begin(setting)
+        scale = np.ones(factors[0].shape[1])
+        return SumPublic(factors=factors, scale=scale, start=begun, saturation=p.public_saturation)
+
+    def begun(self, public: SumPublic) -> SumPublic:
+        start = public.start
+        if start.stage == "audition" and self.keeps_all(public):
+            start = replace(start, stage="over")
+        public = replace(public, start=start)
+        if start.stage != "over":
+            return public
+        if start.lifted:
+            public = replace(public, factors=start.lifted, scale=np.ones(start.lifted[0].shape[1]))
+        return self.onward(public)
+
+    def open(self, site: Site, public: SumPublic, rng: np.random.Generator) -> SumPrivate:
+        if self.params.loss != "squares":
+            only_counts([site.counts()], self.params.loss)
+        return SumPrivate(np.zeros((site.counts().patients, public.rank)))
+
+    # ---- when it ends
+
+    def keeps_all(self, public: SumPublic) -> bool:
+        """Whether a half keeps all phenotypes of its search: of two tight fits of weak structure each makes its own compromises."""
+        return self.params.half and public.start.sweep > 0 and weak(public)
+
+    def most(self, public: SumPublic) -> int:
+        """Sweeps at most: what two halves agree on is there early, and further sweeps lead each to an optimum of its own."""
+        return min(self.params.rounds, public.base + KEPT) if self.keeps_all(public) else self.params.rounds
+
+    def plateau(self, public: SumPublic) -> Plateau:
+        """A random start, and one that saw little of the structure, rest on plateaus on their way."""
+        return Plateau(self.tolerance(public.start), 2 if public.start.blind or weak(public) else 1)
+
+    # ---- what it leaves
+
+    @property
+    def joins(self) -> bool:
+        """Of squares only: other losses place patients by their likelihood."""
+        return super().joins and self.params.loss == "squares"
+
+    def placed(self, site: Site, private: SumPrivate, public: SumPublic) -> tuple[Array, float]:
+        tensor = self.records(site, public)
+        a = cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)
+        everyone = [a, *public.factors]
+        return a, cp.squared_error(tensor.norm_squared(), a, cp.gram(everyone, 0), mttkrp(tensor, everyone, 0))
+
+    def figures(self, public: SumPublic) -> Mapping[str, float | None]:
+        if public.objective is None:
+            return {}
+        if public.climb is not None:
+            return {"objective": public.objective, "deviance_explained": public.deviance_explained}
+        return {
+            "objective": public.objective,
+            "rmse_full": float(np.sqrt(2 * public.objective / max(public.cells, 1.0))),
+        }
+
+    def close(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
+        if self.params.loss == "squares":
+            return super().close(site, private, public)
+        return {"memberships": placed_by_likelihood(site.counts(), public.factors, self.params.loss)}
+
+    def _publish(self, outcome: Outcome) -> None:
+        super()._publish(outcome)
+        if self.params.loss != "squares":
+            self.saturation_ = None  # it weighed the start only
+
+    def _placing(self) -> Placing:
+        return super()._placing() if self.params.loss == "squares" else Likely(self.params.loss)
+
+    def _packing(self, public: SumPublic) -> Packing:
+        """How a packed sweep's coming sum travels."""
+        return PackedSweeps(self).packing(public)

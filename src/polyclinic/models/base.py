@@ -1,0 +1,135 @@
+"""What every learned model is: a frozen value with an origin, that can be saved, hashed and shown. No patient is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from polyclinic.errors import ConfigError
+from polyclinic.models.origin import Origin
+from polyclinic.privacy.card.card import Card
+from polyclinic.util.table import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Array", "Kind", "Unseen", "Value", "frozen"]
+
+Array = NDArray[np.float64]
+Kind = Literal["phenotypes", "groups", "similarity", "moments", "classes"]
+Unseen = Literal["error", "drop"]
+
+
+def frozen(array: ArrayLike, dtype: DTypeLike = np.float64) -> Any:
+    """A contiguous array that cannot be written to; a copy if the given one could be.
+
+    >>> frozen([1.0]).flags.writeable
+    False
+    """
+    given = np.asarray(array)
+    out = np.ascontiguousarray(given, dtype)
+    if out.shape != given.shape:  # a scalar became a vector of one
+        out = out.reshape(given.shape)
+    if out.flags.writeable:
+        out = out.copy() if out is given or out.base is not None else out
+        out.flags.writeable = False
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A learned model. Two are equal if their files are."""
+
+    origin: Origin
+
+    kind: ClassVar[Kind]
+
+    @property
+    def card(self) -> Card:
+        """What is guaranteed about the patients that it was learned from."""
+        return self.origin.card
+
+    @property
+    def method(self) -> str:
+        """The protocol that made it."""
+        return self.origin.method
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """As they were given."""
+        return self.origin.parameters
+
+    @property
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """One mapping per round."""
+        return self.origin.history
+
+    def with_origin(self, **changes: Any) -> Self:
+        """The same numbers with another card, rule or receipts."""
+        return replace(self, origin=replace(self.origin, **changes))
+
+    # ---- the file
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Its numbers, by name."""
+        raise NotImplementedError
+
+    def described(self) -> dict[str, object]:
+        """What is not a number: plain values."""
+        raise NotImplementedError
+
+    @classmethod
+    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """Inverse of :meth:`arrays` and :meth:`described`."""
+        raise NotImplementedError
+
+    def to_bytes(self) -> bytes:
+        """The file as bytes: the same for the same model, on every machine with the same versions."""
+        from polyclinic.models.file import pack
+
+        return pack(self)
+
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        from hashlib import sha256
+
+        return sha256(self.to_bytes()).hexdigest()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model to one file, ``*.phenotypes``, ``*.groups``, ``*.classes``, ``*.similarity`` or ``*.moments``."""
+        from polyclinic.models.file import save
+
+        return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model of this kind; ``pc.load`` reads any."""
+        from polyclinic.models.file import load
+
+        found = load(path)
+        if not isinstance(found, cls):
+            raise ConfigError(f"{path} holds {found.kind}, not {cls.kind}", hint="pc.load(path) reads any kind")
+        return found
+
+    def table(self) -> Table:
+        """The model for people."""
+        raise NotImplementedError
+
+    def to_frame(self) -> DataFrame:
+        """The table as a pandas DataFrame."""
+        return self.table().to_pandas()
+
+    def _repr_html_(self) -> str:
+        return f"<div class='polyclinic-model'><p>{escape(repr(self))}</p>{self.card._repr_html_()}{self.table()._repr_html_()}</div>"
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_bytes() == other.to_bytes() if isinstance(other, Value) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest())

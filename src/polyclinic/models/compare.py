@@ -1,0 +1,134 @@
+"""Two models side by side: which phenotypes are the same, how far apart they are, and what differs in how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyclinic.errors import ConfigError
+from polyclinic.models.base import Array
+from polyclinic.models.file import Learned
+from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.tensors.matching import cosines, match
+from polyclinic.util.table import Table
+
+__all__ = ["Difference", "compare", "differences"]
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Two models side by side.
+
+    Parameters
+    ----------
+    pairs
+        One row per phenotype of either model: its place in both (None: only one has it), the distance 1 - product of
+        cosines over the codes that both have, and its heaviest codes.
+    codes
+        Mode -> (codes of both, of the first only, of the second only).
+    settings
+        One row per key of method, parameters, rule or card that differs: where, first, second.
+    same
+        The numbers are the same, bit for bit.
+    """
+
+    pairs: Table
+    codes: Mapping[str, tuple[int, int, int]]
+    settings: Table
+    same: bool
+
+    @property
+    def match(self) -> float | None:
+        """Mean 1 - distance of the matched phenotypes."""
+        found = [d for d in self.pairs["distance"] if d is not None]
+        return 1.0 - float(np.mean(found)) if found else None
+
+
+def compare(first: Learned, second: Learned) -> Difference:
+    """Match the phenotypes of two models by their codes' labels; other kinds: what differs in how they were made."""
+    if first.kind != second.kind:
+        raise ConfigError(f"{first.kind} and {second.kind} cannot be compared", hint="compare two models of one kind")
+    settings = Table(["what", "first", "second"], differences(_facts(first), _facts(second)))
+    a, b = first.arrays(), second.arrays()
+    same = a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+    if not isinstance(first, Phenotypes) or not isinstance(second, Phenotypes):
+        return Difference(Table(["first", "second", "distance", "codes"], []), {}, settings, same)
+    left, right, codes = _common(first, second)
+    likeness = cosines(left, right)
+    found = match(left, right)
+    rows: list[list[object]] = [
+        [int(i), int(j), 1.0 - float(likeness[i, j]), _told(first, int(i))] for i, j in zip(found.left, found.right)
+    ]
+    rows.sort()
+    rows += [[r, None, None, _told(first, r)] for r in range(first.rank) if r not in set(found.left.tolist())]
+    rows += [[None, r, None, _told(second, r)] for r in range(second.rank) if r not in set(found.right.tolist())]
+    return Difference(Table(["first", "second", "distance", "codes"], rows), codes, settings, same)
+
+
+def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Array], dict[str, tuple[int, int, int]]]:
+    """Factors over the union of both models' codes; a code that one does not have weighs nothing there."""
+    mine, theirs = [a.name for a in first.axes], [a.name for a in second.axes]
+    if len(mine) != len(theirs):
+        raise ConfigError(f"models of {', '.join(mine)} and of {', '.join(theirs)} cannot be compared")
+    order = [theirs.index(n) for n in mine] if sorted(mine) == sorted(theirs) and len(set(mine)) == len(mine) else None
+    left, right, codes = [], [], {}
+    for n, (x, f) in enumerate(zip(first.axes, first.factors)):
+        k = n if order is None else order[n]
+        y, g = second.axes[k], second.factors[k]
+        if x.labels is None or y.labels is None:
+            if len(f) != len(g):
+                raise ConfigError(f"{x.name}: {len(f)} and {len(g)} codes without names cannot be compared")
+            left.append(f)
+            right.append(g)
+            codes[x.name] = (len(f), 0, 0)
+            continue
+        union = [*x.labels, *(c for c in y.labels if c not in set(x.labels))]
+        place = {c: i for i, c in enumerate(union)}
+        wide = np.zeros((len(union), g.shape[1]))
+        wide[[place[c] for c in y.labels]] = g
+        left.append(np.concatenate([f, np.zeros((len(union) - len(f), f.shape[1]))]))
+        right.append(wide)
+        both = len(set(x.labels) & set(y.labels))
+        codes[x.name] = (both, len(x.labels) - both, len(y.labels) - both)
+    return left, right, codes
+
+
+def _told(model: Phenotypes, r: int) -> str:
+    out = []
+    for axis, f in zip(model.axes, model.factors):
+        out += [axis.describe(int(i)) for i in np.argsort(-np.abs(f[:, r]), kind="stable")[:2] if f[i, r]]
+    return ", ".join(out)
+
+
+def _facts(model: Learned) -> dict[str, object]:
+    o = model.origin
+    card = {
+        k: v for k, v in o.card.to_dict().items() if k in ("guarantee", "epsilon", "delta", "adjacency", "aggregation")
+    }
+    return {
+        "method": o.method,
+        "rank": model.rank,
+        "parameters": dict(o.parameters),
+        "rule": dict(o.rule),
+        "privacy": card,
+        "versions": dict(o.versions),
+        "last round": dict(o.history[-1]) if o.history else {},
+    }
+
+
+def differences(first: object, second: object, where: str = "") -> list[list[str]]:
+    """Every key whose value differs, with both values.
+
+    >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}, "d": 4})
+    [['b.c', '2', '3'], ['d', '', '4']]
+    """
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        out = []
+        for key in sorted({*first, *second}, key=str):
+            out += differences(first.get(key), second.get(key), f"{where}.{key}" if where else str(key))
+        return out
+    if first == second:
+        return []
+    return [[where, *("" if v is None else f"{v:.6g}" if isinstance(v, float) else str(v) for v in (first, second))]]

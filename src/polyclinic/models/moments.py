@@ -1,0 +1,124 @@
+"""Means and spreads of all patients together, and the directions in which they differ most, ready for new patients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.models.base import Array, Kind, Unseen, Value, frozen
+from polyclinic.models.feature_rows import records_of
+from polyclinic.models.origin import Origin
+from polyclinic.util.table import Table
+
+__all__ = ["Moments"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments(Value):
+    """Standardising, z = (x - mean) / scale; with ``components`` the principal directions, z C'.
+
+    Parameters
+    ----------
+    mean, scale
+        (d,).
+    patients
+        How many were counted (noisy under privacy).
+    components, variance
+        (r, d) directions and (r,) variances along them; None for standardising alone.
+    columns
+        Names of the d features, or None.
+    """
+
+    mean: Array
+    scale: Array
+    patients: float
+    components: Array | None = None
+    variance: Array | None = None
+    columns: tuple[str, ...] | None = None
+
+    kind: ClassVar[Kind] = "moments"
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "scale", "components", "variance"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, frozen(getattr(self, name)))
+        d, faults = len(self.mean), []
+        if self.scale.shape != (d,):
+            faults.append(f"{self.scale.shape} scales for {d} means")
+        if self.components is not None and (self.components.ndim != 2 or self.components.shape[1] != d):
+            faults.append(f"directions {self.components.shape} for {d} features")
+        if (self.components is None) != (self.variance is None) or (
+            self.components is not None
+            and self.variance is not None
+            and self.variance.shape != self.components.shape[:1]
+        ):
+            faults.append("as many variances as directions are needed")
+        if self.columns is not None and len(self.columns) != d:
+            faults.append(f"{len(self.columns)} names for {d} features")
+        held = [a for a in (self.mean, self.scale, self.components, self.variance) if a is not None]
+        if not all(np.isfinite(a).all() for a in held):
+            faults.append("numbers that are not finite")
+        if faults:
+            raise DataError("these are not moments", faults=faults)
+
+    @property
+    def rank(self) -> int:
+        """Features that come out."""
+        return len(self.mean) if self.components is None else len(self.components)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the features that go in."""
+        return self.columns or tuple(f"feature {j}" for j in range(len(self.mean)))
+
+    def transform(self, data: object, *, unseen: Unseen = "error") -> Array:
+        """(patients, d) standardised features, or (patients, r) principal ones."""
+        z = (records_of(data, self.columns, len(self.mean), unseen) - self.mean) / self.scale
+        return np.asarray(z if self.components is None else z @ self.components.T)
+
+    def table(self) -> Table:
+        """One row per feature: mean, unit, and its part of every direction."""
+        directions = np.zeros((0, len(self.mean))) if self.components is None else self.components
+        names = [f"direction {r}" for r in range(len(directions))]
+        return Table(
+            ["feature", "mean", "scale", *names],
+            [
+                [name, float(self.mean[j]), float(self.scale[j]), *(float(v) for v in directions[:, j])]
+                for j, name in enumerate(self.axes)
+            ],
+        )
+
+    def __repr__(self) -> str:
+        what = "" if self.components is None else f", {self.rank} directions"
+        return f"<Moments of {len(self.mean)} features{what}, {self.patients:,.0f} patients; {self.card.headline}>"
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        out: dict[str, NDArray[np.generic]] = {
+            "mean": self.mean,
+            "scale": self.scale,
+            "patients": np.array([self.patients], float),
+        }
+        if self.components is not None and self.variance is not None:
+            out |= {"components": self.components, "variance": self.variance}
+        return out
+
+    def described(self) -> dict[str, object]:
+        return {"columns": None if self.columns is None else [*self.columns]}
+
+    @classmethod
+    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        columns = described["columns"]
+        return cls(
+            origin,
+            arrays["mean"],
+            arrays["scale"],
+            float(arrays["patients"][0]),
+            arrays.get("components"),
+            arrays.get("variance"),
+            None if columns is None else tuple(columns),
+        )

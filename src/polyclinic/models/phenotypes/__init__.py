@@ -1,0 +1,1 @@
+"""Phenotypes: factors, how patients are placed on them, and how they fit another hospital."""

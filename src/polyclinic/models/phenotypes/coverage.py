@@ -1,0 +1,203 @@
+"""New patients on a model's codes: by label, whatever the order; and how much of what was recorded the model can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError, ProtocolMismatch
+from polyclinic.models.base import Array, Unseen
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.util.table import Table
+
+__all__ = ["Coverage", "on_codes"]
+
+NAMED = 5  # unseen codes of a mode that an error names
+NDIndex = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """How much of a hospital's records a model can read.
+
+    Parameters
+    ----------
+    read, total
+        Events (sums of counts) on codes that the model knows, and all of them.
+    codes
+        Mode -> (codes known, codes that occur here).
+    unseen
+        Mode -> codes that occur here and that the model does not know, the most frequent first.
+    weight
+        (R,) part of every phenotype's mass that lies on codes that occur here (product over the modes).
+    patients, without
+        Patients, and those of them left without an event although they had some.
+    """
+
+    read: float
+    total: float
+    codes: Mapping[str, tuple[int, int]]
+    unseen: Mapping[str, tuple[str, ...]]
+    weight: Array
+    patients: int
+    without: int
+
+    @property
+    def events(self) -> float:
+        """Share of the hospital's events that were read; 1 where there are none."""
+        return self.read / self.total if self.total else 1.0
+
+    def table(self) -> Table:
+        """What was read, for people."""
+        rows: list[list[object]] = [["events read", self.events, f"{self.read:g} of {self.total:g}"]]
+        for mode, (known, here) in self.codes.items():
+            missing = self.unseen[mode]
+            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+            rows.append(
+                [f"{mode} codes known", known / here if here else 1.0, ", ".join(missing[:NAMED]) + more or "all"]
+            )
+        if len(self.weight):
+            weakest = int(np.argmin(self.weight))
+            rows.append(["weakest phenotype's weight seen", float(self.weight[weakest]), f"phenotype {weakest + 1}"])
+        rows.append(["patients left without an event", self.without / max(self.patients, 1), str(self.without)])
+        return Table(["what", "share", "detail"], rows)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def on_codes(
+    tensor: SparseTensor,
+    axes: Sequence[Axis],
+    factors: Sequence[Array],
+    *,
+    unseen: Unseen = "error",
+    least: float = 0.5,
+) -> tuple[SparseTensor, Coverage]:
+    """The same patients over the model's codes, found by label; and what was left out.
+
+    Parameters
+    ----------
+    tensor
+        New patients, codes in any order.
+    axes, factors
+        Of the model.
+    unseen
+        What to do with codes that the model does not know: refuse (naming them), or leave their events out.
+    least
+        Share of events below which nothing is placed.
+    """
+    if unseen not in ("error", "drop"):
+        raise ConfigError(f"unseen = {unseen!r} is neither 'error' nor 'drop'")
+    tensor = modes_in_order(tensor, axes)
+    sizes = tuple(len(f) for f in factors)
+    if len(tensor.shape) != len(sizes) + 1:
+        raise ProtocolMismatch(
+            f"new patients have {len(tensor.shape) - 1} feature modes "
+            f"({', '.join(a.name for a in tensor.axes[1:])}), the model {len(sizes)} ({', '.join(a.name for a in axes)})",
+            hint="count the same modes as the model: model.axes",
+        )
+    maps: list[NDIndex] = []
+    codes: dict[str, tuple[int, int]] = {}
+    strange: dict[str, tuple[str, ...]] = {}
+    nameless = []
+    for n, (own, axis, size) in enumerate(zip(tensor.axes[1:], axes, sizes), start=1):
+        count = np.bincount(tensor.codes[n - 1], tensor.values, tensor.shape[n])
+        here = np.bincount(tensor.codes[n - 1], minlength=tensor.shape[n]) > 0
+        if own.labels is None or axis.labels is None:
+            if tensor.shape[n] != size:
+                nameless.append(f"{axis.name}: {tensor.shape[n]} codes without names, the model has {size}")
+            to = np.where(np.arange(tensor.shape[n]) < size, np.arange(tensor.shape[n]), -1)
+        elif own.labels == axis.labels:
+            to = np.arange(size)
+        else:
+            place = {label: i for i, label in enumerate(axis.labels)}
+            to = np.array([place.get(label, -1) for label in own.labels], np.int64)
+        lost = np.flatnonzero(here & (to < 0))
+        lost = lost[np.argsort(-count[lost], kind="stable")]
+        codes[axis.name] = (int((here & (to >= 0)).sum()), int(here.sum()))
+        strange[axis.name] = tuple(own.label(int(i)) for i in lost)
+        maps.append(to)
+    if nameless:
+        raise ProtocolMismatch(
+            "new patients cannot be matched to the model's codes",
+            faults=nameless,
+            hint="give the tensor labels (axes=...), or the model's codes in the model's order",
+        )
+    named = [
+        f"{mode}: {len(s)} of {codes[mode][1]} codes, e.g. {', '.join(repr(x) for x in s[:NAMED])}"
+        for mode, s in strange.items()
+        if s
+    ]
+    if named and unseen == "error":
+        raise ProtocolMismatch(
+            "new patients have codes that the model does not know",
+            faults=named,
+            hint='map them to the model\'s codes (model.axes), or leave their events out: unseen="drop"',
+        )
+    total, had = float(tensor.values.sum()), len(tensor.rows)
+    placed = _recoded(tensor, maps, axes, sizes)
+    cover = Coverage(
+        float(placed.values.sum()),
+        total,
+        codes,
+        strange,
+        _weight_seen(placed, factors),
+        tensor.patients,
+        had - len(placed.rows),
+    )
+    if tensor.nnz and cover.events < least:
+        raise ProtocolMismatch(
+            f"only {cover.events:.1%} of the new patients' events are on codes that the model knows",
+            faults=named,
+            hint="is this the same vocabulary (ICD-9 or 10, ATC or RxNorm)? map the codes, or lower min_coverage knowingly",
+        )
+    return placed, cover
+
+
+def modes_in_order(tensor: SparseTensor, axes: Sequence[Axis]) -> SparseTensor:
+    """Modes by name, where both sides have the same names in another order."""
+    mine, wanted = [a.name for a in tensor.axes[1:]], [a.name for a in axes]
+    if mine == wanted or sorted(mine) != sorted(wanted) or len(set(mine)) < len(mine):
+        return tensor
+    order = [0, *(1 + mine.index(name) for name in wanted)]
+    return SparseTensor(
+        tensor.coords[:, order],
+        tensor.values,
+        [tensor.shape[n] for n in order],
+        [tensor.axes[n] for n in order],
+    )
+
+
+def _recoded(tensor: SparseTensor, maps: Sequence[NDIndex], axes: Sequence[Axis], sizes: Sequence[int]) -> SparseTensor:
+    same = all(len(m) == size and np.array_equal(m, np.arange(size)) for m, size in zip(maps, sizes))
+    if same:
+        return tensor
+    coords = tensor.coords
+    for n, to in enumerate(maps, start=1):
+        coords[:, n] = to[coords[:, n]]
+    keep = (coords[:, 1:] >= 0).all(1)
+    spoken = [
+        axis if axis.labels is not None else replace(own, labels=None, names=None)
+        for axis, own in zip(axes, tensor.axes[1:])
+    ]
+    return SparseTensor(coords[keep], tensor.values[keep], (tensor.patients, *sizes), [tensor.axes[0], *spoken])
+
+
+def _weight_seen(tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+    """(R,) mass of a phenotype's cells on codes that occur: the product over modes of the masses of its columns."""
+    out = np.ones(factors[0].shape[1])
+    for codes, f in zip(tensor.codes, factors):
+        seen = np.zeros(len(f), bool)
+        seen[np.unique(codes)] = True
+        mass = np.abs(f)
+        total = mass.sum(0)
+        out *= np.where(total > 0, mass[seen].sum(0) / np.where(total > 0, total, 1.0), 1.0)
+    return out

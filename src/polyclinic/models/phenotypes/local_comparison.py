@@ -1,0 +1,363 @@
+"""A hospital beside the network: what the shared phenotypes explain here, how they differ, and what is this hospital's own.
+
+Own phenotypes are columns that are added to the shared ones, which are held: with shared factors A_n and own factors B_n::
+
+    min  || O - [a, A_1, ..., A_N] - [b, B_1, ..., B_N] ||^2     over memberships (a, b) and B_n >= 0
+
+so the residual is explained and nothing that is shared is touched. Everything is computed here, from this hospital's
+records and the model; nothing leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.models.base import Array, frozen
+from polyclinic.models.phenotypes.coverage import Coverage, modes_in_order, on_codes
+from polyclinic.models.phenotypes.phenotypes import Phenotypes, patients_of
+from polyclinic.models.phenotypes.projection import LeastSquares
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import cp
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.kernels import mttkrp as kernels
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.util.table import Table
+
+__all__ = ["Adapted", "adapt"]
+
+TRIED: Final = (0, 1, 2, 4)  # own columns that `auto` tries
+WITHIN: Final = 0.01  # the fewest columns within 1 % of the best held-out error
+STARTS: Final = 6
+SWEEPS: Final = 60
+SETTLED: Final = 1e-6
+FEW: Final = 11  # patients that must carry a phenotype before its drift says anything
+CARRIED: Final = 0.05  # of a patient's recorded activity
+LEAST: Final = 40  # patients, below which halves say nothing: then `auto` adds nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A hospital beside the network.
+
+    Parameters
+    ----------
+    shared
+        The network's phenotypes, as they came.
+    phenotypes
+        Shared and own ones together, over the model's codes and then this hospital's own: it places patients here.
+    own
+        One (codes, k) array per mode: this hospital's own phenotypes.
+    drift
+        (R,) 1 - product of cosines between a shared phenotype and its local refit; NaN where fewer than 11 patients
+        carry it: then it says nothing.
+    carriers
+        (R + k,) patients here who carry the phenotype (at least 5 % of what was recorded of them).
+    coverage
+        How much of the records the shared model can read.
+    fits
+        ``network`` (of the study, if it was kept), ``here`` (shared phenotypes on these patients), ``refit`` (shared ones
+        fitted anew here), ``adapted`` (shared and own).
+    tried
+        Own columns -> RMSE of hidden events of held-out patients of this hospital, where several were tried.
+    """
+
+    shared: Phenotypes
+    phenotypes: Phenotypes
+    own: tuple[Array, ...]
+    drift: Array
+    carriers: NDArray[np.int64]
+    coverage: Coverage
+    fits: dict[str, float | None]
+    tried: dict[int, float]
+
+    @property
+    def rank(self) -> int:
+        """Number of own phenotypes."""
+        return int(self.own[0].shape[1])
+
+    def transform(self, data: SparseTensor | Site) -> Array:
+        """(patients, R + k) memberships on shared and own phenotypes."""
+        return self.phenotypes.transform(data, unseen="drop")
+
+    def table(self) -> Table:
+        """One row per phenotype: carriers here, drift, its heaviest codes."""
+        rows: list[list[object]] = []
+        for r in range(self.phenotypes.rank):
+            mine = r >= self.shared.rank
+            codes = [
+                axis.describe(int(i))
+                for axis, f in zip(self.phenotypes.axes, self.phenotypes.factors)
+                for i in np.argsort(-np.abs(f[:, r]), kind="stable")[:3]
+                if f[i, r]
+            ]
+            drift = None if mine or np.isnan(self.drift[r]) else float(self.drift[r])
+            some = int(self.carriers[r])
+            shown = f"fewer than {FEW}" if some < FEW else str(some)
+            rows.append([r, "own" if mine else "shared", shown, drift, ", ".join(codes)])
+        return Table(["phenotype", "whose", "carriers", "drift", "codes"], rows)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{k} {v:.3f}" for k, v in self.fits.items() if v is not None)
+        return f"<Adapted {self.shared.rank} shared, {self.rank} own phenotypes; fit: {told}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.coverage._repr_html_()}{self.table().from_one('phenotype')._repr_html_()}"
+
+
+def adapt(
+    model: Phenotypes,
+    site: Site | SparseTensor,
+    *,
+    own: int | Literal["auto"] = "auto",
+    seed: int = 0,
+    min_coverage: float = 0.5,
+) -> Adapted:
+    """Set a hospital beside the network that it was not part of.
+
+    Parameters
+    ----------
+    model
+        Shared phenotypes.
+    site
+        The hospital's patients; codes that the model does not know may be part of own phenotypes.
+    own
+        Number of own phenotypes, or ``"auto"``: 0, 1, 2 or 4, the fewest whose error on hidden events of held-out
+        patients of this hospital is within 1 % of the best.
+    seed
+        Of starts and halves.
+    min_coverage
+        Refused where the model can read a smaller share of the events.
+    """
+    if own != "auto" and (not isinstance(own, int) or isinstance(own, bool) or not 0 <= own <= 100):
+        raise ConfigError(f"own = {own!r} is neither 'auto' nor a number from 0 to 100")
+    given = modes_in_order(patients_of(site), model.axes)
+    if not given.nnz:
+        raise DataError("this hospital has no events: there is nothing to adapt to")
+    _, cover = on_codes(given, model.axes, model.factors, unseen="drop", least=min_coverage)
+    wide = _widened(model, given)
+    tensor, _ = on_codes(given, wide.axes, wide.factors)
+    cells, work = (
+        wide.placing.cells(tensor),
+        _Work(list(wide.factors), wide.placing.nonnegative if isinstance(wide.placing, LeastSquares) else True),
+    )
+    tried: dict[int, float] = {}
+    k = own if isinstance(own, int) else 0
+    if own == "auto" and tensor.patients >= LEAST:
+        order = np.random.default_rng([seed, 1]).permutation(tensor.patients)
+        train, rest = np.sort(order[::2]), np.sort(order[1::2])
+        seen, hidden = _thinned(tensor.take(rest), cells.take(rest), np.random.default_rng([seed, 3]))
+        for n in TRIED:
+            tried[n] = work.error(seen, hidden, work.own(cells.take(train), n, seed))
+        best = min(tried.values())
+        k = next(n for n in TRIED if tried[n] <= best * (1 + WITHIN))
+    columns = work.own(cells, k, seed)
+    joined = [np.column_stack([f, b]) for f, b in zip(work.shared, columns)]
+    both = _with_own(wide, joined, cells)
+    memberships = both.placing.place(tensor, both.factors)
+    refit, local = work.refit(cells)
+    carried = _carriers(memberships, both.factors)
+    drift = 1.0 - np.prod(
+        [np.abs((a * b).sum(0)) / np.maximum(np.linalg.norm(a, axis=0) * np.linalg.norm(b, axis=0), 1e-300)
+         for a, b in zip(work.shared, refit)], axis=0,
+    )  # fmt: skip
+    here = carried[: model.rank]
+    last = next(
+        (h["fit"] for h in reversed(model.history) if h.get("fit") is not None), model.origin.figures.get("fit")
+    )
+    return Adapted(
+        model,
+        both,
+        tuple(frozen(b) for b in columns),
+        frozen(np.where(here >= FEW, np.clip(drift, 0.0, 1.0), np.nan)),
+        carried,
+        cover,
+        {
+            "network": last,
+            "here": work.fit(cells, [np.zeros((len(f), 0)) for f in work.shared]),
+            "refit": local,
+            "adapted": work.fit(cells, columns),
+        },
+        tried,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """The fits: shared factors (columns of length 1) are held unless said otherwise."""
+
+    shared: list[Array]
+    nonnegative: bool
+
+    def place(self, cells: SparseTensor, factors: Sequence[Array]) -> Array:
+        return cp.solve_memberships(cells, list(factors), nonnegative=self.nonnegative)
+
+    def residual(self, cells: SparseTensor, factors: Sequence[Array]) -> float:
+        """||O - X||^2 over all cells, memberships solved anew."""
+        a = self.place(cells, factors)
+        everything = [a, *factors]
+        inner = float(cells.values @ (cells.values - kernels.residuals_at(cells, everything)))
+        return cp.residual_norm_squared(cells.norm_squared(), inner, cp.gram(everything, None))
+
+    def joined(self, own: Sequence[Array]) -> list[Array]:
+        return [np.ascontiguousarray(np.column_stack([f, b])) for f, b in zip(self.shared, own)]
+
+    def error(self, seen: SparseTensor, hidden: SparseTensor, own: Sequence[Array]) -> float:
+        """RMSE over all cells of hidden events, patients placed by the seen ones."""
+        factors = self.joined(own)
+        everything = [self.place(seen, factors), *factors]
+        inner = float(hidden.values @ (hidden.values - kernels.residuals_at(hidden, everything)))
+        left = cp.residual_norm_squared(hidden.norm_squared(), inner, cp.gram(everything, None))
+        return float(np.sqrt(left / max(float(np.prod([float(d) for d in hidden.shape])), 1.0)))
+
+    def fit(self, cells: SparseTensor, own: Sequence[Array]) -> float:
+        """1 - ||O - X|| / ||O||."""
+        norm = cells.norm_squared()
+        return 1.0 - float(np.sqrt(self.residual(cells, self.joined(own)) / norm)) if norm else 1.0
+
+    def own(self, cells: SparseTensor, k: int, seed: int) -> list[Array]:
+        """k own columns, the best of some starts."""
+        empty = [np.zeros((len(f), 0)) for f in self.shared]
+        if not k or not cells.nnz:
+            return [np.zeros((len(f), k)) for f in self.shared] if k else empty
+        left = self._left(cells)
+        runs = [self._columns(cells, self._start(left, k, np.random.default_rng([seed, 2, s]))) for s in range(STARTS)]
+        return min(runs, key=lambda r: r[0])[1]
+
+    def _left(self, cells: SparseTensor) -> SparseTensor:
+        """What the shared phenotypes leave unexplained of the recorded cells."""
+        rest = kernels.residuals_at(cells, [self.place(cells, self.shared), *self.shared])
+        keep = rest > 0 if self.nonnegative else rest != 0
+        return SparseTensor(cells.coords[keep], rest[keep], cells.shape, cells.axes)
+
+    def _start(self, left: SparseTensor, k: int, rng: np.random.Generator) -> list[Array]:
+        """Own columns begin as the residual of patients drawn by its square, each far from those before."""
+        columns = [np.zeros((len(f), k)) for f in self.shared]
+        size = np.zeros(left.patients)
+        if left.nnz:
+            size[left.rows] = np.add.reduceat(np.square(left.values), left.indptr[:-1])
+        for j in range(k):
+            if size.sum() <= 0:
+                for c in columns:
+                    c[:, j] = rng.random(len(c))
+                continue
+            first = int(rng.choice(left.patients, p=size / size.sum()))
+            mine = left.take([first])
+            marks = [np.bincount(c, mine.values, len(f)) for c, f in zip(mine.codes, self.shared)]
+            # patients whose residual lies on the same cells speak with it; the others are candidates for the next column
+            alike = np.ones(left.nnz)
+            for c, m in zip(left.codes, marks):
+                alike *= m[c] / max(float(np.linalg.norm(m)), 1e-300)
+            speak = np.zeros(left.patients)
+            speak[left.rows] = np.add.reduceat(alike * left.values, left.indptr[:-1])
+            share = speak / np.sqrt(np.maximum(size, 1e-300))
+            who = np.repeat(left.rows, np.diff(left.indptr))
+            for c, column in zip(left.codes, columns):
+                column[:, j] = np.bincount(c, left.values * np.maximum(share, 0.0)[who], len(column))
+                column[:, j] /= max(float(np.linalg.norm(column[:, j])), 1e-300)
+            size = size * np.square(np.clip(1.0 - share, 0.0, 1.0))
+            size[first] = 0.0
+        return [c + 1e-3 * rng.random(c.shape) / np.sqrt(len(c)) for c in columns]
+
+    def _columns(self, cells: SparseTensor, own: list[Array]) -> tuple[float, list[Array]]:
+        """HALS over the own columns only, until the error settles."""
+        rank, before, goal = self.shared[0].shape[1], np.inf, np.inf
+        norm = cells.norm_squared()
+        for _ in range(SWEEPS):
+            factors = self.joined(own)
+            a = self.place(cells, factors)
+            for n in range(len(own)):
+                everything = [a, *factors]
+                g, m = cp.gram(everything, n + 1), kernels.mttkrp(cells, everything, n + 1)
+                f = factors[n]
+                for j in range(rank, f.shape[1]):
+                    if g[j, j] > 0:
+                        moved = f[:, j] + (m[:, j] - f @ g[:, j]) / g[j, j]
+                        f[:, j] = np.maximum(moved, 0.0) if self.nonnegative else moved
+                goal = cp.squared_error(norm, f, g, m)
+            unit, length = cp.normalise([f[:, rank:] for f in factors])
+            own = [np.where(length > 0, u, 0.0) for u in unit]
+            if before - goal <= SETTLED * norm:
+                break
+            before = goal
+        return goal, own
+
+    def refit(self, cells: SparseTensor) -> tuple[list[Array], float]:
+        """The shared factors fitted anew to this hospital, from where they are; and the fit."""
+        factors, before, norm = [np.array(f) for f in self.shared], np.inf, cells.norm_squared()
+        for _ in range(SWEEPS):
+            a = self.place(cells, factors)
+            for n in range(len(factors)):
+                everything = [a, *factors]
+                g, m = cp.gram(everything, n + 1), kernels.mttkrp(cells, everything, n + 1)
+                factors[n] = cp.hals(factors[n], g, m, sweeps=2, nonnegative=self.nonnegative)
+            goal = cp.squared_error(norm, factors[-1], g, m)
+            unit, length = cp.normalise(factors)
+            factors = [np.ascontiguousarray(np.where(length > 0, u, s)) for u, s in zip(unit, self.shared)]
+            if before - goal <= SETTLED * norm:
+                break
+            before = goal
+        return factors, 1.0 - float(np.sqrt(self.residual(cells, factors) / norm)) if norm else 1.0
+
+
+def _thinned(counts: SparseTensor, cells: SparseTensor, rng: np.random.Generator) -> tuple[SparseTensor, SparseTensor]:
+    """Every event goes to one of two tensors with equal chance, under its patient's weight.
+
+    Placed by the very events that it is judged by, a patient is explained better by every further column, a phenotype cut
+    in two included; by half of the events only where the column is there.
+    """
+    whole = np.rint(np.abs(counts.values)).astype(np.int64)
+    first = np.where(
+        whole == counts.values, rng.binomial(whole, 0.5) / np.maximum(whole, 1), rng.integers(0, 2, counts.nnz)
+    )
+    coords = cells.coords
+    return tuple(  # type: ignore[return-value]
+        SparseTensor(coords[part > 0], (cells.values * part)[part > 0], cells.shape, cells.axes)
+        for part in (first, 1.0 - first)
+    )
+
+
+def _widened(model: Phenotypes, tensor: SparseTensor) -> Phenotypes:
+    """The model over its codes and then this hospital's, on which shared phenotypes weigh nothing; placed by least squares."""
+    axes, factors = [], []
+    for axis, f, own in zip(model.axes, model.factors, tensor.axes[1:]):
+        known = set(axis.labels or ())
+        new = [i for i, x in enumerate(own.labels or ()) if x not in known] if axis.labels is not None else []
+        extra = own.take(new)
+        names = None if axis.names is None and extra.names is None else (
+            *(axis.names or axis.labels or ()), *(extra.names or extra.labels or ()))  # fmt: skip
+        axes.append(
+            axis if not new else Axis(axis.name, (*(axis.labels or ()), *(extra.labels or ())), names, axis.vocabulary)
+        )
+        factors.append(np.concatenate([f, np.zeros((len(new), f.shape[1]))]))
+    match model.placing:
+        case LeastSquares():
+            placing = replace(model.placing, zeros="observed")
+        case _:
+            placing = LeastSquares()
+    return replace(model, factors=tuple(factors), axes=tuple(axes), placing=placing, shown=())
+
+
+def _with_own(wide: Phenotypes, joined: Sequence[Array], cells: SparseTensor) -> Phenotypes:
+    a = wide.placing.place(cells, joined) if not isinstance(wide.placing, LeastSquares) else cp.solve_memberships(
+        cells, list(joined), nonnegative=wide.placing.nonnegative)  # fmt: skip
+    weights = np.linalg.norm(a, axis=0) * np.prod([np.linalg.norm(f, axis=0) for f in joined], axis=0)
+    return replace(
+        wide,
+        factors=tuple(joined),
+        weights=np.concatenate([wide.weights, weights[wide.rank :]]),
+        stability=None,
+    )
+
+
+def _carriers(memberships: Array, factors: Sequence[Array]) -> NDArray[np.int64]:
+    """(R,) patients for whom a phenotype is at least 5 % of what was recorded."""
+    mass = np.abs(memberships) * np.prod([np.abs(f).sum(0) for f in factors], axis=0)
+    total = mass.sum(1, keepdims=True)
+    return np.asarray(((mass >= CARRIED * total) & (total > 0) & (mass > 0)).sum(0), np.int64)

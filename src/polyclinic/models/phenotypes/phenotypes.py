@@ -1,0 +1,397 @@
+"""Phenotypes: what a factorization learned, ready for patients it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.models.base import Array, Kind, Unseen, Value, frozen
+from polyclinic.models.origin import Origin
+from polyclinic.models.phenotypes.coverage import Coverage, on_codes
+from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Likely, Placing
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import cp
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.kernels import mttkrp as kernels
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.util.table import Table
+
+if TYPE_CHECKING:
+    from ehrdata import EHRData
+
+    from polyclinic.models.phenotypes.local_comparison import Adapted
+
+__all__ = ["Phenotypes", "patients_of"]
+
+NDBool = NDArray[np.bool_]
+WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients may still be placed on it
+
+
+def patients_of(data: object) -> SparseTensor:
+    """The tensor of one hospital's patients, or an error that says what to give."""
+    if isinstance(data, Sequence) and data and all(isinstance(d, Site) for d in data):
+        if len(data) > 1:
+            raise DataError(
+                f"{len(data)} hospitals are given, patients are placed at one at a time",
+                hint="[model.transform(site) for site in sites]",
+            )
+        data = data[0]
+    tensor = data.counts() if isinstance(data, Site) else data
+    if not isinstance(tensor, SparseTensor):
+        from polyclinic.records.sites.from_data import which_door
+
+        raise DataError(
+            f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}", hint=which_door(data)
+        )
+    return tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Phenotypes(Value):
+    """Phenotypes as learned: factors of the codes, never a patient's membership.
+
+    Parameters
+    ----------
+    factors
+        One (I_n, R) array per feature mode; columns of length 1, in order of weight.
+    weights
+        (R,) product of all column norms over the patients that were fitted.
+    axes
+        The codes of every mode.
+    placing
+        How a patient is placed.
+    shown
+        Per mode (I_n, R), the codes that stand out from privacy noise; empty: all.
+    stability
+        Mean match between the kept start and the others, or None; of the search, no evidence for a phenotype.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> p = pc.CPALS(rank=2, seed=0).fit(pc.datasets.icu_network(patients=200, seed=0)).result_
+    >>> p.kind, p.rank, [a.name for a in p.axes]
+    ('phenotypes', 2, ['procedure', 'diagnosis'])
+    """
+
+    factors: tuple[Array, ...]
+    weights: Array
+    axes: tuple[Axis, ...]
+    placing: Placing
+    shown: tuple[NDBool, ...] = ()
+    stability: float | None = None
+
+    kind: ClassVar[Kind] = "phenotypes"
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "factors", tuple(frozen(f) for f in self.factors))
+        set_(self, "weights", frozen(self.weights))
+        set_(self, "shown", tuple(frozen(s, np.bool_) for s in self.shown))
+        set_(self, "axes", tuple(self.axes))
+        sizes = [len(f) for f in self.factors]
+        faults = [f"mode {n}: factor {f.shape}, expected (codes, {self.rank})" for n, f in enumerate(self.factors, 1) if f.ndim != 2 or f.shape[1] != self.rank]  # fmt: skip
+        if len(self.axes) != len(sizes) or not sizes:
+            faults.append(f"{len(self.axes)} axes for {len(sizes)} factors")
+        faults += [
+            f"{a.name}: {len(a.labels)} codes for {size} rows"
+            for a, size in zip(self.axes, sizes)
+            if a.labels is not None and len(a.labels) != size
+        ]
+        if self.shown and [s.shape for s in self.shown] != [f.shape for f in self.factors]:
+            faults.append("shown has other shapes than the factors")
+        if isinstance(self.placing, Events) and len(self.placing.stacked) != sum(sizes):
+            faults.append(f"placing knows {len(self.placing.stacked)} codes, the factors {sum(sizes)}")
+        if not all(np.isfinite(a).all() for a in (*self.factors, self.weights)):
+            faults.append("numbers that are not finite")
+        if faults:
+            raise DataError("these are not phenotypes", faults=faults)
+
+    @property
+    def rank(self) -> int:
+        """Number of phenotypes."""
+        return len(self.weights)
+
+    @property
+    def saturation(self) -> float | None:
+        """n0 of the saturating weights by which patients are placed; None: they are not weighted."""
+        return self.placing.saturation if isinstance(self.placing, LeastSquares | Courses) else None
+
+    # ---- patients
+
+    @overload
+    def transform(
+        self,
+        data: SparseTensor | Site,
+        *,
+        unseen: Unseen = ...,
+        coverage: Literal[False] = ...,
+        min_coverage: float = ...,
+        allow_censored: bool = ...,
+    ) -> Array: ...
+    @overload
+    def transform(
+        self,
+        data: SparseTensor | Site,
+        *,
+        unseen: Unseen = ...,
+        coverage: Literal[True],
+        min_coverage: float = ...,
+        allow_censored: bool = ...,
+    ) -> tuple[Array, Coverage]: ...
+    def transform(
+        self,
+        data: SparseTensor | Site,
+        *,
+        unseen: Unseen = "error",
+        coverage: bool = False,
+        min_coverage: float = 0.5,
+        allow_censored: bool = False,
+    ) -> Array | tuple[Array, Coverage]:
+        """(patients, R) memberships of new patients; codes are found by their labels.
+
+        Parameters
+        ----------
+        data
+            New patients; codes in any order.
+        unseen
+            Codes that the model does not know: ``"error"`` names them, ``"drop"`` leaves their events out.
+        coverage
+            Also return how much was read.
+        min_coverage
+            Refused where a smaller share of the events can be read.
+        allow_censored
+            Place patients even where codes that hold more than a tenth of a phenotype were removed before this model
+            was written (``report --export``): a model with holes is not the model.
+        """
+        holes = [] if allow_censored else self._holes()
+        if holes:
+            raise DataError(
+                "this model is censored: codes that may not be shown were removed, so patients would be placed wrongly",
+                faults=[f"phenotype {r}: {left:.0%} of its squared weight is left" for r, left in holes],
+                hint="use the whole model (the run folder's own), or allow_censored=True",
+            )
+        tensor, cover = on_codes(patients_of(data), self.axes, self.factors, unseen=unseen, least=min_coverage)
+        placed = self.placing.place(tensor, self.factors)
+        return (placed, cover) if coverage else placed
+
+    def _holes(self) -> list[tuple[int, float]]:
+        """Phenotypes, counted from 1, of which a censored file lacks more than a tenth, and how much is left."""
+        if not self.origin.censored:
+            return []
+        kept = self.origin.further.get("kept") or [[0.0]] * self.rank
+        return [(r, float(min(k))) for r, k in enumerate(kept, start=1) if min(k) < WHOLE]
+
+    def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
+        """How well patients are explained, memberships solved anew, over the cells as they were counted.
+
+        ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells, ``fit`` = 1 - ||O - X|| / ||O||; for models of
+        counts and of yes/no also ``deviance_explained``.
+        """
+        given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else list(data)
+        if not given:
+            raise DataError("nothing to score: no sites given")
+        full = observed = norm = cells = 0.0
+        nonzeros = 0
+        further: dict[str, float] = {}
+        if isinstance(self.placing, Likely):
+            read = [on_codes(patients_of(d), self.axes, self.factors)[0] for d in given]
+            further["deviance_explained"] = self.placing.deviance_explained(read, self.factors)
+        for d in given:
+            t, _ = on_codes(patients_of(d), self.axes, self.factors)
+            factors, t = self.placing.model(t, self.factors), self.placing.cells(t)
+            residual = kernels.residuals_at(t, factors)
+            observed += float(residual @ residual)
+            nonzeros += t.nnz
+            norm += t.norm_squared()
+            inner = float(t.values @ (t.values - residual))
+            full += max(0.0, t.norm_squared() - 2 * inner + float(cp.gram(factors, None).sum()))
+            cells += float(np.prod([float(d) for d in t.shape]))
+        return {
+            "rmse_observed": float(np.sqrt(observed / max(nonzeros, 1))),
+            "rmse_full": float(np.sqrt(full / max(cells, 1.0))),
+            "fit": 1.0 - float(np.sqrt(full / norm)) if norm else 1.0,
+            **further,
+        }
+
+    def score(self, data: SparseTensor | Site | Sequence[Site], y: object = None) -> float:
+        """The fit: 1 - ||O - X|| / ||O||, or the share of deviance explained; larger is better, 1 is perfect."""
+        found = self.quality(data)
+        return found.get("deviance_explained", found["fit"])
+
+    def adapt(
+        self,
+        site: Site | SparseTensor,
+        *,
+        own: int | Literal["auto"] = "auto",
+        seed: int = 0,
+        min_coverage: float = 0.5,
+    ) -> Adapted:
+        """This hospital beside the network; see :func:`polyclinic.models.phenotypes.local_comparison.adapt`."""
+        from polyclinic.models.phenotypes.local_comparison import adapt
+
+        return adapt(self, site, own=own, seed=seed, min_coverage=min_coverage)
+
+    # ---- people
+
+    def table(self) -> Table:
+        """One row per phenotype and code: what the phenotype is made of, heaviest codes first."""
+        return self.top(None)
+
+    @property
+    def phenotypes(self) -> Table:
+        """The same as :meth:`table`."""
+        return self.table()
+
+    def top(self, codes: int | None = 10) -> Table:
+        """The table with at most so many codes of each mode."""
+        rows: list[list[object]] = []
+        for r in range(self.rank):
+            for n, (axis, f) in enumerate(zip(self.axes, self.factors)):
+                column = f[:, r]
+                total = float(np.abs(column).sum()) or 1.0
+                order = np.argsort(-np.abs(column), kind="stable")
+                order = order[(self.shown[n][order, r] if self.shown else column[order] != 0.0)][:codes]
+                rows += [
+                    [r, axis.name, axis.label(i), axis.describe(i), float(column[i]), float(abs(column[i])) / total]
+                    for i in order
+                ]
+        return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
+
+    def __repr__(self) -> str:
+        modes = " x ".join(f"{len(f):,} {a.name}" for f, a in zip(self.factors, self.axes))
+        return f"<Phenotypes {self.rank} by {self.method}, {modes}; {self.card.headline}>"
+
+    # ---- other libraries
+
+    def to_cp(self, data: SparseTensor | Site | None = None) -> tuple[Array, list[Array]]:
+        """``(weights, factors)`` as TensorLy's ``CPTensor`` takes it; with patients, their memberships come first.
+
+        Without patients the weights are the model's; with them they are one, and memberships carry the size.
+        """
+        if data is None:
+            return np.array(self.weights), [np.array(f) for f in self.factors]
+        tensor, _ = on_codes(patients_of(data), self.axes, self.factors)
+        model = self.placing.model(tensor, self.factors)
+        return np.ones(model[0].shape[1]), model
+
+    def to_ehrdata(self, data: SparseTensor | Site, *, unseen: Unseen = "error") -> EHRData:
+        """One hospital's patients with their memberships as an ``EHRData``; see :func:`polyclinic.models.phenotypes.ehrdata.to_ehrdata`."""
+        from polyclinic.models.phenotypes.ehrdata import to_ehrdata
+
+        return to_ehrdata(self, data, unseen=unseen)
+
+    @classmethod
+    def from_cp(
+        cls,
+        cp_tensor: tuple[ArrayLike | None, Sequence[ArrayLike]],
+        axes: Sequence[Axis | Sequence[str] | str | None] | None = None,
+        *,
+        patients: bool = True,
+        nonnegative: bool | None = None,
+    ) -> Self:
+        """Phenotypes from ``(weights, factors)``: TensorLy's ``CPTensor``, or anyone's.
+
+        Parameters
+        ----------
+        cp_tensor
+            Weights (R,) or None, and a list of factor matrices.
+        axes
+            Of the feature modes.
+        patients
+            The first factor holds the patients; it gives the weights and is then left out.
+        nonnegative
+            How new patients are placed; None: non-negative if all factors are.
+        """
+        from polyclinic.privacy.card.card import central_card
+
+        weights, given = cp_tensor
+        arrays = [np.asarray(f, np.float64) for f in given]
+        scale = np.ones(arrays[0].shape[1]) if weights is None else np.asarray(weights, np.float64)
+        if patients:
+            scale = scale * np.linalg.norm(arrays[0], axis=0)
+        features = arrays[1:] if patients else arrays
+        unit, norms = cp.normalise(features)
+        total = scale * norms
+        order = np.argsort(-np.abs(total), kind="stable")
+        given_axes = [None] * len(features) if axes is None else list(axes)
+        spoken = tuple(Axis.of(a, n) for n, a in enumerate(given_axes, start=1))
+        sign = nonnegative if nonnegative is not None else all((f >= 0).all() for f in features)
+        return cls(
+            Origin.of("cp", 1, {"rank": len(total)}, central_card("cp"), ()),
+            tuple(f[:, order] for f in unit),
+            np.abs(total)[order],
+            spoken,
+            LeastSquares(nonnegative=sign),
+        )
+
+    # ---- the file
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        out: dict[str, NDArray[Any]] = {f"factor{n}": f for n, f in enumerate(self.factors, start=1)}
+        out |= {"weights": self.weights} | {f"shown{n}": s for n, s in enumerate(self.shown, start=1)}
+        if isinstance(self.placing, Events):
+            p = self.placing
+            out |= {"place_stacked": p.stacked, "place_prior": p.prior, "place_scale": p.scale, "place_order": p.order}
+            out |= {} if p.parts is None else {"place_parts": p.parts}
+        if isinstance(self.placing, Courses):
+            out |= {"place_shape": self.placing.shape}
+        return out
+
+    def described(self) -> dict[str, object]:
+        match self.placing:
+            case LeastSquares(nonnegative, zeros, n0):
+                how: dict[str, Any] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}
+                how |= {"saturation": n0}
+            case Events():
+                how = {"kind": "events", "steps": self.placing.steps}
+            case Likely(loss):
+                how = {"kind": "likelihood", "loss": loss}
+            case Courses() as p:
+                how = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
+                how |= {"saturation": p.saturation}
+        axes = [{**a.to_json(), "digest": a.digest()} for a in self.axes]
+        return {"axes": axes, "placing": how, "stability": self.stability}
+
+    @classmethod
+    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        axes = tuple(Axis.from_json(a) for a in described["axes"])
+        wrong = [a.name for a, d in zip(axes, described["axes"]) if a.digest() != d["digest"]]
+        if wrong:
+            raise DataError(f"codes of {', '.join(wrong)} are not those that were written")
+        modes = range(1, sum(name.startswith("factor") for name in arrays) + 1)
+        how = described["placing"]
+        placing: Placing
+        match how["kind"]:
+            case "least-squares":
+                placing = LeastSquares(bool(how["nonnegative"]), how["zeros"], how["saturation"])
+            case "events":
+                placing = Events(
+                    arrays["place_stacked"],
+                    arrays["place_prior"],
+                    arrays["place_scale"],
+                    arrays["place_order"],
+                    int(how["steps"]),
+                    arrays.get("place_parts"),
+                )
+            case "likelihood":
+                placing = Likely(how["loss"])
+            case "courses":
+                placing = Courses(
+                    arrays["place_shape"], int(how["order"]), how["coupling"], how["smooth"], how["saturation"]
+                )
+            case other:
+                raise DataError(f"unknown way to place patients {other!r}", hint="read it with a newer polyclinic")
+        return cls(
+            origin,
+            tuple(arrays[f"factor{n}"] for n in modes),
+            arrays["weights"],
+            axes,
+            placing,
+            tuple(arrays[f"shown{n}"] for n in modes if f"shown{n}" in arrays),
+            described["stability"],
+        )

@@ -1,0 +1,169 @@
+"""How a patient is placed among phenotypes: the only thing in which the methods differ once they are fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.models.base import Array, frozen
+from polyclinic.models.phenotypes.courses import Courses
+from polyclinic.tensors import cp, device
+from polyclinic.tensors.kernels.counts import Likelihood
+from polyclinic.tensors.likelihood import ceiling, deviance, explained, placed
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.tensors.weighting import weighted
+
+__all__ = ["Courses", "Events", "LeastSquares", "Likely", "Placing"]
+
+
+def _loose(arrays: Sequence[Array]) -> list[Array]:
+    """Copies that may be written to: compiled kernels would be compiled once more for read-only arrays."""
+    return [np.array(a) for a in arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares:
+    """Memberships a = argmin ||O - [a, A_1, ..., A_N]||^2, with the factors held.
+
+    Parameters
+    ----------
+    nonnegative
+        Memberships of at least 0.
+    zeros
+        Absent entries are zeros (``"observed"``) or unknown (``"missing"``).
+    saturation
+        n0 of the saturating weights that the fit gave its patients; None: counts as they are.
+    """
+
+    nonnegative: bool = True
+    zeros: Literal["observed", "missing"] = "observed"
+    saturation: float | None = None
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' cells as they were fitted."""
+        return weighted(tensor, self.saturation)
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        return cp.solve_memberships(self.cells(tensor), _loose(factors), nonnegative=self.nonnegative, zeros=self.zeros)
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first, that together explain these patients."""
+        return [self.place(tensor, factors), *_loose(factors)]
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Expected number of a patient's events that each phenotype explains, by EM with a prior (DPEM).
+
+    Parameters
+    ----------
+    stacked
+        (codes of all modes, K) probabilities under one another, a background last where there is one; K >= R.
+    prior
+        (K,) prior counts of a patient.
+    scale, order
+        (R,) lengths of the columns, and their places in the model's order: from stacked columns to factors.
+    steps
+        EM steps of a placing.
+    parts
+        (K,) the phenotype that every stacked column is a piece of, -1 for none (background, and what was dropped); None:
+        column r is phenotype r, the rest is background.
+    """
+
+    stacked: Array
+    prior: Array
+    scale: Array
+    order: NDArray[np.int64]
+    steps: int
+    parts: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stacked", "prior", "scale"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "order", frozen(self.order, np.int64))
+        k, r = self.prior.shape[0], self.scale.shape[0]
+        if self.parts is not None:
+            object.__setattr__(self, "parts", frozen(self.parts, np.int64))
+            if self.parts.shape != (k,) or not ((self.parts >= -1) & (self.parts < r)).all():
+                raise DataError("patients cannot be placed like this", faults=[f"{k} columns are pieces of {r}"])
+        if self.stacked.shape[1:] != (k,) or r > k or sorted(self.order.tolist()) != list(range(r)) or self.steps < 1:
+            raise DataError("patients cannot be placed like this", faults=[f"{k} prior counts, {r} phenotypes"])
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' events, as they are."""
+        return tensor
+
+    def expected(self, tensor: SparseTensor) -> Array:
+        """(patients, K) expected events, background included, in the order of ``stacked``."""
+        share = device.memberships(tensor, *_loose([self.stacked, self.prior]), steps=self.steps)
+        events = np.zeros(tensor.patients)
+        events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
+        out: Array = share * events[:, None]
+        return out
+
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """(K,) columns that belong to no phenotype."""
+        return np.arange(len(self.prior)) >= len(self.scale) if self.parts is None else self.parts < 0
+
+    def joined(self, fine: Array) -> Array:
+        """(patients, R) of (patients, K): the pieces of every phenotype together, in the order of ``scale``."""
+        if self.parts is None:
+            return fine[:, : len(self.scale)]
+        out: Array = fine @ (self.parts[:, None] == np.arange(len(self.scale))).astype(np.float64)
+        return out
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        placed = self.joined(self.expected(tensor))
+        return np.ascontiguousarray((placed * self.scale)[:, self.order])
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first, background last, that together explain these patients."""
+        ends = np.cumsum([len(f) for f in factors])[:-1]
+        return [self.expected(tensor), *np.split(self.stacked.copy(), ends)]
+
+
+@dataclass(frozen=True, eq=False)
+class Likely:
+    """Memberships of highest likelihood, with the factors held: of counts (Poisson) or of yes/no (Bernoulli).
+
+    Parameters
+    ----------
+    loss
+        ``"poisson"`` or ``"bernoulli"``.
+    """
+
+    loss: Likelihood
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' events, as they are."""
+        return tensor
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        return placed(tensor, _loose(factors), self.loss)
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first: rates (for yes/no: of the counts behind them)."""
+        return [self.place(tensor, factors), *_loose(factors)]
+
+    def deviance_explained(self, tensors: Sequence[SparseTensor], factors: Sequence[Array]) -> float:
+        """1 - D / D0 over all cells of these patients, D0 of one rate for all cells."""
+        loose, value, events, top, cells = _loose(factors), 0.0, 0.0, 0.0, 0.0
+        for t in tensors:
+            best = ceiling(t, self.loss)
+            value += best - deviance(t, loose, self.loss, self.place(t, loose)) / 2
+            top += best
+            events += float(t.values.sum())
+            cells += float(np.prod([float(d) for d in t.shape]))
+        return explained(value, events, top, cells, self.loss)
+
+
+Placing: TypeAlias = LeastSquares | Events | Likely | Courses

@@ -1,0 +1,1 @@
+"""Everything between hosts: the messages, the signed study, and one call that runs it."""

@@ -1,0 +1,285 @@
+"""Whether a site takes part in a study: roster against pins, policy, budget, then data; refused before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from polyclinic import __version__
+from polyclinic.analysis.pipeline import Whole
+from polyclinic.config import Study
+from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.node.admission.retention import drop_data, seconds
+from polyclinic.node.enrolment.folders import SiteFolder, append_event, private, read_json, write_json
+from polyclinic.node.signed_study import Order, read_order
+from polyclinic.node.site.context import Seat
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.mechanisms import Noise
+from polyclinic.privacy.gate.budget_holder import Payer
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.local_notes import rare_here
+from polyclinic.privacy.gate.owner_rules import (
+    LedgerRule,
+    exact_floor,
+    ledger_of,
+    noise_of,
+    outbox_of,
+    policy_between,
+    policy_of,
+)
+from polyclinic.privacy.policy.differencing import sketch
+from polyclinic.protocol.aggregators import by_name, kind_of
+from polyclinic.protocol.interfaces import Method
+from polyclinic.protocol.minimum_patients import Floor
+from polyclinic.protocol.patient_halves import names_of
+from polyclinic.protocol.wire.sealed import Identity
+from polyclinic.records.ingest import ingest
+from polyclinic.records.sites.site import Site
+from polyclinic.studies import registry
+from polyclinic.tensors import device
+from polyclinic.tensors.axis import Axis
+
+__all__ = ["admit", "asked", "consent", "doubts", "hosted", "setting_tree"]
+
+NUMBERS: Final = 2**22  # of one release, and of the model; [keys] max_numbers lowers or raises it
+ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
+
+
+def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
+    """What stands against a study: faults that refuse it, and questions that only the owner can answer."""
+    faults, questions = [], []
+    if order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
+        faults.append(f"the study was made with Polyclinic {order.polyclinic}, this site has {__version__}")
+    if folder.node.name not in order.sites:
+        faults.append(f"{folder.node.name!r} is not on the roster")
+    elif order.keys[folder.node.name] != folder.identity().public.hex():
+        faults.append("the roster has another key for this site")
+    pins = read_json(folder.pins) if folder.pins.exists() else {}
+    for name in order.sites:
+        if name == folder.node.name:
+            continue
+        if name not in pins:
+            questions.append(f"site {name!r} is not known here: compare its key, then `polyclinic site pin`")
+        elif pins[name] != order.keys[name]:
+            faults.append(f"site {name!r} has another key than the one that was compared and pinned")
+    if order.alignment is not None and folder.node.keys.get("alignment") == "public":
+        faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
+    elif order.alignment == "union" and folder.node.keys.get("alignment") != "union":
+        faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
+    if order.lost == "show" and folder.node.keys.get("allow_shown") is not True:
+        faults.append(
+            "it goes on without a site that is lost, which shows its part; `[keys] allow_shown = true` allows that"
+        )
+    word = consent(order, folder)
+    if word is False:
+        faults.append("the owner rejected this study")
+    elif word is None and folder.node.keys.get("studies", "ask") != "policy":
+        questions.append("the owner has not accepted this study: `polyclinic site review`")
+    other = [o for o in asked(folder) if o.id == order.id and o.digest != order.digest]
+    if other:
+        faults.append(f"another order was asked of this site under the name {order.id!r}; a name stands for one order")
+    return faults, questions
+
+
+def consent(order: Order, folder: SiteFolder) -> bool | None:
+    """The owner's word about exactly this order, a line of the book; None if there is none. A word about another counts for nothing."""
+    tally = ledger_of(folder.node).tally
+    return True if order.digest in tally.accepted else False if order.digest in tally.withdrawn else None
+
+
+def asked(folder: SiteFolder) -> list[Order]:
+    """Every order that reached this site from its coordinator, in the order of their folders."""
+    key = bytes.fromhex(folder.read_invite()["coordinator"])
+    found = []
+    for place in sorted(folder.studies.glob("*/order.json")) if folder.studies.exists() else ():
+        try:
+            found.append(read_order(read_json(place)["order"], key))
+        except PolyclinicError:  # of another coordinator, or of an earlier version: it is shown, never followed
+            continue
+    return found
+
+
+def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> Seat:
+    """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
+    home = private(folder.study(order.digest))
+    write_json(home / "order.json", {"order": order.encode()})
+    end = time.monotonic() + order.deadline
+    told: list[str] = []
+    while True:
+        faults, questions = doubts(order, folder)
+        if faults:
+            raise PolicyRefusal(f"site {folder.node.name!r} does not take part in study {order.id!r}", faults=faults)
+        if not questions:
+            break
+        if questions != told:
+            told = questions
+            waiting(questions)
+            append_event(folder.events, event="waiting", study=order.id, reasons=questions)
+        if time.monotonic() > end:
+            raise PolicyRefusal(f"site {folder.node.name!r}: the owner did not decide in time", faults=questions)
+        time.sleep(0.5)
+    study = order.parsed(private(home / "files"))
+    method, doors = _doors(order, folder, study)
+    identity = folder.identity()
+    ledger_of(folder.node).tie(identity.public, identity.sign)
+    privacy: Privacy | None = method.params.privacy
+
+    def agree(patients: int) -> None:
+        for door in doors.values():
+            door.admit(
+                study.name,
+                method.name,
+                privacy,
+                order.sites,
+                patients,
+                aggregation=order.aggregation,
+                resume=door.resumed and door.run in door.ledger.tally.releases,
+                margin=kind_of(order.aggregation).margin,
+            )
+
+    agree(2**31)  # before the data are read: everything but the number of patients
+    device.use_device(folder.node.site.device)
+    made = ingest(folder.node, study, private(home / "data"), events=False)
+    site = made.site
+    agree(site.patients)
+    few = exact_floor(folder.node) if privacy is None else 0
+    if site.patients < few:
+        raise PolicyRefusal(
+            f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact",
+            faults=[f"fewer than {few} patients here: who chooses a cohort could choose a patient"],
+            hint="[policy] min_patients says how few may be in an exact study",
+        )
+    if site.tensor is not None:
+        for door in doors.values():
+            door.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
+    limit = folder.node.keys.get("max_disk_mb")
+    if limit is not None and (used := sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) / 1e6) > limit:
+        drop_data(home)
+        raise PolicyRefusal(f"study {order.id!r} takes {used:.1f} MB of disk", faults=[f"this site allows {limit} MB"])
+    _feeding(order, method, policy_of(folder.node).min_feeders)
+    whole = method.method if isinstance(method, Floor) else method
+    if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
+        next(iter(doors.values())).evaluates(names_of(site))
+    counts = _counts(order, folder, made.patients or names_of(site))
+    begun = any(
+        c[0] == order.digest for c in ledger_of(folder.node).tally.counted
+    )  # perhaps without a site that was away
+    if order.secure and privacy is None and not begun:  # before anything leaves; again for each list that comes
+        counts(order.sites, False)
+    raw = (folder.path / "identity.key").read_bytes()
+    identities = {n: Identity.from_bytes(n, raw) for n in doors}
+    floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
+    adder = by_name(order.aggregation, identities=identities, **floor)
+    return Seat(
+        method,
+        hosted(site, tuple(doors)),
+        adder,
+        doors,
+        _setting(order, method, site),
+        policy_of(folder.node).min_sites,
+        int(folder.node.keys.get("max_numbers", NUMBERS)),
+        policy_of(folder.node).all_witnesses,
+        counts,
+    )
+
+
+def _feeding(order: Order, method: Method, least: int) -> None:
+    """Codes of this site alone stay out of exact sums where the owner minds; which they are, the support sum tells."""
+    if isinstance(method, Floor):
+        method.feeders = least
+    elif least > 1 and method.needs == "tensor" and method.params.privacy is None:
+        raise PolicyRefusal(
+            f"study {order.id!r} takes exact sums of codes without counting their patients first",
+            faults=[f"[policy] min_feeders = {least}: this site could not tell which codes it has alone"],
+            hint="[tensor] minimum_patients = 2 or more counts them",
+        )
+
+
+def _counts(order: Order, folder: SiteFolder, people: Sequence[str]) -> Callable[[tuple[str, ...], bool], None]:
+    """Whether these sites may be in an exact secure sum, after those that this site's book has of the same patients."""
+    book, rule = ledger_of(folder.node), LedgerRule.model_validate(folder.node.ledger)
+    payer, crowd = Payer(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)
+    what = f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact"
+    shown = order.lost == "show"
+    return lambda sites, write: payer.counts(order.digest, crowd, sites, what, write=write, shown=shown)
+
+
+def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
+    """A site's patients split among the nodes that it hosts, in their order; one node: the site itself."""
+    if len(nodes) == 1:
+        return {nodes[0]: site}
+    if site.patients < len(nodes):
+        raise PolicyRefusal(f"site {site.name!r} has fewer patients than the {len(nodes)} nodes it is to host")
+    parts = [site.take(p) for p in np.array_split(np.arange(site.patients), len(nodes))]
+    return {n: replace(p, name=n) for n, p in zip(nodes, parts)}
+
+
+def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method, dict[str, Door]]:
+    method: Method = registry.ordered(study)
+    limit = int(folder.node.keys.get("max_rounds", ROUNDS))
+    if (method.params.rounds or 0) > limit:
+        raise PolicyRefusal(
+            f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
+        )
+    policy = policy_between(folder.node)
+    if order.staleness is not None and order.least < policy.min_sites:
+        raise PolicyRefusal(
+            f"study {order.id!r} adds as soon as {order.least} sites have answered",
+            faults=[f"this site asks for sums over at least {policy.min_sites}"],
+        )
+    rule = LedgerRule.model_validate(folder.node.ledger)
+    noise: Noise | None = None
+    if method.params.privacy is not None:
+        noise = noise_of(folder.node)
+    nodes = order.nodes([folder.node.name])
+    home = folder.study(order.digest)
+    return method, {
+        node: Door(
+            node,
+            policy=policy,
+            ledger=ledger_of(folder.node),
+            noise=noise,
+            study=study.name,
+            store=home / "releases" if len(nodes) == 1 else home / "releases" / node,
+            outbox=outbox_of(folder.node),
+            cohort=rule.cohort,
+            wait=order.deadline,
+            run=order.digest,
+            resumed=(home / "state.ckpt").exists(),
+            resume_for=seconds(folder.node.site.resume_for),
+        )
+        for node in nodes
+    }
+
+
+def _setting(order: Order, method: Method, site: Site) -> dict[str, Any]:
+    if method.needs == "features":
+        # a digest, not the names: the coordinator need only see that all sites speak of the same columns in the same order
+        names = None if site.columns is None else Axis("feature", site.columns).digest()
+        return {"shape": [int(site.matrix().shape[1])], "axes": [], "digests": [], "alignment": names}
+    axes = site.counts().axes[1:]
+    data = [a.name for a in axes if a.vocabulary == "data"]
+    if data and order.alignment is None:
+        raise ProtocolMismatch(
+            f"site {site.name!r}: the codes of {', '.join(data)} were chosen from the data, not public"
+        )
+    if data:  # until the sites have agreed on codes nothing of them leaves, not even how many they are
+        return {"shape": [], "axes": [], "digests": [], "alignment": None}
+    return setting_tree(site, axes)
+
+
+def setting_tree(site: Site, axes: Sequence[Axis]) -> dict[str, object]:
+    """What is public about a site with a tensor, as it travels: of a public list only that it is one, and its digest.
+
+    Whoever needs labels and names of a public list reads them in the order: what a site says of its codes could tell
+    which of them occur there.
+    """
+    return {
+        "shape": [int(n) for n in site.counts().shape[1:]],
+        "axes": [(Axis(a.name, vocabulary="public") if a.vocabulary == "public" else a).to_json() for a in axes],
+        "digests": [a.digest() for a in axes],
+    }

@@ -1,0 +1,124 @@
+"""The end of a study between hosts: the last totals, votes for the end of the chain, the signed books, the outcome."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.errors import MessageRefused, ProtocolMismatch
+from polyclinic.node.coordinator.handover import Handed, most_alike
+from polyclinic.node.coordinator.site_registry import Script
+from polyclinic.node.messages import Behind, Close, Differs, Done, Here, Refused
+from polyclinic.node.refusals import told
+from polyclinic.node.signed_study import host
+from polyclinic.privacy.card.release_history import Certified
+from polyclinic.privacy.ledger.signed_head import Head, heads_of
+from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.wire.chain import count_votes
+from polyclinic.tensors.io import atomic
+
+if TYPE_CHECKING:
+    from polyclinic.node.coordinator.coordinator import Driver
+
+__all__ = ["Closing"]
+
+
+class Closing:
+    """Every site that is there folds the last total, keeps what stays, and votes for the end of the chain."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.order = driver, driver.order
+        self.done: dict[str, Done] = {}
+        self.heads: dict[str, Head] = {}  # of the books of sites that have ended the study
+        self.signed: tuple[StudyBook, ...] = ()  # what sites signed of their books
+        self.certified: Certified | None = None  # who signed the end
+
+    def run(self) -> Script[None]:
+        """Ask all who are there; nobody is waited for beyond the deadline."""
+        d, gone, begin = self.driver, set[str](), self.driver.now
+        sites = d.ready()
+        d.only({s: Close(**d.relayed(s)) for s in sites})
+        while set(sites) - set(self.done) - gone and d.now - begin <= self.order.deadline:
+            yield
+            for site, ask, answer in d.news():
+                if isinstance(ask, Close) and not self._heard(site, answer):
+                    gone.add(site)
+                    d.trouble(site, "bad", told(answer.why if isinstance(answer, Here | Refused) else None))
+            gone |= {s for s in sites if s not in self.done and d.state(s) in ("lost", "refused")}
+        if self.order.peers:
+            self._merge({s: x.result for s, x in self.done.items() if x.result is not None})
+        self._certify()
+        d.totals.end()
+
+    def _heard(self, site: str, answer: object) -> bool:
+        """Whether a site has ended, or will when it has what it needs."""
+        if isinstance(answer, Done):
+            self.done[site] = answer
+            self.heads |= {n: h for n, h in heads_of(answer.heads).items() if host(n) == site}
+            return True
+        more = isinstance(answer, Behind | Differs) and self.driver.needs_more(site, answer)
+        if more:
+            self.driver.lines[site].queue.appendleft(Close(**self.driver.relayed(site)))
+        return more
+
+    def _certify(self) -> None:
+        order, c = self.order, self.driver.conductor
+        keys = {s: self.driver.keys[s] for s in order.sites}
+        found = {s: x.vote for s, x in self.done.items()}
+        right = {s for s, v in found.items() if count_votes({s: v}, keys, order.digest, c.number, c.chain) == 1}
+        end = {"order": order.digest, "sums": c.number, "chain": c.chain.hex(), "needed": order.least}
+        end |= {"sites": len(order.sites), "staleness": order.staleness}
+        self.certified = Certified(tuple(sorted(right)), len(order.sites), order.least, order.staleness)
+        self._write("certificate.json", {**end, "votes": {s: found[s].hex() for s in sorted(right)}})
+        books = {s: x.book for s, x in sorted(self.done.items()) if x.book}  # the card is made from them
+        self.signed = StudyBook.several(books, keys, order.digest)
+        packed = {s: b64encode(b).decode() for s, b in books.items()}
+        self._write("books.json", {"order": order.digest, "keys": {s: order.keys[s] for s in keys}, "books": packed})
+        self.driver.log(event="certified" if len(right) >= order.least else "uncertified", sites=sorted(right))
+
+    def _write(self, name: str, value: Mapping[str, object]) -> None:
+        with atomic(self.driver.folder / name) as temporary:
+            temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            temporary.chmod(0o600)
+
+    def _merge(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Peers: the model from the sites: the one under the chain that they signed, whoever handed over another."""
+        d, c = self.driver, self.driver.conductor
+        found: dict[str, Handed] = {}
+        for site, state in states.items():
+            try:
+                found[site] = Handed.read(site, state, c, d.number)
+            except MessageRefused as e:
+                d.trouble(site, "bad", [e.what])
+        if not found:
+            raise d.lost("no site handed over the result")
+        chains = {h.chain for h in found.values()}
+        votes = {s: x.vote for s, x in self.done.items()}
+        chosen = max(sorted(chains), key=lambda chain: self._signed(votes, chain))
+        if len(chains) > 1 and self._signed(votes, chosen) < self.order.least:
+            ends = [f"{s!r}: {h.chain.hex()[:16]}" for s, h in sorted(found.items())]
+            raise ProtocolMismatch(f"study {self.order.id!r}: nodes disagree", faults=ends)
+        right = [h for h in found.values() if h.chain == chosen]
+        best = most_alike(right, c.method.slack)
+        c.restore(best.state)
+        c.traffic = best.traffic
+        for h in right:
+            if h is not best:
+                c.traffic.add(h.traffic)
+
+    def _signed(self, votes: Mapping[str, bytes], chain: bytes) -> int:
+        """How many sites signed that the study ends there."""
+        keys = {s: self.driver.keys[s] for s in self.order.sites}
+        return count_votes(votes, keys, self.order.digest, self.driver.number, chain)
+
+    def outcome(self) -> Outcome:
+        """What the run leaves behind."""
+        c = self.driver.conductor
+        seconds = float(c.history[-1]["seconds"]) if c.history else 0.0
+        noise = "; ".join(sorted(self.driver.noise))
+        known = (c.history, c.traffic, c.setting, tuple(c.releases), seconds, noise)
+        heads = dict(sorted(self.heads.items()))
+        return Outcome(c.public, {}, {}, *known, heads=heads, books=self.signed, certified=self.certified)

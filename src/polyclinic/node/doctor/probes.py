@@ -1,0 +1,252 @@
+"""Everything that ``doctor`` looks at, at a site and at the coordinator; ``site status`` uses the same probes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError, PolyclinicError
+from polyclinic.node.doctor.probe import Probe
+from polyclinic.node.doctor.processes import Recorded, alive
+from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
+from polyclinic.node.enrolment.handshake import Papers, ask, certificate, clock, handshake, membership
+from polyclinic.node.enrolment.proxy import proxy_for
+from polyclinic.node.flare import VERSION
+from polyclinic.node.flare.startup_files import inside
+from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of
+from polyclinic.records.preflight import Limits, check_node
+
+__all__ = ["acceptance", "coordinator_probes", "disk", "site_probes"]
+
+FULL: Final = 200e6  # bytes: less does not hold a checkpoint
+LOW: Final = 2e9  # bytes: a study of some size wants as much
+
+
+def site_probes(folder: SiteFolder) -> list[Probe]:
+    """All probes of a site, from its own files to the coordinator."""
+    node = folder.node
+    secrets = [*folder.path.rglob("*.key"), *_password_files(node)]
+    return [
+        *_versions(_extras(node)),
+        _settings(node),
+        *_permissions(secrets, [folder.node_path], _holds_password(node)),
+        disk(node.home),
+        _data(node),
+        _budget(node),
+        *_joined(folder),
+    ]
+
+
+def _joined(folder: SiteFolder) -> list[Probe]:
+    if not folder.invite.exists():
+        return [Probe("joined", "warning", "this site has not joined a federation", "polyclinic site join INVITE")]
+    if not (folder.workspace / "startup" / "client.crt").exists():
+        return [
+            Probe("joined", "warning", "the coordinator has not approved yet", "polyclinic site join INVITE goes on")
+        ]
+    up = alive(Recorded.read(folder.pids / "client.json"))
+    lives = Probe("process", "ok", "the node runs") if up else _not_running("polyclinic site start")
+    return [lives, *_way(str(folder.read_invite()["host"])), *acceptance(folder)]
+
+
+def acceptance(folder: SiteFolder, *, timeout: float = 5.0) -> list[Probe]:
+    """Certificate, mutual handshake, membership and clock of a site that has joined."""
+    invite, papers = folder.read_invite(), Papers.of(folder.workspace / "startup")
+    host, port, desk = str(invite["host"]), int(invite["port"]), invite.get("enrol_port")
+    found = [certificate(papers, folder.node.name)]
+    try:
+        found.append(handshake(host, port, papers, timeout=timeout))
+    except ConfigError as e:  # a proxy's address that is none
+        return [*found, Probe("coordinator", "fault", e.what, e.hint, exit=5)]
+    if found[1].state == "fault":
+        return found  # it would only be said twice
+    if desk is None:
+        text = "not known: this coordinator has no port where a site can ask"
+        return [
+            *found,
+            Probe("membership", "warning", text, "the coordinator sees it: coordinator status"),
+            clock(None),
+        ]
+    probe, answer = membership(
+        lambda: ask(host, int(desk), papers, timeout=timeout),
+        str(invite["coordinator"]),
+        folder.node.name,
+        folder.identity().public,
+    )
+    return [*found, probe, clock(answer.ahead if answer is not None else None)]
+
+
+def coordinator_probes(folder: CoordinatorFolder) -> list[Probe]:
+    """All probes of a coordinator: its files, its name, and its own port as a site meets it."""
+    settings = folder.read_settings()
+    host, port = str(settings["host"]), int(settings["port"])
+    renew = f"polyclinic coordinator renew {folder.path}, then coordinator stop and start; the sites notice nothing"
+    server = certificate(Papers.of(folder.server / "startup", "server"), host, todo=renew)
+    found = [
+        *_versions([("nvflare", "nvflare")]),
+        *_permissions(list(folder.path.rglob("*.key")), [folder.settings], False),
+        disk(folder.path),
+        server,
+        *_way(host)[:1],
+    ]
+    if not alive(Recorded.read(folder.pids / "server.json")):
+        return [*found, _not_running(f"polyclinic coordinator start {folder.path}")]
+    found.append(Probe("process", "ok", "the server runs"))
+    found.append(handshake(inside(host), port, Papers.of(folder.admin / "startup"), called=host))
+    if settings.get("enrol_port") is not None and not alive(Recorded.read(folder.pids / "reception.json")):
+        todo = f"polyclinic coordinator start {folder.path} opens it again"
+        found.append(Probe("joining", "warning", f"the port for joining, {settings['enrol_port']}, is closed", todo))
+    return found
+
+
+def _not_running(todo: str) -> Probe:
+    return Probe("process", "warning", "not running", todo)
+
+
+def _extras(node: Node) -> list[tuple[str, str]]:
+    """Packages this node needs, each with the extra that brings it."""
+    need = [("nvflare", "nvflare")]
+    if not node.site.rehearsal:
+        need.append(("opendp", "exact"))
+    if node.source.url:
+        need.append(("adbc-driver-postgresql", "postgres"))
+    elif node.source.database and not node.source.database.endswith((".duckdb", ".ddb")):
+        need.append(("adbc-driver-sqlite", "sqlite"))
+    return need
+
+
+def _versions(need: Iterable[tuple[str, str]]) -> list[Probe]:
+    have, lack = [], []
+    for package, extra in (("polyclinic", ""), *need):
+        try:
+            have.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            lack.append((package, extra))
+    found = [Probe("versions", "ok", ", ".join(have))] if have else []
+    for package, extra in lack:
+        todo = f"pip install 'polyclinic[{extra}]'"
+        found.append(Probe("versions", "fault", f"package {package} (extra {extra}) is not installed", todo))
+    flare = next((h.split()[1] for h in have if h.startswith("nvflare ")), VERSION)
+    if flare != VERSION:
+        text = f"nvflare {flare} is installed; this release needs {VERSION}"
+        found.append(Probe("versions", "fault", text, "pip install 'polyclinic[nvflare]'"))
+    return found
+
+
+def _settings(node: Node) -> Probe:
+    try:
+        policy_of(node)
+    except ConfigError as e:
+        return Probe("settings", "fault", "; ".join((e.what, *e.faults)), e.hint or "correct these lines of node.toml")
+    return Probe("settings", "ok", f"node file of {node.name}: every setting is known and has a valid value")
+
+
+def _holds_password(node: Node) -> bool:
+    url, word = node.source.url or "", node.source.password or ""
+    user = url.partition("://")[2].rpartition("@")[0]
+    return ":" in user or bool(word and not word.startswith(("env:", "file:")))
+
+
+def _password_files(node: Node) -> list[Path]:
+    said = [v for v in (node.source.url, node.source.password) if v and v.startswith("file:")]
+    return [node.path(v.removeprefix("file:")) for v in said]
+
+
+def _permissions(secrets: list[Path], files: list[Path], holds: bool) -> list[Probe]:
+    """Keys and passwords are their owner's alone; nobody else may change what the owner allows."""
+    found = []
+    for path in secrets:
+        if path.exists() and path.stat().st_mode & 0o077:
+            text = f"{path}: others may read it (mode {path.stat().st_mode & 0o777:o})"
+            found.append(Probe("permissions", "fault", text, f"chmod 600 {path}"))
+    for path in files:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o022:
+            found.append(
+                Probe("permissions", "fault", f"{path}: others may change it (mode {mode:o})", f"chmod 600 {path}")
+            )
+        elif holds and mode & 0o044:
+            text = f"{path} holds a password and others may read it (mode {mode:o})"
+            found.append(Probe("permissions", "fault", text, f"chmod 600 {path}, or password = 'env:NAME'"))
+    text = f"{len(secrets)} keys and password files are their owner's alone"
+    return found or [Probe("permissions", "ok", text)]
+
+
+def disk(home: Path) -> Probe:
+    """Whether something can really be written, and how much room is left."""
+    near = next(p for p in (home, *home.resolve().parents) if p.exists())
+    try:
+        with tempfile.TemporaryFile(dir=near) as f:
+            f.write(bytes(1 << 16))  # a quota shows only when something is written
+            f.flush()
+            os.fsync(f.fileno())
+        free = float(shutil.disk_usage(near).free)
+    except OSError as e:
+        return Probe(
+            "disk", "fault", f"{near}: nothing can be written ({e.strerror or e})", "free space, or the rights"
+        )
+    text = f"{near}: {free / 1e9:,.1f} GB free"
+    if free < LOW:
+        return Probe("disk", "fault" if free < FULL else "warning", text, "free some space: studies need room")
+    return Probe("disk", "ok", text)
+
+
+def _data(node: Node) -> Probe:
+    """The data, read as a study would: with the node's own rights."""
+    try:
+        policy = policy_of(node)
+        limits = Limits.of(policy)
+    except ConfigError:
+        limits = Limits()
+    import duckdb
+
+    try:
+        found = check_node(node, limits=limits)
+    except (duckdb.Error, OSError) as e:  # a disk without room for the engine's own files
+        why = str(e).strip().splitlines()[0]
+        return Probe("data", "fault", f"the data cannot be read: {why}", "see the disk above, then look again", exit=3)
+    if found.faults:
+        todo = "polyclinic check node.toml shows everything; url, password, rights, file names are in [source]"
+        return Probe("data", "fault", "; ".join(found.faults), todo, exit=found.exit_code or 3)
+    rows = f"{found.figures['rows']:,} events, " if "rows" in found.figures else ""
+    return Probe("data", "ok", f"{rows}readable with the node's own rights, at least the policy's minimum of patients")
+
+
+def _budget(node: Node) -> Probe:
+    try:
+        policy, book = policy_of(node), ledger_of(node)
+        cohort = LedgerRule.model_validate(node.ledger).cohort
+        spent = book.tally.epsilon(policy.delta, study=None, cohort=cohort)
+    except PolyclinicError as e:
+        todo = e.hint or "polyclinic ledger verify node.toml"
+        return Probe("budget", "fault", "; ".join((e.what, *e.faults)), todo, exit=4)
+    most = policy.max_epsilon_total
+    if most is None:
+        return Probe("budget", "ok", f"no limit is set ([policy] max_epsilon_total); {book.count} lines in the ledger")
+    left = max(0.0, most - spent)
+    text = f"epsilon {left:.3g} of {most:g} left for cohort {cohort!r} (delta {policy.delta:g})"
+    todo = "studies will be refused: the owner decides about [policy] max_epsilon_total"
+    return Probe("budget", "warning", text, todo) if left < 0.1 * most else Probe("budget", "ok", text)
+
+
+def _way(host: str) -> list[Probe]:
+    """The name, and the proxy on the way."""
+    try:
+        proxy = proxy_for(host)
+    except ConfigError as e:
+        return [Probe("proxy", "fault", e.what, e.hint, exit=5)]
+    asked, whose = (host, "coordinator") if proxy is None else (proxy.host, "proxy")
+    try:
+        at = sorted({str(a[4][0]) for a in socket.getaddrinfo(asked, None, type=socket.SOCK_STREAM)})
+    except OSError:
+        text = f"{asked} (the {whose}): this machine does not know the name"
+        return [Probe("name", "fault", text, "name service, /etc/hosts, or a proxy that knows it", exit=5)]
+    way = f"through {proxy.host}:{proxy.port}" if proxy is not None else f"none on the way to {host}"
+    return [Probe("name", "ok", f"{asked} is {', '.join(at)}"), Probe("proxy", "ok", way)]

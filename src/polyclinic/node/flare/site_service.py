@@ -1,0 +1,157 @@
+"""A site's service: start and stop FLARE's client and its workers, say how things stand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyclinic.errors import ConfigError
+from polyclinic.node.admission.retention import sweep
+from polyclinic.node.doctor.nearby import nearby
+from polyclinic.node.doctor.probe import Probe, first_fault
+from polyclinic.node.doctor.probes import acceptance
+from polyclinic.node.doctor.processes import Recorded, alive, end, forget, launch, record, recorded
+from polyclinic.node.enrolment.folders import SiteFolder, append_event, read_events
+from polyclinic.node.enrolment.handshake import Papers, certificate
+from polyclinic.node.enrolment.membership import joined, pending, studies, unpinned
+from polyclinic.node.enrolment.proxy import grpc_environment
+from polyclinic.node.flare import need_flare
+from polyclinic.node.flare.coordinator_service import _sweep
+from polyclinic.node.flare.executor import NODE
+
+__all__ = ["in_fault", "start", "status", "stop"]
+
+
+def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
+    """Start the site's client; it connects by itself, also to a coordinator that comes later."""
+    need_flare()
+    if not joined(folder):
+        raise ConfigError(
+            f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
+        )
+    end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
+    paper = certificate(Papers.of(folder.workspace / "startup"), folder.node.name)
+    if paper.state != "ok":
+        append_event(folder.events, event="certificate", state=paper.state, what=paper.sentence, hint=paper.todo)
+    sweep(folder)  # data that a crash left, and results that are older than the owner keeps them
+    argv = ["-m", "polyclinic.node.flare.serve", "client", str(folder.workspace.resolve()), folder.node.name]
+    env = {
+        **os.environ,
+        **grpc_environment(str(folder.read_invite()["host"])),
+        NODE: str(folder.node_path),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    note = folder.pids / "client.json"
+    if foreground:
+        record(note, os.getpid())
+        os.execve(sys.executable, [sys.executable, *argv], env)
+    made = launch(argv, env=env, log=folder.path / "client.log", note=note)
+    append_event(folder.events, event="started", pid=made.pid)
+    return {"state": "started", "pid": made.pid, "site": folder.node.name}
+
+
+def stop(folder: SiteFolder) -> dict[str, Any]:
+    """End the client and every worker by its number, also while the coordinator is away; prune FLARE's files."""
+    if not folder.path.exists():
+        return {"state": "stopped", "site": folder.node.name, "ended": []}
+    ended = end(recorded(folder.pids, "client.json")) + end(recorded(folder.pids, "worker-*.json"))
+    for note in folder.pids.glob("*.json") if folder.pids.exists() else ():
+        forget(note)
+    _sweep(folder.workspace)
+    append_event(folder.events, event="stopped", pids=ended)
+    return {"state": "stopped", "site": folder.node.name, "ended": ended}
+
+
+def status(folder: SiteFolder) -> dict[str, Any]:
+    """Whether the site has joined, runs and is accepted by its coordinator, and how every study stands here.
+
+    ``reachable`` means that both have just accepted each other's certificate; ``exit`` is 0 only if the client lives, is
+    accepted, and no study is in fault now.
+    """
+    if not folder.invite.exists():
+        none: dict[str, Any] = {"studies": [], "refused": [], "waiting_for_owner": [], "exit": 5}
+        return {"site": folder.node.name, "state": "not joined", **none}
+    invite = folder.read_invite()
+    up = alive(Recorded.read(folder.pids / "client.json"))
+    workers = [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)]
+    found = studies(folder)
+    log: list[dict[str, Any]] = read_events(folder.events)
+    probes, near = acceptance(folder) if joined(folder) else [], nearby(folder)
+    bad, here = first_fault(probes), first_fault(near)
+    line = {p.name: p for p in probes}
+    state = "running" if up else "stopped" if joined(folder) else "waiting for the coordinator's approval"
+    outside = "coordinator" in line and line["coordinator"].outside  # it may come back: the client goes on trying
+    if up and bad is not None and not (bad.name == "coordinator" and outside):
+        state = "not accepted"
+    wrong = in_fault(log)
+    if state == "running" and here is not None:
+        state = {"disk": "no room on the disk", "data": "data away"}[here.name]
+    elif state == "running" and wrong:
+        state = f"study {sorted(wrong.values())[0]}"
+    return {
+        "site": folder.node.name,
+        "state": state,
+        "process": up,
+        "workers": workers,
+        "coordinator": {
+            "host": invite["host"],
+            "port": invite["port"],
+            "reachable": "coordinator" in line and line["coordinator"].state == "ok",
+        },
+        "problems": [
+            p.to_json()
+            for p in (*probes, *near, *_studies(log, wrong))
+            if p.state == "fault" or (p.name, p.state) == ("certificate", "warning")
+        ],
+        "not_pinned": sorted({n for s in found for n in unpinned(folder, s)}),
+        "studies": found,
+        "refused": [s["study"] for s in found if s["state"] == "refused"],
+        "in_fault": wrong,
+        "waiting_for_owner": [s["study"] for s in found if s["state"] == "waiting"]
+        + [p.id for _, p in pending(folder)],
+        "last_event": log[-1] if log else None,
+        "log": str(Path(folder.events)),
+        "exit": 4
+        if "refused" in wrong.values()
+        else 5
+        if wrong or bad is not None or not up
+        else 0
+        if here is None
+        else 3
+        if here.name == "data"
+        else 5,
+    }
+
+
+def _studies(log: Sequence[Mapping[str, Any]], wrong: Mapping[str, str]) -> list[Probe]:
+    """Studies that are in fault now, each with what was last said of it."""
+    last = {str(e["study"]): e for e in log if "study" in e and e["event"] in ("refused", "failed")}
+    found = []
+    for study, word in wrong.items():
+        e = last[study]
+        said = [str(x) for x in (e.get("what"), e.get("error"), *(e.get("reasons") or ())) if x]
+        todo = "polyclinic site review" if word == "refused" else "the log has more; the coordinator resumes the study"
+        found.append(
+            Probe("study", "fault", f"study {study} {word} here: {'; '.join(said) or 'no reason was kept'}", todo)
+        )
+    return found
+
+
+def in_fault(log: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Studies that were refused or failed here, until one goes well again: what is old does not stick.
+
+    >>> in_fault([{"event": "refused", "study": "a"}, {"event": "failed", "study": "b"}])
+    {'a': 'refused', 'b': 'failed'}
+    >>> in_fault([{"event": "refused", "study": "a"}, {"event": "finished", "study": "b"}])
+    {}
+    """
+    wrong: dict[str, str] = {}
+    for e in log:
+        if "study" in e and e["event"] in ("refused", "failed"):
+            wrong[str(e["study"])] = str(e["event"])
+        elif e["event"] in ("ready", "finished"):
+            wrong.clear()
+    return wrong

@@ -1,0 +1,132 @@
+"""``python -m polyclinic.node.monitor.serve site|coordinator PATH LISTEN NOTIFY EVERY``: a small process that answers at once.
+
+Another process looks at the node (``watch``) and writes what it saw into a pipe; this one keeps the last page and nothing else. So a
+monitoring system is never kept waiting by a silent coordinator or by the accounting of a budget, and a study never by a monitoring system.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from polyclinic.config.service import address
+from polyclinic.node.monitor.page import Page
+
+__all__ = ["StatusBoard", "server"]
+
+CONTENT: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+class StatusBoard:
+    """The last page.
+
+    Parameters
+    ----------
+    every
+        Seconds between two looks; a page older than four times this and a minute is no longer believed.
+    """
+
+    def __init__(self, every: float) -> None:
+        self.every = every
+        self.page = Page.trouble("not looked at yet")
+
+    def show(self, page: Page) -> None:
+        """Keep a page. After a look that failed the metrics of the one before stay: a gap would hide when it began."""
+        if page.metrics is None and self.page.metrics is not None:
+            page = Page(page.code, page.health, self.page.metrics, page.at)
+        self.page = page
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """Code and body of ``/health``."""
+        p = self.page
+        old = time.time() - p.at
+        if old > 4 * self.every + 60:
+            faults = [f"the last look was {old:.0f} s ago", *p.health.get("faults", ())]
+            return 503, {**p.health, "status": "fault", "faults": faults}
+        return p.code, p.health
+
+    def metrics(self) -> bytes | None:
+        """The text of ``/metrics``; None before the first look."""
+        return None if self.page.metrics is None else self.page.metrics.encode()
+
+
+def server(board: StatusBoard, listen: str) -> ThreadingHTTPServer:
+    """An HTTP server with two pages, both read-only."""
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "polyclinic", ""
+        timeout = 10
+
+        def do_GET(self) -> None:
+            """The two pages."""
+            path = self.path.partition("?")[0]
+            if path == "/health":
+                code, body = board.health()
+                self._send(code, "application/json", json.dumps(body).encode())
+            elif path == "/metrics":
+                text = board.metrics()
+                self._send(503 if text is None else 200, CONTENT, text or b"# EOF\n")
+            else:
+                self._send(404, "application/json", b'{"pages": ["/health", "/metrics"]}')
+
+        def _send(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """A look at the health is no news."""
+
+    host, port = address(listen)
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+        request_queue_size = 64
+
+    return Server((host, port), Handler)
+
+
+def follow(board: StatusBoard, argv: list[str]) -> None:
+    """Keep a looking process going, and its pages on the board."""
+    while True:
+        looker = subprocess.Popen(
+            [sys.executable, "-m", "polyclinic.node.monitor.watch", *argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert looker.stdout is not None
+        for line in looker.stdout:
+            board.show(Page.decode(line))
+        board.show(Page.trouble(f"the process that looks has ended (code {looker.wait()}); it is started again"))
+        time.sleep(board.every)
+
+
+def main(kind: str, path: str, listen: str, notify: str, every: float) -> None:
+    """Serve until ended; without an address: look and tell only."""
+    os.umask(0o077)
+    if not listen:
+        from polyclinic.node.monitor.watch import watch_of
+
+        watch_of(kind, path, notify, every, None).run()
+        return
+    board = StatusBoard(every)
+    made = server(board, listen)
+    threading.Thread(target=follow, args=(board, [kind, path, notify, str(every)]), daemon=True).start()
+    gc.freeze()
+    made.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], float(sys.argv[5]))

@@ -1,0 +1,174 @@
+"""A study from its file to its run folder, by one call: in this process, or between hospitals over FLARE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from polyclinic.analysis.simulated.summary import privacy_figures
+from polyclinic.config import Study
+from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
+from polyclinic.node.signed_study import LOSSES, Order
+from polyclinic.protocol.interfaces import Method
+from polyclinic.protocol.outcome import Progress
+from polyclinic.studies.analyses import replication_words
+from polyclinic.studies.registry import PROTOCOLS, federated, make, read_study
+from polyclinic.studies.run_folder import Run, RunFolder
+from polyclinic.studies.simulate import run_study as simulated
+from polyclinic.studies.simulate import write_findings
+
+__all__ = ["publish", "run_study", "simulate_to"]
+
+ENDS: Final[Mapping[int, type[PolyclinicError]]] = {2: ConfigError, 3: DataError, 4: PolicyRefusal, 5: PeerLost}
+
+
+def run_study(
+    study: str | Path | Study,
+    out: str | Path | None = None,
+    *,
+    federation: str | Path | None = None,
+    resume: bool = False,
+    threads: int = 2,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Run a study to its run folder; the same study gives the same model on both engines.
+
+    Parameters
+    ----------
+    study
+        A ``study.toml``, or a study.
+    out
+        The run folder of a simulation: all sites in this process.
+    federation
+        Instead of ``out``: the folder of a coordinator that was started (``polyclinic coordinator start``). The study is signed for
+        all approved sites and followed to its end; the run folder is the coordinator's.
+    resume
+        Go on with an interrupted simulation in ``out``.
+    threads
+        Sites that work at the same time in a simulation; the model does not depend on it.
+    progress
+        Is told every round.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from polyclinic.config import Study
+    >>> what = Study.parse({"study": {"name": "icu"}, "data": {"dataset": "icu_network", "patients": 300},
+    ...                     "method": {"name": "sumals", "rank": 3, "rounds": 3, "aggregation": "plain"}})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = run_study(what, f"{folder}/run")
+    ...     run.model.rank, sorted(p.name for p in run.path.glob("*.json"))[:2]
+    (3, ['association.json', 'findings.json'])
+    """
+    if (out is None) == (federation is None):
+        raise ConfigError(
+            "run_study needs either a run folder or a federation",
+            hint="out='runs/icu' simulates in this process; federation='FOLDER' runs between hospitals",
+        )
+    what = study if isinstance(study, Study) else read_study(study)
+    if federation is not None:
+        if resume:
+            raise ConfigError(
+                "resume=True is for simulations",
+                hint="polyclinic coordinator resume FOLDER STUDY goes on with a study between hospitals",
+            )
+        return _between(what, Path(federation), progress)
+    return Run.read(simulate_to(Path(out or ""), what, resume=resume, threads=threads, progress=progress).path)
+
+
+def simulate_to(
+    out: Path, what: Study, *, resume: bool, threads: int, progress: Callable[[Progress], None] | None
+) -> RunFolder:
+    """The run folder of a simulation; also of a method of which no model is kept."""
+    method = federated(what) if what.chosen().name.lower() in PROTOCOLS else make(what)
+    folder = RunFolder.create(out, resume=resume)
+    try:
+        simulated(what, method, folder, resume=resume, threads=threads, progress=progress)
+    except PolyclinicError:
+        if not resume:
+            folder.abandon()  # nothing was learned: no half-empty folder is taken for a run
+        raise
+    return folder
+
+
+def _between(study: Study, place: Path, progress: Callable[[Progress], None] | None) -> Run:
+    """Sign the study, follow it, and write what it found."""
+    from polyclinic.node.enrolment.federation import sign_study
+    from polyclinic.node.enrolment.folders import CoordinatorFolder
+    from polyclinic.node.flare.coordinator_service import need_running
+    from polyclinic.node.flare.jobs import follow
+    from polyclinic.node.flare.result import read_model
+
+    home = CoordinatorFolder(place)
+    if not home.settings.exists():
+        raise ConfigError(
+            f"{place}: no federation was founded here", hint="polyclinic coordinator init FOLDER --site NAME ..."
+        )
+    need_running(home)
+    order = sign_study(home, study)
+
+    def tell(event: dict[str, Any]) -> None:
+        if progress is not None and event.get("kind") == "round":
+            progress(Progress("round", event["method"], event["round"], event["rounds"], event.get("figures", {})))
+
+    value = follow(home, order, tell)
+    if value["state"] != "finished":
+        kind = ENDS.get(int(value.get("exit", 5)), PeerLost)
+        raise kind(
+            f"study {order.id}: {value['state']}; {value.get('what', '')}",
+            faults=value.get("faults", ()),
+            hint=value.get("hint", ""),
+        )
+    run = home.run(order.id)
+    publish(run, order, read_model(run, order), sorted(value.get("refused") or ()))
+    return Run.read(run)
+
+
+def publish(run: Path, order: Order, model: Any, without: Sequence[str] = (), engine: str = "flare") -> None:
+    """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here.
+
+    ``without``: sites that were asked and took no part.
+    """
+    from polyclinic.node.enrolment.folders import private
+
+    if order.lost != "wait":
+        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, LOSSES[order.lost]))
+    if order.staleness is not None:
+        text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
+        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
+    folder = RunFolder(run)
+    took_part = [s for s in order.sites if s not in without]
+    folder.write_json(
+        folder.study,
+        {
+            "study": dict(order.study),
+            "sites": took_part,
+            "replication": replication_words(order.parsed(private(run / "files"))),
+            **({"without": list(without)} if without else {}),
+            "versions": folder.manifest(),
+        },
+    )
+    model = model.model_ if isinstance(model, Method) else model
+    Run.write(folder, model)
+    found = write_findings(model, folder)
+    last = model.history_[-1] if model.history_ else {}
+    figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
+    traffic = model.traffic_
+    folder.write_json(
+        folder.metrics,
+        {
+            **figures,
+            **found,
+            "engine": engine,
+            "method": model.name,
+            "sites": took_part,
+            "rounds": traffic.rounds,
+            "bytes_up": traffic.bytes_up,
+            "bytes_down": traffic.bytes_down,
+            "payload_bytes_up": traffic.payload_bytes_up,
+            "seconds": last.get("seconds"),
+            **privacy_figures(model),
+        },
+    )

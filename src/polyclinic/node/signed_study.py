@@ -1,0 +1,397 @@
+"""An order: a study as the coordinator signed it, with its roster. It names a method and parameters, never code or a path.
+
+Files travel inside, named by their own SHA-256, and a site opens no others: where a study names a file, an order can name
+nothing but one of these. What a sender chose (id, title, names) is never part of a path at a site: the folder of a study is
+named by the digest of its order, and so is the owner's consent.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from polyclinic import __version__
+from polyclinic.aggregation.decentralised.graph import cutting
+from polyclinic.config import Study, TimeRule
+from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
+from polyclinic.protocol.aggregators import facts_of
+from polyclinic.protocol.interfaces import COORDINATOR, Roster, least_threshold
+from polyclinic.protocol.wire.sealed import Identity, digest
+from polyclinic.records.events.codes import KNOWN
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.codelist import public_axis
+
+__all__ = ["COORDINATOR", "LOSSES", "Order", "host", "make_order", "read_order"]
+
+LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
+ALIGNMENTS: Final = ("ring", "union")
+ASYNCHRONOUS: Final = ("dpfact", "localtf")
+ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+RELEASE: Final = re.compile(r"r\d{4}-[0-9a-f]{16}")  # an owner decides on studies and on releases by their names
+WORDS: Final = 4000  # of a description
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # of a site
+KEY: Final = re.compile(r"[0-9a-f]{64}")
+FILE: Final = re.compile(r"[0-9a-f]{64}\.csv")  # SHA-256 of the text
+FILES, EACH, TEXTS = 32, 8 * 2**20, 16 * 2**20  # files of an order, bytes of one, bytes of all
+SITES: Final = 500
+LONGEST: Final = 7 * 86_400.0  # seconds that a sum may wait
+LOSSES: Final = {  # what becomes of exact secure sums when a site is lost, as owners and cards read it
+    "wait": "exact sums wait for a site that is lost",
+    "group": "exact sums go on where at least three sites left together",
+    "show": "exact sums go on without a site that is lost: whoever sees the totals can compute the contribution of that site",
+}
+TOGETHER: Final = 3  # sites that leave a frozen set at once: one colluder, and two others among whom one is hidden
+TYPES: Final[Mapping[str, tuple[type, ...]]] = {  # exactly these: a truth value is no number, and 2.0 is not 2
+    "id": (str,),
+    "study": (dict,),
+    "files": (dict,),
+    "keys": (dict,),
+    "quorum": (int,),
+    "deadline": (int, float),
+    "edges": (list,),
+    "staleness": (int, type(None)),
+    "per_site": (int,),
+    "lost": (str,),
+    "polyclinic": (str,),
+    "signature": (str,),
+}
+LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between hosts every site brings its own node
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked, of whom, under which rules; everything here is covered by the coordinator's signature."""
+
+    id: str
+    study: Mapping[str, Any]
+    files: Mapping[str, str]  # public lists that the study names: SHA-256 of the text and ".csv" -> text
+    keys: Mapping[str, str]  # verification keys of sites and coordinator, hexadecimal
+    quorum: int
+    deadline: float
+    edges: tuple[tuple[str, str], ...] = ()
+    staleness: int | None = None
+    per_site: int = 1  # nodes that each site hosts
+    lost: str = "wait"  # when a site of an exact secure sum is lost: "wait", "group" or "show", see :meth:`may_count`
+    polyclinic: str = __version__
+    signature: str = field(default="", compare=False)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Sites, by name."""
+        return tuple(sorted(n for n in self.keys if n != COORDINATOR))
+
+    @property
+    def aggregation(self) -> str:
+        """How contributions are added."""
+        return str(self.study["method"].get("aggregation", "plain"))
+
+    @property
+    def peers(self) -> bool:
+        """Whether letters go from site to site, and every site adds for itself."""
+        return facts_of(self.aggregation).topology == "peers"
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Modes without a public list of codes."""
+        rule = self.study.get("tensor") or {}
+        return tuple(m for m in rule.get("modes", ()) if m not in rule.get("vocabulary", {}))
+
+    @property
+    def alignment(self) -> str | None:
+        """How the sites agree on codes before the first sum; None where every mode has a public list."""
+        how = (self.study.get("tensor") or {}).get("alignment")
+        return str(how) if self.unlisted and how in ALIGNMENTS else None
+
+    def body(self) -> dict[str, Any]:
+        """What is signed."""
+        return {k: v for k, v in asdict(self).items() if k != "signature"}
+
+    @cached_property
+    def digest(self) -> str:
+        """The order's own name, hexadecimal: SHA-256 of everything that is signed. Folder, consent and chain go by it."""
+        return _digest(self).hex()
+
+    def faults(self) -> list[str]:
+        """Everything that an order may not be, whoever signed it; looked at before anything is written or read."""
+        study, tensor = dict(self.study), dict(self.study.get("tensor") or {})
+        named = {f"tensor.vocabulary.{k}": v for k, v in dict(tensor.get("vocabulary") or {}).items()}
+        named |= {} if tensor.get("ranges") is None else {"tensor.ranges": tensor["ranges"]}
+        codes = dict(study.get("codes") or {})
+        named |= {f"codes.{k}.to": v["to"] for k, v in codes.items() if v.get("to", "normal") not in KNOWN}
+        n, adder, private = len(self.sites), self.aggregation, study.get("privacy") is not None
+        many = self.per_site > 1 or study["study"].get("nodes_per_site", 1) > 1
+        checks = {
+            "its id is not of small letters, digits and hyphens": ID.fullmatch(self.id),
+            "its id is that of a release": not RELEASE.match(self.id),
+            f"its description is longer than {WORDS:,} characters": len(str(study["study"].get("description", "")))
+            <= WORDS,
+            f"it names sections of a simulation ({', '.join(LOCAL)})": not any(study.get(k) for k in LOCAL),
+            f"it carries more than {FILES} files, or more than {TEXTS:,} bytes of them": len(self.files) <= FILES
+            and sum(len(t) for t in self.files.values()) <= TEXTS,
+            f"it has {n} sites; 1 to {SITES} are allowed": 1 <= n <= SITES,
+            "a site's name is not of letters, digits and hyphens": all(NAME.fullmatch(s) for s in self.sites),
+            "a key is not 64 hexadecimal digits": all(KEY.fullmatch(k) for k in self.keys.values()),
+            "two parties have the same key": len(set(self.keys.values())) == len(self.keys),
+            "there is no key of the coordinator": COORDINATOR in self.keys,
+            f"quorum {self.quorum!r} of {n} sites": 1 <= self.quorum <= n,
+            f"deadline {self.deadline!r}": math.isfinite(self.deadline) and 0 < self.deadline <= LONGEST,
+            f"{self.per_site!r} nodes a site": 1 <= self.per_site <= 1000,
+            f"staleness {self.staleness!r}": self.staleness is None or 0 <= self.staleness <= 1000,
+            f"lost = {self.lost!r}": self.lost in LOSSES,
+            # what a study may not ask for (make_order) an order may not, either: shown by itself a node could be one patient
+            f"{self.per_site!r} nodes a site with {adder!r}, or with [privacy]": not many
+            or (adder == "subspace" and not private and study["study"].get("nodes_per_site", 1) == self.per_site),
+            f"staleness with {adder!r} or a method that cannot": self.staleness is None
+            or (adder == "plain" and str(study["method"].get("name")).lower() in ASYNCHRONOUS),
+            f"lost = {self.lost!r} with {adder!r}": self.lost == "wait" or adder == "masked",
+        }
+        found = [what for what, good in checks.items() if not good]
+        found += [
+            f"{where} names {v!r}, which the order does not carry" for where, v in named.items() if v not in self.files
+        ]
+        for name, text in self.files.items():
+            if not FILE.fullmatch(name) or len(text) > EACH or _file_name(text) != name:
+                found.append(f"file {name[:80]!r} is not named by the SHA-256 of its text, or is too long")
+        nodes = set(self.nodes(self.sites)) if not found else set()
+        if not found and any(a not in nodes or b not in nodes for a, b in self.edges):
+            found.append("an edge names a node that is not there")
+        if not found and self.per_site > 1:
+            hosts = {s: self.nodes([s]) for s in self.sites}
+            found += [
+                f"without the nodes of {s!r} the others are cut off from each other" for s in cutting(hosts, self.edges)
+            ]
+        return found
+
+    def nodes(self, sites: Iterable[str]) -> tuple[str, ...]:
+        """Nodes of the sum: the sites themselves, or those that they host (``north.00``, ``north.01`` ...)."""
+        hosts = sorted({host(s) for s in sites})
+        return tuple(f"{s}.{i:02d}" for s in hosts for i in range(self.per_site)) if self.per_site > 1 else tuple(hosts)
+
+    def roster(self, sites: Iterable[str], attempt: int, *, paid: bool = True) -> Roster:
+        """The pinned roster of one attempt; ``sites`` may leave out who refused. A hosted node has its host's key.
+
+        A secure sum without noise (``paid`` false) needs everybody of the attempt, unless the order says ``lost = "show"``.
+        """
+        star, all_ = not self.peers, self.secure and not paid and self.lost != "show"
+        nodes = self.nodes(sites)
+        here = set(nodes)
+        edges = frozenset((a, b) for a, b in self.edges if a in here and b in here)
+        names = (*nodes, *((COORDINATOR,) if star else ()))
+        return Roster(
+            nodes,
+            COORDINATOR if star else None,
+            edges,
+            threshold=self.least if star and not all_ else len(nodes),
+            attempt=attempt,
+            keys={n: bytes.fromhex(self.keys[host(n)]) for n in names},
+        )
+
+    def may_count(self, sites: Iterable[str], before: Iterable[str]) -> bool:
+        """Whether an exact secure sum may be taken over these sites after one over those ``before`` it.
+
+        Near convergence a contribution hardly changes: that of one site that left is the difference of two sums, to three
+        digits. ``"wait"``: nobody may leave. ``"group"``: so many at once that each is hidden among two others, also from
+        one that pools with the coordinator; for good. ``"show"``: anybody, and the owners are told.
+        """
+        now, then = set(sites), set(before)
+        together = self.lost == "group" and len(then - now) >= TOGETHER
+        return self.lost == "show" or (now <= then and (now == then or together))
+
+    def left(self, sites: Iterable[str], before: Iterable[str]) -> bool:
+        """Whether a group has left for good, if the next sum is over these sites after one over those ``before`` it."""
+        return self.lost == "group" and set(sites) < set(before)
+
+    @property
+    def secure(self) -> bool:
+        """Whether the way to add shows the total only."""
+        return facts_of(self.aggregation).reveals == "total"
+
+    @property
+    def least(self) -> int:
+        """Sites that every sum needs, and every certificate: the quorum, whatever was ordered never below :func:`_floor`."""
+        return max(self.quorum, _floor(self.aggregation, len(self.sites)))
+
+    def parsed(self, folder: Path) -> Study:
+        """The study, with its files laid out in ``folder`` under their digests; there is no other file that it could name."""
+        if faults := self.faults():
+            raise MessageRefused(f"study {self.id[:64]!r} is not an order that may be followed", faults=faults)
+        for name, text in self.files.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="")
+        return Study.parse(self.study, where=f"study {self.id}", folder=folder)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the features, where the study lists them: a method may speak of them (kinds of columns)."""
+        return tuple((self.study.get("features") or {}).get("columns") or ()) or None
+
+    def axis(self, mode: str) -> Axis:
+        """The axis of a mode with a public list, as the order carries it: labels and names of no hospital."""
+        if mode == "time":
+            return Axis(mode, TimeRule.model_validate(self.study["time"]).labels, vocabulary="public")
+        name = str(self.study["tensor"]["vocabulary"][mode])
+        return public_axis(mode, self.files[name], name)
+
+    def encode(self) -> str:
+        """One line of text."""
+        return base64.b64encode(json.dumps({**self.body(), "signature": self.signature}).encode()).decode()
+
+
+def host(node: str) -> str:
+    """The site that hosts a node; a site's own name has no dot.
+
+    >>> host("north.07"), host("north")
+    ('north', 'north')
+    """
+    return node.partition(".")[0]
+
+
+def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
+    """The study as it travels, and the files that it names, by the SHA-256 of their text."""
+    values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
+    files: dict[str, str] = {}
+
+    def carry(place: dict[str, Any], key: str) -> None:
+        path = study.path(place[key])
+        if not path.is_file():
+            raise ConfigError(f"study {study.name!r}: {path} is not there", hint="a study carries the files it names")
+        text = path.read_bytes().decode("utf-8")
+        place[key] = _file_name(text)
+        files[place[key]] = text
+
+    rule = values.get("tensor")
+    if rule is not None:
+        for kind in dict(rule.get("vocabulary", {})):
+            carry(rule["vocabulary"], kind)
+        if rule.get("ranges"):
+            carry(rule, "ranges")
+        for how in values.get("codes", {}).values():
+            if how.get("to", "normal") not in KNOWN:
+                carry(how, "to")
+        known = {*rule.get("vocabulary", {}), *(("time",) if study.time is not None and study.time.bins else ())}
+        missing = [m for m in rule["modes"] if m not in known]  # bins of time are public: the study names them
+        how = rule.get("alignment")
+        if missing and how not in ALIGNMENTS:
+            raise ConfigError(
+                f"study {study.name!r}: no public vocabulary of {', '.join(missing)}",
+                hint="[tensor] vocabulary = {mode = 'codes.csv'}; or alignment = 'ring': the sites agree on codes in secret",
+            )
+        if missing and (study.privacy is not None or study.study.nodes_per_site > 1):
+            raise ConfigError(
+                f"study {study.name!r}: alignment = {how!r} with [privacy] or nodes_per_site",
+                hint="which codes occur at a site is data, too, and no bound covers it: give public lists",
+            )
+    return values, files
+
+
+def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> Order:
+    """Sign a study for a roster.
+
+    Parameters
+    ----------
+    keys
+        Verification keys of the sites that are asked, hexadecimal.
+    """
+    values, files = _carried(study)
+    names = tuple(sorted(keys))
+    adder = str(study.chosen().parameters.get("aggregation", "plain"))
+    edges: tuple[tuple[str, str], ...] = ()
+    per_site = study.study.nodes_per_site
+    if per_site > 1 and (adder != "subspace" or study.privacy is not None):
+        raise ConfigError(
+            f"study {study.name!r}: nodes_per_site is for aggregation = 'subspace' without [privacy]",
+            hint="a site's own sum is better protected than its nodes' letters",
+        )
+    if facts_of(adder).topology == "peers":
+        from polyclinic.protocol.aggregators import by_name
+        from polyclinic.protocol.loop import roster_for
+
+        hosted = [f"{n}.{i:02d}" for n in names for i in range(per_site)] if per_site > 1 else list(names)
+        edges = tuple(sorted(roster_for(by_name(adder), hosted).edges))
+    quorum = max(study.study.quorum or len(names), _floor(adder, len(names)))
+    if quorum > len(names):
+        raise ConfigError(
+            f"every sum needs {quorum} sites, and the roster has {len(names)}",
+            hint="lower [study] quorum, or approve more sites; secure sums need at least 3",
+        )
+    lost = study.study.lost
+    if lost != "wait" and adder != "masked":
+        raise ConfigError(
+            f"study {study.name!r}: lost = {lost!r} is for aggregation = 'masked'",
+            hint="plain and robust sums go on with the quorum; subspace and cycle need every site",
+        )
+    staleness = study.study.staleness
+    if staleness is not None and (adder != "plain" or study.chosen().name.lower() not in ASYNCHRONOUS):
+        raise ConfigError(
+            f"study {study.name!r}: staleness is for {' and '.join(ASYNCHRONOUS)} with aggregation = 'plain' only",
+            hint="a secure sum needs everybody at the same round",
+        )
+    order = Order(
+        id,
+        values,
+        files,
+        {**keys, COORDINATOR: identity.public.hex()},
+        quorum,
+        study.study.deadline,
+        edges,
+        staleness,
+        per_site,
+        lost,
+    )
+    if faults := order.faults():
+        raise ConfigError(f"study {study.name!r} cannot be ordered", faults=faults)
+    return Order(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
+
+
+def _floor(adder: str, sites: int) -> int:
+    """A secure sum needs what hides a site; every other one n // 2 + 1, so that no two models are certified.
+
+    Two certificates of v votes each need 2 v voters, n are there, and nobody votes twice: 2 v > n excludes it.
+    """
+    return least_threshold(sites) if facts_of(adder).reveals == "total" else sites // 2 + 1
+
+
+def _file_name(text: str) -> str:
+    return f"{hashlib.sha256(text.encode()).hexdigest()}.csv"
+
+
+def _digest(order: Order) -> bytes:
+    return digest(["polyclinic order 1", json.dumps(order.body(), sort_keys=True)])
+
+
+def read_order(text: str, coordinator: bytes) -> Order:
+    """The order, if the pinned coordinator signed exactly this; refused otherwise."""
+    if len(text) > LIMIT:
+        raise MessageRefused(f"an order of {len(text):,} characters exceeds the limit of {LIMIT:,}")
+    try:
+        value = json.loads(base64.b64decode(text, validate=True))
+        wrong = {k for k in {*TYPES, *value} if k not in TYPES or type(value.get(k, ...)) not in TYPES[k]}
+        if wrong or any(not isinstance(value["study"].get(k), dict) for k in ("study", "method")):
+            raise ValueError(f"missing, unknown or of another type: {sorted(wrong) or 'study.study, study.method'}")
+        if any(type(x) is not str for pair in (*value["files"].items(), *value["keys"].items()) for x in pair):
+            raise ValueError("files and keys are texts")
+        if any(type(e) is not list or [type(x) for x in e] != [str, str] for e in value["edges"]):
+            raise ValueError("an edge is a pair of names")
+        order = Order(**{**value, "edges": tuple((a, b) for a, b in value["edges"])})
+        Ed25519PublicKey.from_public_bytes(coordinator).verify(bytes.fromhex(order.signature), _digest(order))
+        faults = order.faults()
+    except InvalidSignature:
+        raise PolicyRefusal(
+            "the study was not signed by the coordinator that this site joined",
+            hint="somebody forged it, or the coordinator has a new key: compare fingerprints and join again",
+        ) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        raise MessageRefused(f"not an order ({type(e).__name__})") from None
+    if faults:
+        raise MessageRefused("an order that may not be followed, although the coordinator signed it", faults=faults)
+    return order

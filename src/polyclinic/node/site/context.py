@@ -1,0 +1,49 @@
+"""What a site brings to a study that it has agreed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.protocol.interfaces import Exchange, Method, Roster, Sum
+from polyclinic.records.sites.site import Site
+
+__all__ = ["Aligner", "Seat"]
+
+
+def _unasked(sites: tuple[str, ...], write: bool) -> None:
+    """Nobody compares lists where all sites are in one hand."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Everything a site needs for a study that it has agreed to."""
+
+    method: Method
+    sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
+    adder: Sum
+    doors: dict[str, Door]
+    setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
+    min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
+    max_numbers: int = 2**22  # of one release, and of the model
+    all_witnesses: bool = (
+        False  # nothing leaves before everybody on the order has told what is known of this site's book
+    )
+    counts: Callable[[tuple[str, ...], bool], None] = (
+        _unasked  # may these sites be in an exact secure sum? written: they are
+    )
+
+
+class Aligner(Protocol):
+    """How a site agrees with the others on codes before the first sum."""
+
+    def side(self, seat: Seat, roster: Roster) -> Exchange:
+        """The site's mailbox."""
+
+    def agreed(self, side: Exchange, attempt: int) -> dict[str, object]:
+        """What was agreed on, to be kept."""
+
+    def apply(self, agreed: Mapping[str, object], seat: Seat) -> Seat:
+        """The site on the common codes."""

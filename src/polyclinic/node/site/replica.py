@@ -1,0 +1,253 @@
+"""A site's own fold: step, number, public state and chain, derived from the order and the totals that are relayed.
+
+The coordinator is believed in nothing: a total is checked against the step that was derived here, and a masked one by its tag;
+that all sites are told the same is seen from their votes. What a site enters or signs is on disk before it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from polyclinic.aggregation.promise import Promise, Promises
+from polyclinic.aggregation.secure.masked import Masked, read
+from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.node.messages import Answer, Behind, Close, Differs, Key, Take
+from polyclinic.node.signed_study import Order, host
+from polyclinic.node.site.context import Seat
+from polyclinic.node.site.record import Mark, Record
+from polyclinic.protocol.interfaces import Contribution, Roster, Setting, Step, Total
+from polyclinic.protocol.public_state import Conductor, Folding
+from polyclinic.protocol.site_party import SiteParty
+from polyclinic.protocol.wire import chain as certificate
+from polyclinic.protocol.wire.chain import Opened
+from polyclinic.protocol.wire.sealed import Identity
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """The fold of one study at one site.
+
+    Parameters
+    ----------
+    order
+        The signed study, already checked against the pinned coordinator.
+    identity
+        The site's signing key.
+    record
+        Its files of this study.
+    """
+
+    def __init__(self, order: Order, identity: Identity, record: Record) -> None:
+        self.order, self.identity, self.record, self.me = order, identity, record, identity.name
+        self.mark = Mark()
+        self.fold: Folding | None = None  # this site's own; a Conductor where there is no coordinator's
+        self.parties: dict[str, SiteParty] = {}  # by node
+        self._seat: Seat | None = None
+        self._states: dict[str, object] = {}  # private states if the prepared sum enters
+
+    @property
+    def seat(self) -> Seat:
+        """What the site brought."""
+        assert self._seat is not None
+        return self._seat
+
+    @property
+    def number(self) -> int:
+        """Sums folded here."""
+        return 0 if self.fold is None else self.fold.number
+
+    def _sit(self, seat: Seat) -> None:
+        self._seat = seat
+        self.parties = {n: SiteParty(seat.method, s, seat.adder, seat.doors[n]) for n, s in seat.sites.items()}
+
+    def _restore(self) -> bool:
+        """Go on where a process before this one was; False if there was none."""
+        found = self.record.read()
+        if found is None:
+            return False
+        self.mark = found
+        kind = self.seat.method.Private
+        for node, state in (self.record.get(found.committed, kind) or {}).items():
+            self.parties[node].private = state
+        if found.prepared is not None:
+            self._states = self.record.get(found.prepared, kind) or {}
+        if found.fold is not None:
+            self._begin(found.begun).restore(found.fold)
+        return True
+
+    def _save(self) -> None:
+        self.mark.fold = None if self.fold is None else self.fold.state()
+        self.record.write(self.mark)
+
+    # ---- what was taken since
+
+    def _begin(self, nodes: tuple[str, ...]) -> Folding:
+        """The fold from its start; who begins is said once, and is the same ever after."""
+        if self.fold is not None:
+            if nodes != self.mark.begun:
+                raise ProtocolMismatch(f"study {self.order.id!r} began with other sites")
+            return self.fold
+        order, seat, mine = self.order, self.seat, self.seat.setting
+        hosts = {host(n) for n in nodes}
+        if nodes != order.nodes(hosts) or not hosts <= set(order.sites) or len(hosts) < order.least:
+            raise MessageRefused(
+                f"a study that begins with {len(nodes)} nodes, of which the order knows not all, or too few"
+            )
+        axes = () if seat.method.needs == "features" else next(iter(seat.sites.values())).counts().axes[1:]
+        setting = Setting(tuple(mine["shape"]), tuple(axes), nodes, None if axes else order.columns)
+        numbers = seat.method.params.columns * sum(setting.shape)
+        if numbers > seat.max_numbers:  # asked before a model of that size is made here
+            raise PolicyRefusal(
+                f"study {order.id!r} asks for a model of {numbers:,} numbers; this site allows {seat.max_numbers:,}"
+            )
+        chain = certificate.root(order.digest, mine["shape"], mine["digests"], mine.get("alignment"), nodes)
+        roster = order.roster(nodes, 0)
+        self.fold = (
+            Conductor(seat.method, setting, seat.adder, roster, chain=chain)
+            if order.peers
+            else Folding(seat.method, setting, seat.adder.share(roster), chain)
+        )
+        self.fold.begin()
+        self.mark.begun, self.mark.counted = nodes, self.mark.counted or tuple(sorted(hosts))
+        return self.fold
+
+    def _follow(self, ask: Take | Close) -> Answer | None:
+        """Fold the totals that were taken since; an answer where this site needs more for it, None when it is there."""
+        fold = self._begin(ask.begin)
+        number = fold.number
+        try:
+            for opened in ask.opened:
+                if opened.number < fold.number:
+                    continue
+                fold.stand(self.order.left(opened.entered, self.mark.counted))
+                step = fold.step()
+                if opened.number > fold.number or step is None:
+                    return Behind(fold.number)
+                mine = opened.entered.get(self.me)
+                if mine is not None and self.mark.prepared != mine:
+                    raise ProtocolMismatch(f"sum {opened.number} counts a contribution that this site did not make")
+                if self.order.peers:
+                    after = self.mark.after
+                    if mine is None or after is None or after["chain"] != opened.state:
+                        raise ProtocolMismatch(f"sum {opened.number} is not the one that is known here")
+                    fold.restore(after)
+                else:
+                    opened = self._checked(opened, step)
+                    if not fold.follow(opened, step, ask.agreed.get(str(opened.number))):
+                        return Differs(fold.number)
+                if self.order.secure and not step.hides:
+                    self.mark.counted = tuple(sorted(opened.entered))
+                if mine is not None:  # otherwise a later sum may count it, in an asynchronous study
+                    self.mark.committed, self.mark.prepared = mine, None
+                    for node, party in self.parties.items():
+                        party.private = self._states[node]
+                self.mark.after = None
+        finally:
+            # A plain sum that goes on to its contribution is written with it: whoever is killed before folds the same total again,
+            # which the coordinator keeps until the next contribution has come.
+            plain = not (self.order.secure or self.order.peers) and self.order.staleness is None
+            if fold.number != number and not (plain and isinstance(ask, Take)):
+                self._save()
+        return None
+
+    def _checked(self, opened: Opened, step: Step) -> Opened:
+        """A total that the step can have; of a masked sum, from its words, which must carry the tag of the list signed here.
+
+        A site that did not sign that list (it was away) cannot check the tag; it goes on only with the votes of those who could.
+        """
+        if (opened.words is not None) != isinstance(self.seat.adder, Masked):
+            raise MessageRefused(f"sum {opened.number}: words come with a masked sum, and only then")
+        if opened.words is not None:
+            members, sites = tuple(sorted(opened.entered)), tuple(opened.sites)
+            if sites != tuple(sorted(set(sites))) or not set(members) <= set(sites) <= set(self.order.sites):
+                raise MessageRefused(f"sum {opened.number}: a roster with strangers or doubles")
+            promises = self.mark.signed.get(opened.number, ())
+            signed = [p for p in promises if p.attempt == opened.attempt]
+            if any(p.members != members for p in promises):
+                raise ProtocolMismatch(f"sum {opened.number} is over another list than the one signed here")
+            if self.me in members and not signed:
+                raise ProtocolMismatch(
+                    f"sum {opened.number} counts this site, which has signed no list of that attempt"
+                )
+            made = signed[0] if signed else Promise(opened.attempt, members, sites=len(sites))
+            if made.sites != len(sites):  # the unit of the words, which the tag does not cover
+                raise ProtocolMismatch(f"sum {opened.number}: another roster than that of the attempt signed here")
+            share = self.seat.adder.share(self.order.roster(sites, opened.attempt, paid=step.hides))
+            opened = replace(opened, total=read(step, share, opened.words, made, checked=bool(signed)))
+        order, adds = self.order, self.seat.adder.adds
+        opened.check(step, order.sites, order.least, order.per_site, adds=adds)
+        return opened
+
+    def _check_votes(self, fold: Folding, votes: Mapping[str, bytes]) -> None:
+        """Enough sites were, one sum ago, where this site was: the coordinator tells everybody the same story."""
+        if not fold.number or self.order.staleness is not None:
+            return
+        keys = {s: bytes.fromhex(self.order.keys[s]) for s in self.order.sites}
+        found = certificate.count_votes(votes, keys, self.order.digest, fold.number - 1, fold.before)
+        if found < self.order.least:
+            raise ProtocolMismatch(
+                f"sum {fold.number}: {found} sites voted for the sums before it, {self.order.least} are needed"
+            )
+
+    def _vote(self, fold: Folding) -> bytes:
+        return certificate.ballot(self.identity, self.order.digest, fold.number, fold.chain)
+
+    def _reach(self, key: Key, step: Step, total: Total) -> None:
+        """Peers: this site knows a total; the state after it is on disk, and counts once all sites have it."""
+        fold = self.fold
+        assert isinstance(fold, Conductor)
+        before = fold.state()
+        if step.counts:
+            fold.traffic.payload(self.me, Conductor.payload(step))
+        fold.commit(step, total, entered={host(n): key for n in self.mark.begun})
+        self.mark.after = fold.state()
+        fold.restore(before)
+        self._save()
+
+    # ---- what leaves next
+
+    def _contributions(self, step: Step, public: object, roster: Roster, number: int) -> dict[str, Contribution]:
+        """What each node releases. Whatever goes wrong in here may depend on data: the owner reads it, others hear a word."""
+        try:
+            return {n: p.contribute(step, public, roster, number) for n, p in self.parties.items()}
+        except (MessageRefused, ProtocolMismatch) as e:
+            raise DataError(e.what, faults=e.faults, hint=e.hint) from None
+        except (PolyclinicError, OSError):
+            raise
+        except Exception as e:
+            raise DataError(f"sum {number}, step {step.name!r}: {type(e).__name__}: {e}") from e
+
+    def _enter(self, key: Key, members: str) -> None:
+        """A secure sum is entered once per attempt, and the record of it is on disk before anything leaves.
+
+        Otherwise a coordinator could have the same contribution summed with two sets of sites, and subtract (PRIVACY 3.1).
+        """
+        if key in self.mark.entered:
+            raise MessageRefused(
+                f"site {self.me!r} has entered sum {key[0]}, attempt {key[1]} before; ask a new attempt"
+            )
+        self.mark.entered = {k: v for k, v in self.mark.entered.items() if k[0] >= key[0] - 1} | {key: members}
+        self._save()
+
+    def _promised(self, number: int, exact: bool = False) -> Promises:
+        """Lists of survivors that this site signed for a sum; a new one is on disk before its signature leaves."""
+
+        def keep(made: tuple[Promise, ...]) -> None:
+            if exact:
+                self.seat.counts(made[-1].members, True)
+            self.mark.signed = {k: v for k, v in self.mark.signed.items() if k >= number - 1} | {number: made}
+            self._save()
+
+        return Promises(self.mark.signed.get(number, ()), keep)
+
+    def _prepare(self, key: Key, round_: int) -> None:
+        """The private states if this sum enters are on disk, and those that no sum can go back to are gone."""
+        states = {n: p._next for n, p in self.parties.items()}
+        if self.mark.committed is None:
+            self.record.put(None, {n: p.private for n, p in self.parties.items()})
+        self.record.put(key, states)
+        self._states, self.mark.prepared, self.mark.after = states, key, None
+        self._save()
+        self.record.prune((self.mark.committed, key), round_)

@@ -1,0 +1,400 @@
+"""A hospital's half of a study: answers the coordinator, talks to neighbours, keeps its own record. Bytes in, bytes out.
+
+No thread, no clock, no socket: disk through :class:`Record`, values through the doors. The coordinator is believed in nothing but
+who is there: it relays the totals of the sums, and this site folds them for itself. Which sum comes next, its number and its
+step, and the public state are derived here from the order; an ask that does not fit them gets no contribution. Every ask is
+signed and has an id, so that a duplicate gets the same answer. Before an answer leaves, what it promises is on disk.
+
+Under a sum without a coordinator (``subspace``, ``cycle``) letters go from site to site and every site knows the total itself:
+what is relayed is then the chain that ALL sites reached, and only with that does a site go on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Final, assert_never
+
+from polyclinic import __version__
+from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.node.messages import (
+    ALIGN,
+    Answer,
+    Ask,
+    Behind,
+    Busy,
+    Close,
+    Done,
+    Here,
+    Letters,
+    Look,
+    Mail,
+    Refused,
+    Stage,
+    Standing,
+    Take,
+    encode_answer,
+    open_ask,
+)
+from polyclinic.node.refusals import Why, why_of
+from polyclinic.node.signed_study import COORDINATOR, Order
+from polyclinic.node.site.context import Aligner, Seat
+from polyclinic.node.site.inbox import Letterbox, Open
+from polyclinic.node.site.record import Record
+from polyclinic.node.site.replica import Follower
+from polyclinic.privacy.ledger.rollback_check import Watch
+from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.protocol.interfaces import Roster, Total
+from polyclinic.protocol.public_state import Conductor
+from polyclinic.protocol.wire.sealed import Identity, digest
+from polyclinic.util.threads import one_thread
+
+__all__ = ["SiteStudy"]
+
+ANSWERS: Final = 16  # remembered, should the same be asked again
+
+
+class SiteStudy(Follower):
+    """One site's side of one study.
+
+    Parameters
+    ----------
+    order
+        The signed study, already checked against the pinned coordinator.
+    identity
+        The site's signing key.
+    record
+        Its files of this study.
+    post
+        Sends bytes to a neighbour; must not block for long.
+    log
+        Writes an event into the owner's log: the only place where a reason stands in full.
+    run
+        Runs the work for an ask, by its id; an engine does it elsewhere and answers ``Busy`` meanwhile.
+    aligner
+        Where the study has modes without a public list.
+    watch
+        What others know of this site's book, and this site of theirs: nothing leaves before all others have told.
+    ended
+        Called when the study has ended here and its data may go.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        identity: Identity,
+        record: Record,
+        *,
+        post: Callable[[str, bytes], None] = lambda to, data: None,
+        log: Callable[..., None] = lambda **event: None,
+        run: Callable[[str, Callable[[], Answer]], Answer] = lambda id, job: job(),
+        aligner: Aligner | None = None,
+        watch: Watch | None = None,
+        ended: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(order, identity, record)
+        self.log, self.run, self.aligner, self.watch, self.ended = log, run, aligner, watch, ended
+        self.box = Letterbox(order, self.me, identity.sign, post, log, self._count)
+        self.put = self.box.put
+        self.stage: Stage = "loading"
+        self.reasons: list[str] = []  # the owner's to read
+        self.why: Why | None = None  # all that the coordinator hears of them
+        self._last: tuple[Done, Here] | None = None  # the study has ended here
+        self._own: Seat | None = None  # before codes were agreed on
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._life = secrets.token_hex(8)
+        self._missing: tuple[str, ...] = ()  # who has not told yet what is known of this site's book
+
+    # ---- how the study stands here
+
+    def over(self) -> bool:
+        """Whether the study had ended here before this process began: then its data go, and its last answer is all there is."""
+        closed = self.record.closed
+        if closed is not None:
+            self.stage, self._last = "ready", closed
+            if self.watch is not None:
+                self.watch.ledger.close(self.order.digest, "finished")  # the line first, then the data
+            self.ended()
+        return closed is not None
+
+    @property
+    def ended_here(self) -> bool:
+        """Whether nothing more leaves in this study: it has ended, or this site takes no part."""
+        return self._last is not None or self.stage == "refused"
+
+    def sit(self, seat: Seat) -> None:
+        """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
+        self._own = seat
+        codes = None if self.aligner is None else self.record.codes
+        self._sit(seat if codes is None or self.aligner is None else self.aligner.apply(codes, seat))
+        if self._restore():
+            self.log(event="restored", study=self.order.id, committed=list(self.mark.committed or ()))
+        self.stage = "ready"
+        self.log(event="ready", study=self.order.id)
+
+    def _sit(self, seat: Seat) -> None:
+        super()._sit(seat)
+        self.box.protocol, self.box.nodes = f"{seat.method.name}/{seat.method.version}", tuple(seat.sites)
+
+    def wait(self, reasons: list[str]) -> None:
+        """The owner has been asked."""
+        self.stage, self.reasons = "waiting", reasons
+
+    def refuse(self, error: BaseException) -> None:
+        """The site takes no part, or no longer: in our log in full; the coordinator hears a word."""
+        if isinstance(error, PolyclinicError):
+            refused = isinstance(error, PolicyRefusal | MessageRefused | ProtocolMismatch)
+            kind, what, faults = "refused" if refused else "failed", error.what, list(error.faults)
+            self.log(event=kind, study=self.order.id, code=error.code, what=what, reasons=faults)
+        else:
+            what, faults = f"{type(error).__name__}: {error}", []
+            self.log(event="failed", study=self.order.id, error=what)
+        word = why_of(error)
+        if self.order.keys.get(self.me) != self.identity.public.hex():
+            word = "roster"
+        if self.order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
+            word = "version"
+        self.stage, self.reasons, self.why = "refused", [what, *faults], word
+
+    def here(self, *, full: bool = False) -> Here:
+        """How the site stands; may be read at any time, also while it works."""
+        if self._last is not None:
+            return replace(self._last[1], life=self._life)
+        out = Here(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
+        if self.order.peers and self._after and self.fold is not None:
+            out = replace(out, vote=self._vote(self.fold))  # said before, and again: a killed coordinator has lost it
+        if full and self.stage == "ready":
+            noise = next(iter(self.seat.doors.values())).noise.label
+            out = replace(out, setting=self.seat.setting, noise=noise)
+        return out
+
+    # ---- asks of the coordinator
+
+    def answer(self, data: bytes) -> bytes:
+        """Answer one ask; never raises."""
+        try:
+            id, ask = open_ask(data, self.order.keys[COORDINATOR], self.order.digest, self.me)
+            if isinstance(ask, Look):
+                books = b"" if self.watch is None else self.watch.hear(ask.books)
+                return encode_answer(replace(self.here(full=ask.full), books=books))
+            if self.stage != "ready":
+                return encode_answer(self.here())
+            if isinstance(ask, Take) and self._unheard(ask):
+                return encode_answer(Busy())
+            found = self._answers.get(id)
+            return encode_answer(self.run(id, lambda: self._guarded(id, ask)) if found is None else found)
+        except Exception as e:
+            return encode_answer(self._refused(e))
+
+    def _unheard(self, ask: Take) -> bool:
+        """Whether somebody of this sum has not told yet what is known of this site's book."""
+        if self.watch is None or self._last is not None:  # the study has ended here: nothing leaves any more
+            return False
+        self.watch.hear(ask.books or b"{}")
+        whom = self.order.sites if self.seat.all_witnesses else [s for s in ask.sites if s in self.order.sites]
+        missing = self.watch.lacking(whom)
+        if missing and missing != self._missing:
+            self.log(event="waiting", study=self.order.id, reasons=list(missing))
+        self._missing = missing
+        return bool(missing)
+
+    def _guarded(self, id: str, ask: Ask) -> Answer:
+        try:
+            with one_thread():
+                answer = self._act(ask)
+        except Exception as e:
+            answer = self._refused(e)
+        self._answers[id] = answer
+        while len(self._answers) > ANSWERS:
+            self._answers.popitem(last=False)
+        return answer
+
+    def _refused(self, e: Exception) -> Answer:
+        cause = e if isinstance(e, OSError) else e.__cause__
+        if isinstance(cause, OSError):  # a full disk: nothing was released, because charge and state come first
+            self.log(event="failed", study=self.order.id, error=f"{cause.strerror}")
+            return Refused("disk")
+        if isinstance(e, MessageRefused | ProtocolMismatch):
+            self.log(event="message refused", study=self.order.id, what=e.what, reasons=list(e.faults))
+            return Refused(why_of(e))
+        if isinstance(e, PolyclinicError) and self._seat is not None:
+            self.refuse(e)
+            return self.here()
+        self.log(event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
+        return Refused("malformed")  # an ask that no reader of ours foresaw; nothing of it was kept
+
+    def _act(self, ask: Ask) -> Answer:
+        match ask:
+            case Take():
+                if self._last is not None:
+                    return self._over(ask)
+                return self._align(ask) if ask.number == ALIGN else self._take(ask)
+            case Mail():
+                return self._mail(ask)
+            case Close():
+                return self._close(ask)
+            case Look():
+                return self.here(full=ask.full)
+            case _:
+                assert_never(ask)
+
+    # ---- one sum
+
+    def _take(self, ask: Take) -> Answer:
+        seat, order, key = self.seat, self.order, (ask.number, ask.attempt)
+        sites = self._among(ask.sites, max(order.least, seat.min_sites if order.secure else 0))
+        if self.watch is not None:
+            self.watch.check(sites)
+        if (more := self._fold_on(ask)) is not None:
+            return more
+        fold = self.fold
+        assert fold is not None
+        if not self.record.file.exists():
+            self._save()  # who began; and if the disk is full it is found before anything is released
+        if ask.number != fold.number:
+            return Behind(fold.number)
+        self._check_votes(fold, ask.votes)
+        fold.stand(order.left(sites, self.mark.counted))
+        step = fold.step()
+        if step is None:
+            return Letters(vote=self._vote(fold), standing="ended")
+        if step.size > seat.max_numbers:
+            raise PolicyRefusal(
+                f"step {step.name!r} asks for {step.size:,} numbers; this site allows {seat.max_numbers:,}"
+            )
+        exact = order.secure and not step.hides
+        if exact and not order.may_count(sites, self.mark.counted):
+            raise MessageRefused(
+                f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: whoever is "
+                "left out of one sum could be computed from it and the one before"
+            )
+        if exact:  # without a coordinator there is no later moment at which the list is fixed
+            seat.counts(sites, order.peers)
+        roster = replace(order.roster(sites, ask.attempt, paid=step.hides), chain=fold.chain)
+        if isinstance(fold, Conductor):
+            fold.roster = roster
+        if order.secure:
+            self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
+        mine = self._contributions(step, fold.public, roster, ask.number)
+        promises = self._promised(ask.number, exact) if order.secure else None
+        sides = {n: seat.adder.side(n, roster, step, x, promises=promises) for n, x in mine.items()}
+        self._prepare(key, step.round)
+        out = self._opened(Open(key, frozenset({(step.round, step.name)}), sides, step), self._vote(fold))
+        return out if self.watch is None else replace(out, books=self.watch.hear())
+
+    def _over(self, ask: Take) -> Answer:
+        """Nothing is released any more; among peers only the sites know that the sum asked for is none, and say it again."""
+        assert self._last is not None
+        done, here = self._last
+        ended = self.order.peers and ask.number == here.number
+        return Letters(vote=done.vote, standing="ended") if ended else Refused("closed")
+
+    def _among(self, names: tuple[str, ...], least: int) -> tuple[str, ...]:
+        """The sites of an attempt, which the order must know, and enough of them."""
+        sites = tuple(sorted(set(names)))
+        if self.me not in sites or not set(sites) <= set(self.order.sites) or len(sites) < least:
+            raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
+        return sites
+
+    def _align(self, ask: Take) -> Answer:
+        """Before the first sum: agree with the other sites on codes."""
+        if self.aligner is None or self._own is None or self.record.file.exists():
+            raise MessageRefused(f"site {self.me!r} has nothing to align in study {self.order.id!r}, or its codes stay")
+        sites = self._among(ask.sites, max(2, self.order.quorum, self.seat.min_sites))
+        if self.watch is not None:
+            self.watch.check(sites)
+        keys = {n: bytes.fromhex(self.order.keys[n]) for n in (*sites, COORDINATOR)}
+        side = self.aligner.side(self._own, Roster(sites, threshold=len(sites), attempt=ask.attempt, keys=keys))
+        self.log(event="aligning", study=self.order.id, how=self.order.alignment)
+        return self._opened(
+            Open((ALIGN, ask.attempt), frozenset((0, f"align {m}") for m in self.order.unlisted), {self.me: side})
+        )
+
+    # ---- the exchange that is open
+
+    def _fold_on(self, ask: Take | Close) -> Answer | None:
+        """Follow what was taken since; an exchange of a sum that was taken is over."""
+        before = self.number
+        try:
+            return self._follow(ask)
+        finally:
+            if self.number != before:
+                self.box.open = None
+
+    def _opened(self, now: Open, vote: bytes = b"") -> Letters:
+        self.box.start(now)
+        return self._letters(vote)
+
+    def _mail(self, ask: Mail) -> Answer:
+        if self.box.open is None or self.box.open.key != (ask.number, ask.attempt):
+            return Behind(self.number)  # restarted during the sum: its keys are gone
+        self.box.mail(ask.letters, ask.late)
+        return self._letters()
+
+    def _letters(self, vote: bytes = b"") -> Letters:
+        standing = self._standing()
+        step = None if self.box.open is None else self.box.open.step
+        return Letters(self.box.empty(), vote, standing, self._after, 0 if step is None else step.round)
+
+    @property
+    def _after(self) -> bytes:
+        """Peers: the chain after the prepared sum, once it is known here."""
+        return b"" if self.mark.after is None else bytes(self.mark.after["chain"])
+
+    def _count(self, way: str, size: int) -> None:
+        if isinstance(self.fold, Conductor) and self.box.open is not None and self.box.open.step is not None:
+            getattr(self.fold.traffic, way)(self.me, self.box.open.step.round, size)
+
+    def _standing(self) -> Standing:
+        """How the exchange stands, where this site learns its result itself; what it knows is on disk before it says so."""
+        now = self.box.open
+        if now is None or not (self.order.peers or now.step is None):
+            return "open"
+        results = [side.result() for side in now.sides.values()]
+        if "burnt" in results:
+            return "burnt"
+        if "pending" in results:
+            return "open"
+        if now.step is None:
+            assert self.aligner is not None
+            assert self._own is not None
+            agreed = self.aligner.agreed(now.sides[self.me], now.key[1])
+            self._sit(self.aligner.apply(agreed, self._own))
+            self.record.codes = agreed
+            self.log(event="aligned", study=self.order.id)
+            self.box.open = None
+        elif self.mark.after is None:
+            assert isinstance(results[0], Total)
+            self._reach(now.key, now.step, results[0])
+        return "known"
+
+    # ---- the end
+
+    def _close(self, ask: Close) -> Answer:
+        """Keep what stays here (memberships), hand over the model where this site has it, forget the rest."""
+        if self._last is None:
+            if (more := self._fold_on(ask)) is not None:
+                return more
+            fold = self.fold
+            if fold is not None:
+                fold.stand(left=False)
+            if fold is None or fold.step() is not None:
+                raise MessageRefused(f"study {self.order.id!r} is not at its end")
+            self._check_votes(fold, ask.votes)
+            book = b""
+            if self.watch is not None:
+                sign, ledger = self.identity.sign, self.watch.ledger
+                book = StudyBook.of(ledger, self.me, self.order.digest, sign).pack()
+            done = Done(self._vote(fold), fold.state() if self.order.peers else None, book)
+            closed = {n: p.close(fold.public) for n, p in self.parties.items()}
+            kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
+            here = self.here(full=True)
+            self.record.end(kept, done, here)
+            self._last = (done, here)
+            self.log(event="finished", study=self.order.id)
+        for party in self.parties.values():
+            party.door.close("finished")  # the line first, then the data
+        self.ended()
+        return replace(self._last[0], heads={n: asdict(p.door.ledger.head) for n, p in self.parties.items()})

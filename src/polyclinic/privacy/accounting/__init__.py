@@ -1,0 +1,1 @@
+"""Differential privacy: events, accountants, budgets, mechanisms and their noise."""

@@ -1,0 +1,44 @@
+"""The privacy a study asks for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from polyclinic.errors import ConfigError
+from polyclinic.privacy.accounting.accountant import MOST
+
+__all__ = ["Privacy"]
+
+
+class Privacy(BaseModel):
+    """Differential privacy asked for.
+
+    Examples
+    --------
+    >>> Privacy(epsilon=1.0, delta=1e-6)
+    Privacy(epsilon=1.0, delta=1e-06, level='patient', max_sites_per_patient=1, clip=None, count_cap=None)
+    >>> Privacy(epsilon=-1)
+    Traceback (most recent call last):
+    polyclinic.errors.ConfigError: [PC200] this privacy cannot be asked for
+      - epsilon: Input should be greater than 0 (got -1)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epsilon: float = Field(gt=0, le=MOST, description="Bound on the privacy loss, for the whole study.")
+    delta: float = Field(1e-6, gt=0, lt=1, description="Probability with which the bound may fail.")
+    level: Literal["patient", "entry"] = Field(
+        "patient", description="Neighbouring data: one patient added or removed, or one entry changed (the papers')."
+    )
+    max_sites_per_patient: int = Field(1, ge=1, description="At how many sites one patient may appear; all are paid.")
+    clip: float | None = Field(None, gt=0, description="Gradient bound L of the papers' mechanism (level='entry').")
+    count_cap: float | None = Field(None, gt=0, description="Largest count (level='entry').")
+
+    def __init__(self, epsilon: float, delta: float = 1e-6, **more: object) -> None:
+        try:
+            super().__init__(epsilon=epsilon, delta=delta, **more)
+        except ValidationError as e:
+            faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']} (got {f['input']!r})" for f in e.errors()]
+            raise ConfigError("this privacy cannot be asked for", faults=faults) from None

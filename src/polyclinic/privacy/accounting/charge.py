@@ -1,0 +1,174 @@
+"""What one release costs, and what it is: the line of the book that is written before it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+
+from polyclinic.errors import LedgerError
+from polyclinic.privacy.accounting import accountant
+from polyclinic.privacy.accounting.accountant import DiscreteGaussian, Event
+from polyclinic.privacy.facts import PLAIN, SumFacts
+from polyclinic.privacy.release import Adjacency
+
+__all__ = ["Charge", "charge_from", "event_from", "events_for", "plain", "versions"]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one release costs, and what it is; written before it leaves.
+
+    Attributes
+    ----------
+    site, run, number
+        Who releases, in which run of the study, as which sum (-1: not counted).
+    event, adjacency, formal
+        The cost; whom it protects; whether a theorem says so.
+    cohort
+        The patients who pay.
+    how, counts, shapes, sensitivity, sites_per_patient
+        Those of the step.
+    by, recipient
+        The way to add, and who sees the values.
+    noise, sd, share, grid
+        Where the noise came from, its size in the total, this site's part of its variance, the grid it was drawn on.
+    release, bytes
+        Name of the stored release, and the digest of the values that left.
+    details
+        Of lines that version 1 wrote.
+    """
+
+    kind: ClassVar[str] = "charge"
+    study: str
+    method: str
+    round: int
+    step: str
+    attempt: int
+    event: Event
+    adjacency: Adjacency = "patient"
+    formal: bool = True
+    cohort: str = "all"
+    details: Mapping[str, Any] = field(default_factory=dict)
+    site: str = ""
+    run: str = ""
+    number: int = -1
+    how: Literal["sum", "gather"] = "sum"
+    counts: bool = True
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sensitivity: float | None = None
+    sites_per_patient: int = 1
+    by: SumFacts = PLAIN
+    recipient: Literal["coordinator", "total", "peers"] = "coordinator"
+    noise: str = ""
+    sd: float = 0.0
+    share: float = 1.0
+    grid: float | None = None
+    release: str = ""
+    bytes: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def paid(self) -> bool:
+        """Whether the release carried privacy noise."""
+        return not isinstance(self.event, accountant.Unbounded)
+
+    @property
+    def scalars(self) -> int:
+        """How many numbers left."""
+        return sum(math.prod(s) for s in self.shapes.values()) if self.shapes else int(self.details.get("scalars", 0))
+
+
+_FIELDS: Final = frozenset(f.name for f in fields(Charge))
+
+
+def events_for(charges: Iterable[Charge], adjacency: Adjacency) -> list[Event]:
+    """What charges cost somebody whom ``adjacency`` speaks of.
+
+    A patient: charges that protect a patient; those for single entries have an account of their own, and say nothing for
+    patients. An entry: its own charges, and those for patients twice over (a record that changes is one removed and one
+    added); exact values that the method does not count (sizes, scores) are named on the card and are in no entry's bound.
+    """
+    out: list[Event] = []
+    for c in charges:
+        if adjacency == c.adjacency and (c.paid or c.counts or adjacency == "patient"):
+            out.append(c.event)
+        elif adjacency == "entry" and (c.paid or c.counts):
+            mu = accountant.gaussian_mu([c.event])
+            out.append(accountant.Gaussian(1 / (2 * mu)) if mu else accountant.Unbounded())
+    return out
+
+
+def sum_of_discrete(event: DiscreteGaussian, share: float, numbers: int) -> Event:
+    """What a sum of shares on a coarse grid cost, as lines of version 1 have it (``event.sd``: of one share, in grid steps).
+
+    The sum of n discrete Gaussians of parameter s is no discrete Gaussian. With ``tau = 10 sum_{k<n} exp(-2 pi^2 s^2 k/(k+1))``
+    it is (e^2/2)-zCDP for ``e = min(sqrt(1/m^2 + tau d/2), 1/m + tau sqrt(d))``, d the numbers released and m the multiplier of
+    the total (Kairouz, Liu and Steinke 2021, proposition 14). One share: theorem 4 of Canonne, Kamath and Steinke (2020).
+    """
+    n = round(1 / share) if 0 < share <= 1 else 0
+    if n == 1 or event.sd >= accountant.FINE:
+        return event
+    if n < 1 or numbers < 1:
+        return accountant.Unbounded(event.count)
+    k = np.arange(1, n)
+    tau = 10 * float(np.exp(-2 * math.pi**2 * event.sd**2 * k / (k + 1)).sum())
+    mu = 1 / event.multiplier
+    square = min(mu**2 + tau * numbers / 2, (mu + tau * math.sqrt(numbers)) ** 2)
+    return accountant.ZCDP(square / 2, event.count)
+
+
+def event_from(value: Mapping[str, Any]) -> Event:
+    """The event of a line; one of a newer version cannot be added up here, so it has no bound."""
+    try:
+        return accountant.from_json(value)
+    except LedgerError:
+        return accountant.Unbounded()
+
+
+def plain(charge: Charge) -> dict[str, object]:
+    """A charge as plain values; what is not known is left out."""
+    value = {f.name: getattr(charge, f.name) for f in fields(charge)}
+    value |= {
+        "event": accountant.to_json(charge.event),
+        "details": dict(charge.details),
+        "by": {f.name: getattr(charge.by, f.name) for f in fields(charge.by)} | {"saw": dict(charge.by.saw)},
+        "shapes": {k: list(v) for k, v in charge.shapes.items()},
+        "versions": dict(charge.versions),
+    }
+    known = Charge("", "", 0, "", 0, charge.event)
+    old = ("study", "method", "round", "step", "attempt", "event", "adjacency", "formal", "cohort")
+    return {k: v for k, v in value.items() if k in old or getattr(charge, k) != getattr(known, k)}
+
+
+def charge_from(value: Mapping[str, Any]) -> Charge:
+    """Inverse of :func:`plain`, for lines of every version."""
+    given = dict(value)
+    given["event"] = event_from(given["event"])
+    if "by" in given:
+        given["by"] = SumFacts(**given["by"])
+    if "shapes" in given:
+        given["shapes"] = {k: tuple(v) for k, v in given["shapes"].items()}
+    made = Charge(**{k: v for k, v in given.items() if k in _FIELDS})
+    if isinstance(made.event, DiscreteGaussian):
+        share = float(made.details.get("share", made.share))
+        return replace(made, event=sum_of_discrete(made.event, share, made.scalars))
+    return made
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The software that a line was written by."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("polyclinic", "numpy", "dp-accounting", "opendp"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

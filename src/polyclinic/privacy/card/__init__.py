@@ -1,0 +1,1 @@
+"""The privacy card of a result, from the ledgers that it depends on."""

@@ -1,0 +1,368 @@
+"""The privacy card of a result: what is guaranteed, to whom, under which assumptions, and what is known to go wrong.
+
+A card is made from the lines of the sites' books and from nothing else: every release that the result depends on, those
+that chose its codes or scaled its features included, with the way to add that really ran. It is formal only if EVERY value
+that depends on data was paid for (PRIVACY 3.1): each step has a sensitivity that is a theorem and noise to match, the
+vocabulary of each mode is public or paid, and what a way to add leaks is charged. Its epsilon is that of the site which
+paid most. An epsilon is never shown without its adjacency, its delta and the kind of guarantee.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, get_args
+
+from polyclinic.errors import DataError
+from polyclinic.privacy.accounting import accountant
+from polyclinic.privacy.accounting.accountant import multiplier_of
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge, events_for
+from polyclinic.privacy.accounting.mechanisms import NOT_PRIVATE
+from polyclinic.privacy.card.release_history import VOCABULARY, Happened
+from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.release import Adjacency
+from polyclinic.safe_text import one_line
+
+__all__ = ["Card", "Guarantee", "central_card", "make_card"]
+
+Guarantee = Literal["formal", "information-theoretic", "heuristic", "none"]
+
+E0_8: Final = (  # what the papers' theorem needs, and Algorithm 1 does not have (ERRATA E0.8, E0.10, E0.11)
+    "ASSUMED by the papers and not true of their algorithm: the loss is convex in what moves (three factors move)",
+    "ASSUMED: both runs restart from the same public state (patient loadings persist without noise)",
+    "ASSUMED: the number of releases is fixed in advance; the site's patients are in no other site",
+    "protects the value of one count, not whether a patient has the code, and not a patient",
+)
+ADJACENCY: Final = {"patient": "one patient added or removed", "entry": "one entry of the tensor changed"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a result guarantees.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The bound that holds for everything released (tight), or None: no bound.
+    adjacency
+        Whom it protects: ``"patient"`` (added or removed), ``"entry"`` (one count changed), or None.
+    guarantee
+        ``"formal"``: a theorem covers everything that left. ``"information-theoretic"``: single contributions are
+        hidden, the sums are not protected. ``"heuristic"``: noise was added, the bound rests on assumptions that are
+        not proven or not true. ``"none"``.
+    claimed
+        The epsilon that the paper's or the study's own formula gives for this noise.
+    reasons
+        Why the card says no more than it does.
+    saw
+        What each party saw.
+    books
+        Between hosts: which sites signed what their books say of this study.
+    agreement
+        Between hosts: how many sites signed the end of the run, and when agreement was checked.
+    """
+
+    method: str
+    guarantee: Guarantee
+    epsilon: float | None = None
+    delta: float | None = None
+    adjacency: Adjacency | None = None
+    mechanism: str = "none"
+    aggregation: str = "plain"
+    noise: str = "none"
+    claimed: float | None = None
+    claimed_exact: float | None = None
+    releases: int = 0
+    assumptions: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    saw: Mapping[str, str] = field(default_factory=dict)
+    attacks: tuple[str, ...] = ()
+    audit: Mapping[str, object] | None = None
+    books: str = ""
+    agreement: str = ""
+
+    @property
+    def tight(self) -> float | None:
+        """The same as ``epsilon``: the tight value, beside ``claimed``."""
+        return self.epsilon
+
+    @property
+    def headline(self) -> str:
+        """One sentence for a clinician."""
+        if self.epsilon is None:
+            what = {
+                "information-theoretic": "single contributions are hidden; the sums themselves are not protected",
+                "heuristic": "noise was added, but no bound holds for everything that was released",
+            }.get(self.guarantee, "no bound on what the released values reveal about a patient")
+            return f"{self.guarantee}: {what}"
+        kind = "differential privacy" if self.guarantee == "formal" else "privacy noise"
+        assert self.adjacency is not None
+        return (
+            f"{self.guarantee} {self.adjacency}-level {kind}: epsilon {self.epsilon:.4g} at delta {self.delta:g} "
+            f"({ADJACENCY[self.adjacency]})"
+        )
+
+    def with_audit(self, audit: Mapping[str, object]) -> Card:
+        """The same card with the result of an audit beside its epsilon."""
+        return replace(self, audit=dict(audit))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of everything on the card."""
+        claimed = ""
+        if self.claimed is not None and self.adjacency is not None:
+            exact = (
+                "" if self.claimed_exact is None else f" ({self.claimed_exact:.4g} by Prop. 2.8 without approximation)"
+            )
+            claimed = (
+                f"epsilon {self.claimed:.4g}{exact} at delta {self.delta or 0:g}, {self.adjacency}-level, as claimed"
+            )
+        audit = "" if self.audit is None else "; ".join(f"{k} {v}" for k, v in self.audit.items())
+        table = [
+            ("method", self.method),
+            ("guarantee", self.headline),
+            ("claimed", claimed),
+            ("mechanism", self.mechanism),
+            ("noise", self.noise),
+            ("releases", str(self.releases)),
+            ("added by", self.aggregation),
+            ("books", self.books),
+            ("agreement", self.agreement),
+            *[("but", r) for r in self.reasons],
+            *[("assumption", a) for a in self.assumptions],
+            *[(f"{who} saw", what) for who, what in self.saw.items()],
+            *[("known attack", a) for a in self.attacks],
+            ("audit", audit),
+        ]
+        return [(k, v) for k, v in table if v]
+
+    def __str__(self) -> str:
+        width = max(len(k) for k, _ in self.rows())
+        return "\n".join(f"{k:<{width}}  {v}" for k, v in self.rows())
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top'>{html.escape(k)}</th>"
+            f"<td style='text-align:left'>{html.escape(v)}</td></tr>"
+            for k, v in self.rows()
+        )
+        return f"<table class='polyclinic-privacy' data-guarantee='{html.escape(self.guarantee)}'>{cells}</table>"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values."""
+        value = asdict(self)
+        return {**value, "tight": self.tight, "headline": self.headline}
+
+    def to_json(self) -> str:
+        """The card as JSON."""
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Card:
+        """Inverse of :meth:`to_dict`."""
+        known = {k: _spelled(v) for k, v in value.items() if k in cls.__dataclass_fields__}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+        made = cls(**fields)
+        for key, allowed in (("guarantee", get_args(Guarantee)), ("adjacency", (None, *get_args(Adjacency)))):
+            if fields.get(key) not in allowed:
+                raise DataError(f"{fields.get(key)!r} is no {key} of a privacy card")
+        return made
+
+
+def _spelled(value: Any) -> Any:
+    """Texts of a card that somebody else wrote, in characters that are printed."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, list):
+        return [_spelled(v) for v in value]
+    return {one_line(k): _spelled(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def make_card(facts: MethodFacts, happened: Happened) -> Card:
+    """The card of any method, from what happened.
+
+    Parameters
+    ----------
+    facts
+        What is known about the method.
+    happened
+        The lines of the books, and what else is public about the run.
+
+    Examples
+    --------
+    >>> from polyclinic.privacy.release import Release, Step
+    >>> step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
+    >>> print(make_card(MethodFacts(formal=True), Happened.of("dpem", [Release(0, step)])).headline)
+    formal patient-level differential privacy: epsilon 0.3969 at delta 1e-06 (one patient added or removed)
+    >>> print(make_card(MethodFacts(), Happened.of("trip", [Release(0, Step(1, "factors", {"x": (3,)}, bound=9.0))])).headline)
+    none: no bound on what the released values reveal about a patient
+    """
+    lines = happened.lines
+    sums = _sums(lines)
+    paid = [c for c in lines if c.paid]
+    unpaid = sorted({c.step for c in lines if not c.paid})
+    each = not sums or any(s.reveals == "each" for s in sums)
+    base = Card(
+        method=happened.method,
+        guarantee="none",
+        aggregation=", ".join(s.name for s in sums) or "plain",
+        releases=happened.releases,
+        saw=_saw(lines, sums),
+        attacks=_known(facts, lines, each),
+        reasons=(*_lost(happened), *_differ(happened)),
+        books=_books(happened),
+        agreement="" if happened.certified is None else str(happened.certified),
+    )
+    if not paid:
+        return _without_noise(base, sums, happened.asked)
+
+    entry = any(c.adjacency == "entry" for c in paid)
+    adjacency: Adjacency = "entry" if entry else "patient"
+    at = happened.asked.delta if happened.asked is not None else 1e-6
+    eps = max(
+        (accountant.epsilon(events_for([c for c in lines if c.site == s], adjacency), at) for s in happened.sites),
+        default=0.0,
+    )
+    reasons: list[str] = []
+    proven = all(c.formal for c in paid) and not entry
+    if not all(c.formal for c in paid):
+        reasons.append("the sensitivity is the paper's claim, not a theorem (a counterexample is among the tests)")
+    if unpaid:
+        reasons.append(f"released without noise, so not covered: {', '.join(unpaid)}")
+    chosen = [a.name for a in happened.axes if a.vocabulary == "data"]
+    if chosen:
+        reasons.append(
+            f"the list of codes of {', '.join(repr(c) for c in chosen)} was taken from the data, which itself tells who "
+            "has a rare code; use a public list, or pay for noisy counts (privacy.vocabulary)"
+        )
+    elsewhere = [a.name for a in happened.axes if a.vocabulary == "paid"] if not happened.vocabulary else []
+    if elsewhere:
+        reasons.append(
+            f"the list of codes of {', '.join(repr(c) for c in elsewhere)} was paid for in a run whose lines are not here: "
+            "its cost is not in this epsilon"
+        )
+    reasons += [f"{s.pooled}, with its own noise only" for s in sums if s.pooled]
+    formal = proven and math.isfinite(eps) and not unpaid and not chosen and not elsewhere
+    formal = formal and not any(s.pooled for s in sums)
+    sites = max((c.sites_per_patient for c in paid), default=1)
+    believed = [
+        f"one patient is at no more than {sites} site{'s' if sites > 1 else ''}",
+        "rounds, rank and stopping depend on public or released values only",
+        "sites follow the protocol; each adds its share of the noise",
+    ]
+    if not each:
+        believed.append("no more sites pool what they see than the roster allows; keys stay at their sites")
+    noise = ", ".join(sorted({c.noise for c in paid if c.noise and c.noise != "none"}))
+    if NOT_PRIVATE in noise:  # a rehearsal: whoever knows the seed has the exact values
+        return replace(base, noise=noise, mechanism="none that protects", reasons=(noise, *reasons, *base.reasons))
+    claimed, exact = _claimed(paid, happened.asked, at)
+    worst = max(happened.sites, key=lambda s: sum(c.site == s for c in paid))
+    multipliers = [m for c in paid if c.site == worst and (m := multiplier_of(c.event)) is not None]
+    return replace(
+        base,
+        guarantee="formal" if formal else "heuristic",
+        epsilon=eps if math.isfinite(eps) else None,
+        delta=at,
+        adjacency=adjacency,
+        mechanism=f"Gaussian noise on {'each contribution' if each else 'the sum'}, "
+        f"{sum(c.site == worst for c in paid)} releases, multipliers {_range(multipliers)}",
+        noise=noise,
+        claimed=claimed,
+        claimed_exact=exact,
+        assumptions=(*(E0_8 if entry else tuple(believed)), *facts.assumptions),
+        reasons=(*reasons, *base.reasons),
+        attacks=() if formal else base.attacks,
+    )
+
+
+def _known(facts: MethodFacts, lines: Sequence[Charge], each: bool) -> tuple[str, ...]:
+    """What was shown to work on the steps that ran, with and without noise; sizes and scores alone were not attacked."""
+    model = [c for c in lines if c.counts and c.step != VOCABULARY] or list(lines)
+    exact = [c.step for c in model if not c.paid]
+    noisy = any(c.paid for c in model)
+    return facts.known(each=each, exact=bool(exact) or not noisy, noisy=noisy, ran=exact if lines else None)
+
+
+def central_card(method: str) -> Card:
+    """The card of a central method: one party saw every record."""
+    return Card(method, "none", aggregation="none", saw={"the analyst": "every patient's record"})
+
+
+def _sums(lines: Sequence[Charge]) -> tuple[SumFacts, ...]:
+    """The ways to add that ran, each once, in the order of their names."""
+    return tuple({c.by.name: c.by for c in sorted(lines, key=lambda c: c.by.name)}.values())
+
+
+def _without_noise(card: Card, sums: Sequence[SumFacts], asked: Privacy | None) -> Card:
+    reasons = []
+    if asked is not None and asked.level == "entry" and asked.clip is None:
+        reasons.append("without a clip the gradient has no bound, so the papers' noise has no scale: no epsilon exists")
+    if sums and all(s.sentence for s in sums):
+        return replace(
+            card,
+            guarantee="information-theoretic",
+            mechanism="random masks in the consensus' non-converging subspace",
+            reasons=(*dict.fromkeys(s.sentence for s in sums), *card.reasons),
+            assumptions=("every site has at least one honest neighbour; masks are fresh in every sum",),
+        )
+    if sums and all(s.reveals == "total" and s.topology == "star" for s in sums):
+        reasons.append("the coordinator sees sums only; what the sums themselves reveal is not bounded")
+    reasons += [s.pooled for s in sums if s.pooled]
+    return replace(card, reasons=(*reasons, *card.reasons))
+
+
+def _lost(happened: Happened) -> tuple[str, ...]:
+    """Who was missing from exact sums: the difference of two rounds then shows that site's contribution."""
+    if not happened.lost:
+        return ()
+    told = "everybody who sees the totals can compute the contribution of a site that drops out"
+    return (f"not counted in every exact sum: {', '.join(happened.lost)}; {told}",)
+
+
+def _books(happened: Happened) -> str:
+    """Who signed; nothing for a run in one process."""
+    if happened.signed is None:
+        return ""
+    names = f"signed by {', '.join(happened.signed)}"
+    if not happened.unsigned:
+        return f"{names}: every site that took part"
+    return f"{names}; not by {', '.join(happened.unsigned)}, of whom is counted what follows from the sums taken"
+
+
+def _differ(happened: Happened) -> tuple[str, ...]:
+    if not happened.differ:
+        return ()
+    return (f"the signed book lacks sums that were taken, at {', '.join(happened.differ)}; they are counted here",)
+
+
+def _claimed(lines: Sequence[Charge], asked: Privacy | None, delta: float) -> tuple[float | None, float | None]:
+    """What the study's formula says: the asked epsilon; for the papers' mechanism theorem 4.1, and Prop. 2.8 exactly."""
+    if not any(c.adjacency == "entry" for c in lines):
+        return (None if asked is None else asked.epsilon), None
+    first = lines[0].site
+    mu = accountant.gaussian_mu([c.event for c in lines if c.site == first])
+    rho = math.inf if mu is None else mu**2 / 2
+    return math.sqrt(4 * rho * math.log(1 / delta)), accountant.prop_2_8(rho, delta)
+
+
+def _saw(lines: Sequence[Charge], sums: Sequence[SumFacts]) -> dict[str, str]:
+    noisy = "with noise" if lines and all(c.paid for c in lines) else "exact" if lines else ""
+    saw: dict[str, str] = {}
+    for s in sums:
+        for who, what in s.saw.items():
+            text = what.format(values=noisy)
+            saw[who] = text if who not in saw or saw[who] == text else f"{saw[who]}; {text}"
+    shown = sorted({c.step for c in lines if c.how == "gather"})
+    if shown:
+        saw["the coordinator (shown)"] = f"each site's own {', '.join(shown)}"
+    return saw
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "of old lines"
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if math.isclose(low, high) else f"{low:.4g} to {high:.4g}"

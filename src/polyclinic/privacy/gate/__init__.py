@@ -1,0 +1,1 @@
+"""The one way out of a hospital: check, noise, charge, approval, stored bytes."""

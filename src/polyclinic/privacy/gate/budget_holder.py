@@ -1,0 +1,153 @@
+"""Who pays: an owner's rules, the owner's book, and the patients in it whose budget it is."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polyclinic.errors import PolicyRefusal
+from polyclinic.privacy.accounting.accountant import Event
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.ledger.balance import Tally, cost
+from polyclinic.privacy.ledger.data_source import Register
+from polyclinic.privacy.ledger.entries import Counted, Evaluate, Refuse, Reserve, Rules
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.policy.policy import Policy, price
+
+__all__ = ["Payer"]
+
+
+@dataclass(frozen=True)
+class Payer:
+    """One owner's purse.
+
+    Attributes
+    ----------
+    policy
+        The owner's rules; None in simulation: everything may leave (and is recorded).
+    ledger
+        The owner's book.
+    cohort
+        The patients that pay.
+    beside
+        Cohorts of this very run that have no patient in common with this one: other parts of one node.
+    """
+
+    policy: Policy | None
+    ledger: Ledger
+    cohort: str = "all"
+    beside: tuple[str, ...] = ()
+
+    def study_faults(
+        self,
+        order: str,
+        study: str,
+        method: str,
+        privacy: Privacy | None,
+        sites: int,
+        patients: int,
+        *,
+        resume: bool,
+        margin: float,
+    ) -> list[str]:
+        """Why the owner does not take part; empty if the owner does."""
+        if self.policy is None:
+            return []
+        claim = (
+            None if privacy is None else self.ledger.claim
+        )  # an exact sum is no matter of a budget, but of the other rules
+        return ([] if claim is None else Register.of_user().faults(claim())) + self.policy.study_faults(
+            self.ledger.tally,
+            study=study,
+            method=method,
+            privacy=privacy,
+            sites=sites,
+            patients=patients,
+            cohort=self.cohort,
+            order=order,
+            resume=resume,
+            margin=margin,
+            beside=self.beside,
+        )
+
+    def reserve(self, order: str, study: str, privacy: Privacy | None, margin: float, seconds: float) -> list[str]:
+        """Set aside what the study may charge; the reasons if another study came first."""
+        policy = self.policy
+        if policy is None:
+            return []
+        claim = self.ledger.claim if policy.limited and privacy is not None else None
+        if claim is not None and (others := Register.of_user().claim(claim())):
+            return others
+        events: tuple[Event, ...] = price(privacy, margin)
+
+        def faults(tally: Tally) -> list[str]:
+            if not events:
+                return []
+            return policy.budget_faults(
+                tally, cost(events), study=study, cohort=self.cohort, margin=margin, beside=self.beside
+            )
+
+        rules = policy.model_dump_json(exclude_defaults=True)
+        digest = hashlib.sha256(rules.encode()).hexdigest()
+        if self.ledger.tally.policy != digest:
+            self.ledger.write(Rules(digest, rules))
+        body = Reserve(order, study, self.cohort, events, time.time() + seconds, digest)
+        return self.ledger.reserve(body, unless=faults)
+
+    def refuse(self, order: str, faults: Sequence[str]) -> None:
+        """What was set aside is free again."""
+        if self.policy is not None and order in self.ledger.tally.open:
+            self.ledger.write(Refuse(order, "policy", tuple(faults)))
+
+    def pay(self, charge: Charge) -> None:
+        """Check the owner's rules and write the line, as one: no other study can come in between."""
+        policy, mine = self.policy, replace(charge, cohort=self.cohort)
+        self.ledger.charge(
+            mine, unless=None if policy is None else lambda tally: policy.charge_faults(tally, mine, beside=self.beside)
+        )
+
+    def evaluates(self, order: str, people: Sequence[str], what: str) -> None:
+        """Agree to an exact evaluation of these people, or refuse it: checked and written under the book's lock."""
+        policy = self.policy
+        if policy is None:
+            return
+        digest = self.ledger.keyed("\0".join(sorted(people)).encode())
+        self.ledger.write(
+            Evaluate(order, self.cohort, digest),
+            unless=lambda tally: policy.evaluation_faults(tally, digest, self.cohort),
+            what=what,
+        )
+
+    def counts(self, order: str, crowd: str, sites: Sequence[str], what: str, *, write: bool, shown: bool) -> None:
+        """Agree to an exact secure sum over these sites, or refuse it; the line is written once for an order and a list.
+
+        Parameters
+        ----------
+        order
+            Digest of the order.
+        crowd
+            Keyed sketch of the patients here.
+        sites
+            Who is counted.
+        what
+            Said where it is refused.
+        write
+            False: look only.
+        shown
+            The owner agreed that this order shows whom it loses.
+        """
+        policy, names = self.policy, tuple(sorted(sites))
+        if policy is None or any(c[0] == order and tuple(c[2]) == names for c in self.ledger.tally.counted):
+            return
+
+        def faults(tally: Tally) -> list[str]:
+            begun = any(c[0] == order for c in tally.counted)
+            return [] if shown and begun else policy.repeat_faults(tally, names, crowd, self.cohort)
+
+        if write:
+            self.ledger.write(Counted(order, self.cohort, names, crowd), unless=faults, what=what)
+        elif found := faults(self.ledger.tally):
+            raise PolicyRefusal(what, faults=found, hint="ask the owner of the data")

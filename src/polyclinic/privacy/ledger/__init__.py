@@ -1,0 +1,1 @@
+"""A site's signed ledger: entries, file, signed head, balance, recovery, witnesses."""

@@ -1,0 +1,191 @@
+"""Which data a book pays for. A source has one book: two node files over the same records are not two budgets.
+
+The program cannot see the patients of a database from outside, only where they are kept. A place is a file or folder (symbolic
+links followed) or a database's host, name, schema and table of people; never a user or a password. Which book pays for which
+places is written down once for each user of this machine (``sources.json``), because nothing may be written beside a hospital's
+records. What this cannot see: a copy of the records, another user or another machine, and what a book without any limit spent
+before the first one with a limit was used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from polyclinic.config import Node, secret
+from polyclinic.util.atomic_files import atomic
+
+__all__ = ["Claim", "Register", "places_of", "state_folder"]
+
+_log: Final = logging.getLogger(__name__)
+PEOPLE: Final = ("person", "patients", "patient")  # standard names of the table that has one row a patient
+PORT: Final = 5432
+
+
+def state_folder() -> Path | None:
+    """Where the user's own state is kept: ``POLYCLINIC_STATE``, else ``polyclinic`` in the XDG state folder; None: no home."""
+    if given := os.environ.get("POLYCLINIC_STATE"):
+        return Path(given)
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / "polyclinic"
+    try:
+        return Path.home() / ".local" / "state" / "polyclinic"
+    except RuntimeError:
+        return None
+
+
+def places_of(node: Node) -> tuple[str, ...]:
+    """Where the records of a node are.
+
+    >>> node = Node.parse({"site": {"name": "n"}, "source": {"kind": "omop", "url": "postgresql://me:pw@DB.local/ehr", "schema": "cdm"}})
+    >>> places_of(node)
+    ('postgresql://db.local:5432/ehr cdm.person',)
+    """
+    s, found = node.source, set()
+    for name in (s.events, s.features, s.folder, s.database):
+        if name is None:
+            continue
+        path = node.path(name)
+        pattern = any(c in path.name for c in "*?[")
+        found |= {str(p.resolve()) for p in (path.parent.glob(path.name) if pattern else (path,))}
+    people = next((s.tables[t] for t in PEOPLE if t in s.tables), "person")
+    if s.url is not None:
+        found.add(f"{_database(secret(s.url, node.folder))} {s.db_schema or 'public'}.{people}".lower())
+    if s.options:  # of a plugged-in source: what is in them is not known, it may be a secret
+        words = json.dumps(s.options, sort_keys=True, default=str)
+        found.add(f"{s.kind}:{hashlib.sha256(words.encode()).hexdigest()}")
+    return tuple(sorted(found))
+
+
+def _database(url: str) -> str:
+    """Host, port and name of a database; who asks, and how, is left out."""
+    parts = urlsplit(url)
+    if not parts.scheme or not parts.hostname:
+        return f"database:{hashlib.sha256(url.encode()).hexdigest()}"
+    scheme = "postgresql" if parts.scheme.startswith("postgres") else parts.scheme
+    return f"{scheme}://{parts.hostname}:{parts.port or PORT}{unquote(parts.path)}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A book with a limit pays for these places.
+
+    Attributes
+    ----------
+    book
+        The file of the book.
+    site
+        Whose it is.
+    places
+        Where the records are.
+    cohort
+        Which of the patients; empty where the owner does not say that cohorts have nobody in common.
+    """
+
+    book: str
+    site: str
+    places: tuple[str, ...]
+    cohort: str = ""
+
+    def shares(self, other: Claim) -> list[str]:
+        """Places of both, a folder with what is in it; none where the owner says that the patients are others."""
+        if self.book == other.book or (self.cohort and other.cohort and self.cohort != other.cohort):
+            return []
+        return [a for a in self.places if any(_within(a, b) or _within(b, a) for b in other.places)]
+
+
+def _within(a: str, b: str) -> bool:
+    return a == b or a.startswith(b.rstrip("/") + "/")
+
+
+class Register:
+    """Which book pays for which records, for one user of this machine.
+
+    Parameters
+    ----------
+    file
+        The JSON file; None: there is no place for one, and nothing is found.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+
+    @classmethod
+    def of_user(cls) -> Register:
+        """The one of whoever runs this."""
+        folder = state_folder()
+        return cls(None if folder is None else folder / "sources.json")
+
+    def faults(self, mine: Claim) -> list[str]:
+        """Why this book may not pay for its places: another one does."""
+        try:
+            return [] if self.file is None else self._against(mine, self._read())
+        except (ValueError, KeyError, TypeError):
+            return [self._broken()]
+        except OSError as e:
+            _log.warning("%s: which book pays for which records cannot be read (%s)", self.file, e.strerror)
+            return []
+
+    def claim(self, mine: Claim) -> list[str]:
+        """The same, and where nothing stands against it, write down that this book pays; both under one lock."""
+        if self.file is None:
+            _log.warning("no home folder: which book pays for which records is not written down")
+            return []
+        try:
+            with self._locked():
+                claims = self._read()
+                faults = self._against(mine, claims)
+                if not faults and mine not in claims:
+                    self._write([*(c for c in claims if c.book != mine.book), mine])
+                return faults
+        except (ValueError, KeyError, TypeError):
+            return [self._broken()]
+        except OSError as e:  # a container without a writable home has one book, and nothing to compare it with
+            _log.warning("%s: which book pays for which records is not written down (%s)", self.file, e.strerror)
+            return self.faults(mine)
+
+    def _against(self, mine: Claim, claims: list[Claim]) -> list[str]:
+        faults = []
+        for other in claims:
+            if shared := mine.shares(other):
+                gone = "" if Path(other.book).exists() else ", which is gone: put it back from a backup"
+                faults.append(
+                    f"{shared[0]} is paid for by the book {other.book} of site {other.site!r}{gone}; a second book would be a second "
+                    f"budget for the same patients. Name that book in [ledger] path; or, if no patient is in both, give each node "
+                    f"file a [ledger] cohort of its own and [policy] cohorts_disjoint = true (found in {self.file})"
+                )
+        return faults
+
+    def _broken(self) -> str:
+        return f"{self.file} is not readable: it says which book pays for which records; restore it, or remove it to begin anew"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        assert self.file is not None
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self.file.with_name(self.file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _read(self) -> list[Claim]:
+        if self.file is None or not self.file.exists():
+            return []
+        value = json.loads(self.file.read_text(encoding="utf-8"))
+        return [Claim(str(c["book"]), str(c["site"]), tuple(c["places"]), str(c["cohort"])) for c in value["books"]]
+
+    def _write(self, claims: list[Claim]) -> None:
+        assert self.file is not None
+        with atomic(self.file) as temporary:
+            temporary.write_text(json.dumps({"version": 1, "books": [asdict(c) for c in claims]}, indent=1))

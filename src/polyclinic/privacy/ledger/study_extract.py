@@ -1,0 +1,145 @@
+"""What one site's book says of one study, signed by the site when the study ends: a card between hosts is made from these.
+
+Without digests of bytes, cohort and versions it tells nothing that is not public: every sum's step and cost follow from the
+order. Equal lines but for their round, number and attempt are written once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, get_args
+
+from polyclinic.errors import MessageRefused
+from polyclinic.privacy.accounting.charge import Charge, charge_from, plain
+from polyclinic.privacy.ledger.entries import Entry
+from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.privacy.ledger.signed_head import verifier
+from polyclinic.privacy.release import Adjacency
+
+__all__ = ["StudyBook"]
+
+LIMIT: Final = 64 * 2**20  # bytes of one book's lines, unpacked
+AT: Final = ("round", "number", "attempt")
+
+
+@dataclass(frozen=True)
+class StudyBook:
+    """The charges of one order at one site.
+
+    Attributes
+    ----------
+    site, order
+        Whose, and of what (its digest).
+    lines
+        As they stand in the book, without what is nobody else's business.
+    signature
+        Of the site's identity.
+    """
+
+    site: str
+    order: str
+    lines: tuple[Charge, ...]
+    signature: bytes = b""
+
+    @classmethod
+    def of(cls, ledger: Ledger, site: str, order: str, sign: Callable[[bytes], bytes]) -> StudyBook:
+        """What a book says of an order, signed."""
+        bare = cls(site, order, tuple(_public(c) for c in ledger.charges() if c.run == order))
+        return replace(bare, signature=sign(bare._words()))
+
+    def _words(self) -> bytes:
+        return b"polyclinic/study/2" + hashlib.sha256(self._text()).digest()
+
+    def _text(self) -> bytes:
+        groups: dict[str, list[list[int]]] = {}
+        for c in self.lines:
+            value = {k: v for k, v in plain(c).items() if k not in AT}
+            groups.setdefault(json.dumps(value, sort_keys=True), []).append([c.round, c.number, c.attempt])
+        return json.dumps([self.site, self.order, [[json.loads(k), v] for k, v in groups.items()]]).encode()
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the site signed it, about itself and this order."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            verifier(key.hex()).verify(self.signature, self._words())
+        except (InvalidSignature, ValueError):
+            return False
+        own = all(
+            c.site.partition(".")[0] in ("", self.site) for c in self.lines
+        )  # its own, or of a node that it hosts
+        return own and all(c.run == self.order for c in self.lines)
+
+    def pack(self) -> bytes:
+        """As it travels."""
+        return self.signature + zlib.compress(self._text())
+
+    @classmethod
+    def read(cls, data: bytes) -> StudyBook:
+        """Inverse of :meth:`pack`."""
+        try:
+            reader = zlib.decompressobj()
+            text = reader.decompress(data[64:], LIMIT)
+            if reader.unconsumed_tail:
+                raise ValueError(f"more than {LIMIT} bytes")
+            site, order, groups = json.loads(text)
+            lines = [_line(value, at) for value, many in groups for at in many]
+        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
+            raise MessageRefused(f"a site's book of a study cannot be read ({type(e).__name__})") from None
+        return cls(str(site), str(order), tuple(lines), data[:64])
+
+    def entries(self) -> tuple[Entry, ...]:
+        """As lines of a book, each with a name of its own."""
+        mark = hashlib.sha256(self._text()).hexdigest()
+        return tuple(
+            Entry(n, "", self.site, c, "", hashlib.sha256(f"{mark} {n}".encode()).hexdigest())
+            for n, c in enumerate(self.lines)
+        )
+
+    @classmethod
+    def several(cls, packed: Mapping[str, bytes], keys: Mapping[str, bytes], order: str) -> tuple[StudyBook, ...]:
+        """Those of many sites that hold, by the names of the sites."""
+        found = []
+        for site, data in sorted(packed.items()):
+            try:
+                book = cls.read(data)
+                right = (book.site, book.order) == (site, order) and site in keys and book.holds(keys[site])
+            except (MessageRefused, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+                continue  # a site may write anything into its own book
+            if right:
+                found.append(book)
+        return tuple(found)
+
+
+def _public(c: Charge) -> Charge:
+    return replace(c, cohort="all", details={}, release="", bytes="", versions={})
+
+
+def _line(value: Mapping[str, Any], at: Iterable[int]) -> Charge:
+    round, number, attempt = (int(x) for x in at)
+    made = charge_from({**value, "round": round, "number": number, "attempt": attempt})
+    if wrong := [name for name, good in _sound(made).items() if not good]:
+        raise ValueError(f"a line whose {', '.join(wrong)} cannot be")
+    return made
+
+
+def _sound(c: Charge) -> dict[str, bool]:
+    """Whether the parts of a line are of their kinds: a site signs what it likes, and the card of everybody is made from it."""
+    texts = (c.study, c.method, c.step, c.cohort, c.site, c.run, c.noise, c.release, c.bytes)
+    by = (c.by.name, c.by.reveals, c.by.topology, c.by.pooled, c.by.sentence, *c.by.saw, *c.by.saw.values())
+    sizes = [n for name, shape in c.shapes.items() for n in (len(name), *shape)]
+    numbers = [c.sd, c.share, *(x for x in (c.sensitivity, c.grid) if x is not None), *vars(c.event).values()]
+    return {
+        "text": all(isinstance(x, str) for x in (*texts, *by)),
+        "way to add": isinstance(c.by.checked, bool) and isinstance(c.by.tolerates_loss, bool),
+        "words": c.adjacency in get_args(Adjacency) and c.how in ("sum", "gather"),
+        "recipient": c.recipient in ("coordinator", "total", "peers"),
+        "truth values": isinstance(c.formal, bool) and isinstance(c.counts, bool),
+        "shapes": all(type(n) is int and 0 <= n < 2**40 for n in (*sizes, c.sites_per_patient)),
+        "numbers": all(type(x) in (int, float) and not math.isnan(x) for x in numbers),
+    }

@@ -1,0 +1,241 @@
+"""What the owner of the data allows: section ``[policy]`` of ``node.toml``; it never leaves the site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from polyclinic.privacy.accounting.accountant import Event, Gaussian, calibrate
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.ledger.balance import Tally, cost
+from polyclinic.privacy.policy.differencing import alike, exposed
+
+__all__ = ["Policy", "price"]
+
+
+class Policy(BaseModel):
+    """The owner's rules. Everything is checked before a value is computed, and again before each release.
+
+    Examples
+    --------
+    >>> Policy(methods=("dpem",), max_epsilon_total=4).allows_unproven
+    False
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: tuple[str, ...] | None = Field(None, description="Methods that may run here; none named = all.")
+    max_epsilon_per_study: float | None = Field(
+        None, gt=0, description="Patient-level epsilon of one study, re-runs included."
+    )
+    max_epsilon_total: float | None = Field(
+        None, gt=0, description="Patient-level epsilon of a cohort over all studies."
+    )
+    delta: float = Field(
+        1e-6, gt=0, lt=1, description="Delta at which both are computed; a study may not ask for more."
+    )
+    min_patients: int = Field(
+        1,
+        ge=0,
+        description="Fewer patients than this: the site does not take part. Not said: min_cell for exact studies between hosts "
+        "(not in a rehearsal).",
+    )
+    min_cell: int = Field(11, ge=1, description="Counts from 1 to one less are not shown in any report.")
+    min_sites: int = Field(1, ge=1, description="Fewer sites than this: the site does not take part.")
+    min_feeders: int = Field(
+        1,
+        ge=1,
+        le=2,
+        description="2: this site's patients take no part in exact sums, between hosts, of codes that no other site's patients have "
+        "(such a sum is this site's alone).",
+    )
+    review: Literal["none", "names", "each"] = Field(
+        "none",
+        description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'. "
+        "Not said: 'names' between hosts where a person accepts studies (not in a rehearsal, nor with [keys] studies = 'policy').",
+    )
+    cohorts: tuple[str, ...] = Field(
+        (), description="SQL files of cohorts that may run here; a study names one by its digest."
+    )
+    max_evaluations: int = Field(
+        1, ge=0, description="Exact evaluations ([evaluate] without [privacy]) of different sets of people, at most."
+    )
+    max_dropped: float = Field(
+        0.5, ge=0, le=1, description="check fails where a larger share of a table's rows cannot be used."
+    )
+    max_unmapped: float = Field(
+        0.5, ge=0, le=1, description="check fails where a larger share of a mode's rows has no group."
+    )
+    max_one_patient: float = Field(
+        0.2, ge=0, le=1, description="check fails where one patient has a larger share of the events (of 100 and more)."
+    )
+    cohorts_disjoint: bool = Field(
+        False, description="Have the cohorts no patient in common? Then each has a budget of its own."
+    )
+    allow_gather: bool = Field(False, description="May a contribution be shown by itself, not only in a sum?")
+    all_witnesses: bool = Field(
+        False,
+        description="Does nothing leave before every site of the order (not of the sum only) has told what it knows of this site's book? "
+        "Then a site that is away stops the study here.",
+    )
+    allow_repeat: bool = Field(
+        False,
+        description="May an exact secure sum leave out, or add, one or two sites of an earlier one over the same patients? Whoever "
+        "sees both totals can subtract them.",
+    )
+    allow_unproven: bool | None = Field(
+        None,
+        description="May releases without a proven patient-level bound leave? Default: only if no epsilon limit is set.",
+    )
+
+    @field_validator("review", mode="before")
+    @classmethod
+    def _first(cls, value: object) -> object:
+        return "names" if value == "first" else value  # the two numbers of a first step tell nothing of what follows
+
+    @property
+    def allows_unproven(self) -> bool:
+        """Whether a release without a proven patient-level bound may leave."""
+        if self.allow_unproven is not None:
+            return self.allow_unproven
+        return not self.limited
+
+    @property
+    def limited(self) -> bool:
+        """Whether the owner limits what patients may pay."""
+        return self.max_epsilon_per_study is not None or self.max_epsilon_total is not None
+
+    def study_faults(
+        self,
+        tally: Tally,
+        *,
+        study: str,
+        method: str,
+        privacy: Privacy | None,
+        sites: int,
+        patients: int,
+        cohort: str = "all",
+        order: str = "",
+        resume: bool = False,
+        margin: float = 0.0,
+        beside: tuple[str, ...] = (),
+    ) -> list[str]:
+        """Why this study may not run here; empty if it may."""
+        faults = []
+        if self.methods is not None and method.lower() not in {m.lower() for m in self.methods}:
+            faults.append(f"method {method!r} is not among the allowed ones: {', '.join(self.methods) or 'none'}")
+        if patients < self.min_patients:  # the number itself may be sensitive, and this text may leave
+            faults.append(f"fewer than {self.min_patients} patients")
+        if sites < self.min_sites:
+            faults.append(f"{sites} site(s), at least {self.min_sites} are asked for")
+        if privacy is None or privacy.level != "patient":
+            if not self.allows_unproven:
+                what = (
+                    "no privacy" if privacy is None else "entry-level privacy, which is heuristic and not per patient"
+                )
+                faults.append(f"the study asks for {what}; this site releases only with a patient-level bound")
+            return faults
+        if privacy.delta > self.delta:
+            faults.append(f"delta {privacy.delta:g} is larger than the {self.delta:g} allowed")
+        if resume or order in tally.open:  # what it may charge was set aside before
+            return faults
+        more = cost(price(privacy, margin))
+        return faults + self.budget_faults(
+            tally, more, study=study, cohort=cohort, order=order, margin=margin, beside=beside
+        )
+
+    def evaluation_faults(self, tally: Tally, people: str, cohort: str) -> list[str]:
+        """Why these people may not be evaluated exactly; the same set again tells nothing new, and is allowed."""
+        sets = tally.evaluated
+        before = sets.get(cohort, []) if self.cohorts_disjoint else [p for some in sets.values() for p in some]
+        different = set(before) - {people}
+        if people in before or len(different) < self.max_evaluations:
+            return []
+        return [
+            (
+                f"{len(different)} other set(s) of people were evaluated exactly here, and the owner allows {self.max_evaluations}: the "
+                "difference of two exact tables is the patients in whom they differ"
+            )
+        ]
+
+    def repeat_faults(self, tally: Tally, sites: Sequence[str], people: str, cohort: str) -> list[str]:
+        """Why an exact secure sum over these sites may not be taken, after those of this book over almost the same patients."""
+        if self.allow_repeat:
+            return []
+        lists = [
+            of
+            for _, label, of, who in tally.counted
+            if not (self.cohorts_disjoint and label != cohort) and alike(who, people)
+        ]
+        if not (shown := exposed(lists, sites)):
+            return []
+        return [
+            (
+                f"exact sums over other sites were taken here before, of almost the same patients: with one over these "
+                f"{len(sites)} they give away the part of {' and '.join(map(repr, shown))} ([policy] allow_repeat allows that)"
+            )
+        ]
+
+    def charge_faults(self, tally: Tally, charge: Charge, *, beside: tuple[str, ...] = ()) -> list[str]:
+        """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""
+        faults = []
+        if charge.how == "gather" and not self.allow_gather:
+            faults.append(f"step {charge.step!r} shows the contribution by itself (how = 'gather'), not in a sum")
+        if not (charge.formal and charge.adjacency == "patient"):
+            if not self.allows_unproven:
+                faults.append(f"step {charge.step!r} has no proven patient-level bound")
+            return faults
+        if faults or tally.covers(charge):
+            return faults
+        return self.budget_faults(
+            tally, cost([charge.event]), study=charge.study, cohort=charge.cohort, order=charge.run, beside=beside
+        )
+
+    def budget_faults(
+        self,
+        tally: Tally,
+        more: float,
+        *,
+        study: str,
+        cohort: str,
+        order: str = "",
+        margin: float = 0.0,
+        beside: tuple[str, ...] = (),
+    ) -> list[str]:
+        """Which limits ``more`` (of mu^2) would exceed, beside what is spent and what other orders have set aside.
+
+        A budget belongs to the patients: another cohort's label is no second one, unless the owner says that cohorts have
+        no patient in common (``cohorts_disjoint``). ``margin``: the part of ``more`` that the way to add leaks on top, for the words;
+        ``beside``: cohorts of this run whose patients are others.
+        """
+        apart = (
+            cohort if self.cohorts_disjoint and not beside else None
+        )  # parts of a node are no cohorts of its owner's
+        faults = []
+        for limit, name, of in (
+            (self.max_epsilon_per_study, f"study {study!r}", study),
+            (self.max_epsilon_total, f"cohort {cohort!r}, all studies", None),
+        ):
+            if limit is None:
+                continue
+            spent, after = (
+                tally.epsilon(self.delta, study=of, cohort=apart, apart=order, part=cohort, beside=beside, more=x)
+                for x in (0.0, more)
+            )
+            if after > limit * (1 + 1e-9):
+                faults.append(
+                    f"{name}: patient-level epsilon {spent:.4g} spent or set aside, would be {after:.4g}, allowed {limit:g} "
+                    f"(delta {self.delta:g})" + (f", with {margin:.0%} for what the way to add leaks" if margin else "")
+                )
+        return faults
+
+
+def price(privacy: Privacy | None, margin: float = 0.0) -> tuple[Event, ...]:
+    """What a study that asks for this may charge at most, with a margin (of ``mu^2``) for leaks; () without a patient-level bound."""
+    if privacy is None or privacy.level != "patient":
+        return ()
+    return (Gaussian(calibrate(privacy.epsilon, privacy.delta)[0] / math.sqrt(1 + margin)),)

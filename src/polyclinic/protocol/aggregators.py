@@ -1,0 +1,88 @@
+"""Ways to add over sites, interchangeable under every method: plain, masked, subspace, and robust rules; open to plug-ins (``polyclinic.sums``)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import signature
+from typing import cast
+
+from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean, next_door, plugged
+from polyclinic.protocol.interfaces import Sum, SumFacts
+
+__all__ = ["NAMES", "by_name", "facts_of", "kind_of", "unknown"]
+
+_WHERE = {
+    "plain": ("plain", "Plain"),
+    "masked": ("secure.masked", "Masked"),
+    "subspace": ("decentralised.subspace", "Subspace"),
+    "median": ("robust", "Median"),
+    "trimmed": ("robust", "Trimmed"),
+    "geometric": ("robust", "Geometric"),
+    "krum": ("robust", "Krum"),
+    "multikrum": ("robust", "MultiKrum"),
+    "bounded": ("robust", "Bounded"),
+}
+NAMES = tuple(_WHERE)
+
+
+def by_name(name: str, **options: object) -> Sum:
+    """The way to add that a study names.
+
+    Parameters
+    ----------
+    name
+        ``"plain"``; secure: ``"masked"``, ``"subspace"``; robust: ``"median"``, ``"trimmed"``, ``"geometric"``,
+        ``"krum"``, ``"multikrum"``, ``"bounded"``. Secure and robust exclude each other.
+        Or the name of a plugged one (entry point group ``polyclinic.sums``): ``"cycle"`` comes with polyclinic-papers.
+    options
+        For that sum. ``identities`` (signing keys) are passed to sums that take them and ignored by the others.
+
+    >>> by_name("plain").reveals, by_name("masked").reveals
+    ('each', 'total')
+    """
+    kind = kind_of(name)
+    takes = signature(kind).parameters.values()
+    if not any(t.name == "identities" or t.kind is t.VAR_KEYWORD for t in takes):
+        options.pop("identities", None)
+    return kind(**options)
+
+
+def facts_of(name: str) -> SumFacts:
+    """What a way to add says of itself.
+
+    >>> facts_of("subspace").topology
+    'peers'
+    """
+    return kind_of(name).facts
+
+
+def unknown(name: str) -> str:
+    """What is said of a name that stands for no sum, with the nearest that does; empty where it is known."""
+    known = [*NAMES, *plugged("polyclinic.sums")]
+    if name in known or "+" in name:
+        return ""
+    near = next_door(name) or did_you_mean(name, known)
+    return f"unknown aggregation {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}"
+
+
+def kind_of(name: str) -> type[Sum]:
+    """The class of a way to add."""
+    if "+" in name:
+        raise ConfigError(
+            f"aggregation {name!r}: a robust rule must see every contribution, a secure sum shows none",
+            hint="choose one: secure masked, subspace, or robust (gives up that protection)",
+        )
+    if name in _WHERE:
+        module, cls = _WHERE[name]
+        return cast(type[Sum], getattr(import_module(f"polyclinic.aggregation.{module}"), cls))
+    if said := unknown(name):
+        raise ConfigError(f"unknown aggregation {name!r}", faults=[said])
+    entry = plugged("polyclinic.sums")[name]
+    found = entry.load()
+    if not (isinstance(found, type) and issubclass(found, Sum)):
+        raise ConfigError(
+            f"aggregation {name!r} is no sum: {entry.value} is plugged in, and is not a class of Sum",
+            hint="derive it from polyclinic.protocol.interfaces.Sum",
+        )
+    return found

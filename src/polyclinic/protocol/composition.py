@@ -1,0 +1,364 @@
+"""Methods made of methods: several in lock-step, one after another, on halves of the patients. No method is changed.
+
+A combinator is a :class:`Method` whose public state holds the states of its parts, so that every engine, sum, door and
+checkpoint serves it as it is. Each part draws its random numbers as if it ran alone, so its result is the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, field, make_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import ConfigError
+from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
+from polyclinic.protocol.params import Params
+from polyclinic.protocol.patient_halves import Taken
+from polyclinic.records.sites.site import Site
+
+if TYPE_CHECKING:
+    from polyclinic.protocol.estimator import Estimator
+
+__all__ = ["Half", "Halved", "Ladder", "Then"]
+
+
+class Half(Method[Params, object, object]):
+    """A method on one half of every site's patients."""
+
+    def __init__(self, method: Method, key: str, *, half: int, halving: int = 0) -> None:
+        self.method, self.taken = method, Taken(key, halving, half)
+        self.params, self.facts = method.params, method.facts  # type: ignore[misc]
+        self.name, self.version, self.needs, self.exact = method.name, method.version, method.needs, method.exact  # type: ignore[misc]
+        self.Public, self.Private = method.Public, method.Private  # type: ignore[misc]
+
+    @property
+    def unsettled(self) -> str:
+        return self.method.unsettled
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> object:
+        """public_0 = method.begin: the half changes who is counted, not how it starts."""
+        return self.method.begin(setting, rng)
+
+    def next(self, public: object) -> Step | None:
+        """step = method.next(public)."""
+        return self.method.next(public)
+
+    def combine(self, step: Step, public: object, total: Total) -> object:
+        """public' = method.combine(step, public, total), where total = sum_k x_k over the half's patients."""
+        return self.method.combine(step, public, total)
+
+    def figures(self, public: object) -> Mapping[str, float | None]:
+        return self.method.figures(public)
+
+    def open(self, site: Site, public: object, rng: np.random.Generator) -> object:
+        return self.method.open(self.taken(site), public, rng)
+
+    def contribute(
+        self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
+    ) -> tuple[object, Contribution]:
+        """x_k = method's own part of the site's patients p with half(p) = h."""
+        return self.method.contribute(step, self.taken(site), private, public, rng)
+
+    def remedy(self, site: Site, public: object) -> str:
+        return self.method.remedy(self.taken(site), public)
+
+    def close(self, site: Site, private: object, public: object) -> Arrays:
+        return self.method.close(self.taken(site), private, public)
+
+
+class Ladder(Method[Params, object, object]):
+    """Several methods in lock-step: one sum carries the next sum of each that is not finished.
+
+    Arrays are called ``q/name`` for part q, and each part's are divided by its bound (a power of two, so exactly), so that
+    a secure sum's fixed-point scale serves parts of different size. What a part learns is what it learns alone.
+
+    Parameters
+    ----------
+    parts
+        The methods; all add in the same way.
+    disjoint
+        No patient feeds more than one part (halves): then one patient moves the joint sum as far as one part's, and the
+        stack costs one epsilon. Parts with privacy must be disjoint and ask for the same noise.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=120, seed=0)
+    >>> several = Ladder([pc.SumALS(rank=r, rounds=2) for r in (2, 3)])
+    >>> from polyclinic.protocol.loop import run
+    >>> [len(p.factors[0].T) for p in several.publics(run(several, sites).public)]
+    [2, 3]
+    """
+
+    name = "ladder"
+    exact: float | None  # type: ignore[misc]
+
+    def __init__(self, parts: Sequence[Method], *, disjoint: bool = False, name: str | None = None) -> None:
+        if not parts:
+            raise ConfigError("a ladder needs at least one method")
+        faults = [
+            f"{m.name}: aggregation {m.params.aggregation!r}, the first has {parts[0].params.aggregation!r}"
+            for m in parts
+            if m.params.aggregation != parts[0].params.aggregation
+        ]
+        faults += [f"{m.name} needs {m.needs}, the first {parts[0].needs}" for m in parts if m.needs != parts[0].needs]
+        if not disjoint and len(parts) > 1 and any(m.params.privacy is not None for m in parts):
+            faults.append("with privacy every part would have to be paid for: one method a study, or halves")
+        if faults:
+            raise ConfigError("these methods cannot run side by side", faults=faults)
+        if disjoint and len(parts) > 1 and parts[0].unsettled:
+            told = f"{parts[0].name} cannot be fitted on halves that pay together"
+            raise ConfigError(told, faults=[parts[0].unsettled], hint="do so, or fit once: [study] replicate = 0")
+        self.parts, self.disjoint = tuple(parts), disjoint
+        self.params, self.needs = parts[0].params, parts[0].needs  # type: ignore[misc]
+        self.facts = MethodFacts.joined([m.facts for m in parts])  # type: ignore[misc]
+        if name is not None:
+            self.name = name  # type: ignore[misc]
+        exact = [m.exact for m in parts]
+        self.exact = None if any(e is None for e in exact) else max(e for e in exact if e is not None)
+        self.Public = make_dataclass("LadderPublic", [(f"q{i}", m.Public) for i, m in enumerate(parts)], frozen=True)  # type: ignore[misc]
+        self.Private = make_dataclass("LadderPrivate", [(f"q{i}", m.Private) for i, m in enumerate(parts)], frozen=True)  # type: ignore[misc]
+
+    def publics(self, public: object) -> tuple[Any, ...]:
+        """The public state of every part."""
+        return tuple(getattr(public, f"q{i}") for i in range(len(self.parts)))
+
+    def privates(self, private: object) -> tuple[object, ...]:
+        """The private state of every part, at one site."""
+        return tuple(getattr(private, f"q{i}") for i in range(len(self.parts)))
+
+    def _steps(self, public: object) -> dict[int, Step]:
+        found = {i: m.next(p) for i, (m, p) in enumerate(zip(self.parts, self.publics(public)))}
+        return {i: s for i, s in found.items() if s is not None}
+
+    # ---- coordinator
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> object:
+        """public_0 = (begin_1, ..., begin_Q): each part from its own seed."""
+        return self.Public(*(m.begin(setting, seeds(m.params.seed, "begin")) for m in self.parts))
+
+    def next(self, public: object) -> Step | None:
+        """The next sums of all unfinished parts in one: shapes ``q/name``, each bounded by 1 after division by its unit."""
+        steps = self._steps(public)
+        if not steps:
+            return None
+        first = next(iter(steps.values()))
+        paid = first.sensitivity is not None and first.multiplier is not None
+        if any(s.how != "sum" for s in steps.values()) and len(self.parts) > 1:
+            raise ConfigError(f"step {first.name!r} shows single contributions: such a method runs alone")
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, s in steps.items():
+            shapes |= {f"{i}/{n}": tuple(shape) for n, shape in s.shapes.items()}
+            shapes |= {f"{i}/~weight": (1,)} if s.weight_bound != 1.0 else {}
+        names = list(dict.fromkeys(s.name for s in steps.values()))
+        common: dict[str, Any] = {}
+        if paid:
+            common = {k: getattr(first, k) for k in ("sensitivity", "multiplier", "grid", "adjacency", "formal")}
+            common["sites_per_patient"] = first.sites_per_patient
+            if any(getattr(s, k) != v for s in steps.values() for k, v in common.items()):
+                raise ConfigError("parts that are paid for must ask for the same noise")
+        elif all(s.grid is not None and s.noise_sd == 0 and s.weight_bound == 1.0 for s in steps.values()):
+            # whole numbers all of them (packed sums): the joint sum is whole, too, on the finest of their grids
+            common = {"grid": min(float(s.grid or 0.0) / _unit(s) for s in steps.values())}
+        return Step(
+            max(s.round for s in steps.values()),
+            "+".join(names),
+            shapes,
+            bound=max(s.bound for s in steps.values()) if paid else 1.0,
+            counts=any(s.counts for s in steps.values()),
+            asides=tuple(f"{i}/{a}" for i, s in steps.items() for a in (s.asides if s.counts else s.shapes)),
+            **common,
+        )
+
+    def combine(self, step: Step, public: object, total: Total) -> object:
+        """public_q' = combine_q(step_q, public_q, unit_q * total_q) for every part that had a sum."""
+        publics = list(self.publics(public))
+        for i, s in self._steps(public).items():
+            unit = 1.0 if step.sensitivity is not None else _unit(s)
+            arrays = {n: total.arrays[f"{i}/{n}"] * unit for n in s.shapes}
+            weight = float(total.members)
+            if s.weight_bound != 1.0:
+                weight = float(total.arrays[f"{i}/~weight"][0]) * s.weight_bound
+            publics[i] = self.parts[i].combine(s, publics[i], Total(arrays, weight, total.members, total.noise_sd))
+        return self.Public(*publics)
+
+    def figures(self, public: object) -> Mapping[str, float | None]:
+        return self.parts[0].figures(self.publics(public)[0])
+
+    # ---- hospital
+
+    def open(self, site: Site, public: object, rng: np.random.Generator) -> object:
+        each = zip(self.parts, self.publics(public))
+        return self.Private(*(m.open(site, p, seeds(m.params.seed, site.name, "open")) for m, p in each))
+
+    def contribute(
+        self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
+    ) -> tuple[object, Contribution]:
+        """x = (w_1 x_1 / unit_1, ..., w_Q x_Q / unit_Q), unit_q the power of two above the part's bound."""
+        privates, publics = list(self.privates(private)), self.publics(public)
+        arrays: dict[str, NDArray[np.float64]] = {}
+        for i, s in self._steps(public).items():
+            own = seeds(self.parts[i].params.seed, site.name, s.round, s.name)
+            privates[i], mine = self.parts[i].contribute(s, site, privates[i], publics[i], own)
+            unit = 1.0 if step.sensitivity is not None else _unit(s)
+            arrays |= {f"{i}/{n}": np.asarray(a) * (mine.weight / unit) for n, a in mine.arrays.items()}
+            if s.weight_bound != 1.0:
+                arrays[f"{i}/~weight"] = np.array([mine.weight / s.weight_bound])
+        return self.Private(*privates), Contribution(arrays)
+
+    def remedy(self, site: Site, public: object) -> str:
+        return self.parts[0].remedy(site, self.publics(public)[0])
+
+    def close(self, site: Site, private: object, public: object) -> Arrays:
+        out: dict[str, NDArray[np.float64]] = {}
+        for i, (m, mine, p) in enumerate(zip(self.parts, self.privates(private), self.publics(public))):
+            out |= {f"{i}/{n}": a for n, a in m.close(site, mine, p).items()}
+        return out
+
+
+def _unit(step: Step) -> float:
+    """A power of two that no entry, weighted, exceeds."""
+    return float(2.0 ** np.ceil(np.log2(max(step.bound * step.weight_bound, 1e-300))))
+
+
+def Halved(method: Estimator, key: str, *, halving: int = 0) -> Ladder:
+    """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon.
+
+    Each half has its own seed; a shared one fakes up to .24 of agreement (RECORDS 3.9).
+
+    >>> import polyclinic as pc
+    >>> [m.params.seed != 0 for m in Halved(pc.SumALS(rank=2), "key").parts]
+    [True, True]
+    """
+    return Ladder([half_method(method, key, half=h, halving=halving) for h in (0, 1)], disjoint=True, name=method.name)
+
+
+def half_method(method: Estimator, key: str, *, half: int, halving: int = 0) -> Half:
+    """One half's own copy of a method."""
+    own = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))
+    return Half(method.with_params(seed=own), key, half=half, halving=halving)
+
+
+class _Both(Protocol):
+    """Public state of :class:`Then`: the first method's, and the second's once it began."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+    shape: tuple[int, ...]
+    sites: tuple[str, ...]
+    first: object
+    rounds: int
+    second: object | None
+
+
+class _Own(Protocol):
+    """Private state of :class:`Then`, at one site."""
+
+    first: object
+    second: object | None
+
+
+class Then(Method[Params, _Both, _Own]):
+    """A method, and after its end another one that takes its public outcome as given: one run, one roster, one ledger.
+
+    Parameters
+    ----------
+    first
+        Runs to its end.
+    second
+        Makes the next method from the first one's final public state; at the coordinator and at every site the same.
+    kinds
+        Classes of the second's public and private states.
+    """
+
+    def __init__(
+        self, first: Method, second: Callable[[object, Setting], Method], kinds: tuple[type[object], type[object]]
+    ) -> None:
+        self.first, self.second, self.facts = first, second, first.facts  # type: ignore[misc]
+        self.params, self.needs, self.name, self.version = first.params, first.needs, first.name, first.version  # type: ignore[misc]
+        self._made: tuple[object, Method] | None = None
+        self.Public = make_dataclass(  # type: ignore[misc]
+            "ThenPublic",
+            [
+                ("shape", tuple[int, ...]),
+                ("sites", tuple[str, ...]),
+                ("first", first.Public),
+                ("rounds", int, field(default=0)),
+                ("second", kinds[0] | None, field(default=None)),
+            ],
+            frozen=True,
+        )
+        self.Private = make_dataclass(  # type: ignore[misc]
+            "ThenPrivate", [("first", first.Private), ("second", kinds[1] | None, field(default=None))], frozen=True
+        )
+
+    def _own(self, first: object, second: object = None) -> _Own:
+        made: _Own = self.Private(first, second)
+        return made
+
+    def after(self, public: _Both) -> Method:
+        """The second method; made once for a final state of the first."""
+        if self._made is None or self._made[0] is not public.first:
+            setting = Setting(tuple(public.shape), (), tuple(public.sites))
+            self._made = (public.first, self.second(public.first, setting))
+        return self._made[1]
+
+    def begin(self, setting: Setting, rng: np.random.Generator) -> _Both:
+        """public_0 = (begin_1, nothing yet of the second)."""
+        made: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.begin(setting, rng))
+        return self._advanced(made, 0)
+
+    def _advanced(self, public: _Both, rounds: int) -> _Both:
+        if public.second is not None or self.first.next(public.first) is not None:
+            return public
+        m = self.after(public)
+        setting = Setting(tuple(public.shape), (), tuple(public.sites))
+        return replace(public, rounds=rounds, second=m.begin(setting, seeds(m.params.seed, "begin")))
+
+    def next(self, public: _Both) -> Step | None:
+        """step = next_1 until it is None, then next_2 with rounds counted on."""
+        if public.second is None:
+            return self.first.next(public.first)
+        step = self.after(public).next(public.second)
+        return None if step is None else replace(step, round=step.round + public.rounds, counts=False)
+
+    def combine(self, step: Step, public: _Both, total: Total) -> _Both:
+        """public_1' = combine_1(step, public_1, total); after its end public_2' = combine_2(step, public_2, total)."""
+        if public.second is None:
+            return self._advanced(replace(public, first=self.first.combine(step, public.first, total)), step.round)
+        m = self.after(public)
+        inner = m.next(public.second)
+        assert inner is not None
+        return replace(public, second=m.combine(inner, public.second, total))
+
+    def figures(self, public: _Both) -> Mapping[str, float | None]:
+        return self.first.figures(public.first) if public.second is None else self.after(public).figures(public.second)
+
+    def open(self, site: Site, public: _Both, rng: np.random.Generator) -> _Own:
+        return self._own(self.first.open(site, public.first, rng))
+
+    def contribute(
+        self, step: Step, site: Site, private: _Own, public: _Both, rng: np.random.Generator
+    ) -> tuple[_Own, Contribution]:
+        """x_k = contribute_1 until the first has ended, then contribute_2, each given its own states."""
+        if public.second is None:
+            mine, out = self.first.contribute(step, site, private.first, public.first, rng)
+            return self._own(mine), out
+        m = self.after(public)
+        inner = m.next(public.second)
+        assert inner is not None
+        own = private.second
+        if own is None:
+            own = m.open(site, public.second, seeds(m.params.seed, site.name, "open"))
+        own, out = m.contribute(
+            inner, site, own, public.second, seeds(m.params.seed, site.name, inner.round, inner.name)
+        )
+        return self._own(private.first, own), out
+
+    def remedy(self, site: Site, public: _Both) -> str:
+        return self.first.remedy(site, public.first)
+
+    def close(self, site: Site, private: _Own, public: _Both) -> Arrays:
+        return self.first.close(site, private.first, public.first)

@@ -1,0 +1,324 @@
+"""The one interface of every federated method, and of every way to add.
+
+All methods are a fold over sums::
+
+    private', x_k, w_k = contribute(step, private_k, public)                      at every site k
+    public'            = combine(step, public, SUM_k w_k x_k, SUM_k w_k, members)  once, or at every node
+
+A method is ONE file with both halves side by side: a subclass of :class:`Method`. It never adds noise, opens no
+socket or file, reads no clock and no global random state. How the sum is taken (plain, masked, subspace, robust)
+is a :class:`Sum`, and no method knows which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from polyclinic.privacy.accounting.accountant import Event
+from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.release import Arrays, Contribution, Release, Step, Total
+from polyclinic.protocol.params import Params
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors.axis import Axis
+
+if TYPE_CHECKING:
+    from polyclinic.aggregation.promise import Promises
+    from polyclinic.protocol.estimator import Estimator
+
+__all__ = [
+    "COORDINATOR",
+    "Arrays",
+    "Checking",
+    "Collecting",
+    "Contribution",
+    "Exchange",
+    "Message",
+    "Method",
+    "MethodFacts",
+    "Opening",
+    "Release",
+    "Roster",
+    "Setting",
+    "Step",
+    "Sum",
+    "SumFacts",
+    "Total",
+    "least_threshold",
+]
+
+# Without its three, ``Method`` is a method whose parameters and states are its own affair: an engine only passes them on.
+P = TypeVar("P", bound=Params, default=Any)
+Pub = TypeVar("Pub", default=Any)
+Pri = TypeVar("Pri", default=Any)
+
+
+COORDINATOR: Final = "coordinator"  # its name among the parties
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What everybody knows before round 1: the feature modes (not the patients) and the sites' names."""
+
+    shape: tuple[int, ...]  # sizes of the feature modes, or (d,) for feature matrices
+    axes: tuple[Axis, ...]
+    sites: tuple[str, ...]  # sorted by name
+    columns: tuple[str, ...] | None = None  # names of the features, where the sites have them
+    together: bool = False  # all sites are in one process: nothing is shown to another party
+    adds: bool = True  # totals are sums of what the sites sent; False under a robust rule, whose totals are none
+
+
+class Method(ABC, Generic[P, Pub, Pri]):
+    """A federated method: six pure functions. ``Pub`` and ``Pri`` are frozen dataclasses of arrays, tuples of arrays
+    and scalars, so they are the checkpoint (see ``protocol.wire.encoding``)."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    needs: ClassVar[Literal["tensor", "features"]] = "tensor"
+    exact: ClassVar[float | None] = None
+    """Relative tolerance to which several sites give the model of one site with all patients; None: they do not."""
+    facts: ClassVar[MethodFacts] = MethodFacts()
+    """What is known about it, for cards and reviews; without facts they say that no attack was studied."""
+    slack: ClassVar[float] = 2.0**-30
+    """By how much one ``combine`` may differ between unlike processors, relative to an array's largest entry."""
+    Params: ClassVar[type[Params]]
+    Public: ClassVar[type[Any]]
+    Private: ClassVar[type[Any]]
+    params: P
+
+    @property
+    def unsettled(self) -> str:
+        """Why what it asks to pay for follows from what was released before: two halves might then plan differently after they
+        paid. Empty: the plan is settled at the beginning."""
+        return ""
+
+    @property
+    def joins(self) -> bool:
+        """Whether columns of a fit that are one phenotype may be joined where it is replicated: patients are placed by least squares."""
+        return False
+
+    @property
+    def model_(self) -> Estimator[P, Pub, Pri]:
+        """The fitted model itself: what a method that holds another (starts, a floor, what follows the fit) has inside."""
+        return cast("Estimator[P, Pub, Pri]", self)
+
+    # ---- at the coordinator, or at every node under `subspace`
+
+    @abstractmethod
+    def begin(self, setting: Setting, rng: np.random.Generator) -> Pub:
+        """The public start; depends on public values only."""
+
+    @abstractmethod
+    def next(self, public: Pub) -> Step | None:
+        """The next sum to take; None = finished. A function of the public state only (stopping included)."""
+
+    @abstractmethod
+    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+        """The next public state from the sum."""
+
+    def figures(self, public: Pub) -> Mapping[str, float | None]:
+        """Figures of merit of the round just finished, for history and progress (objective, residuals, ...)."""
+        return {}
+
+    def settled(self, public: Pub) -> bool:
+        """Whether another start would be of no use, after one that ended like this."""
+        return False
+
+    def left(self, public: Pub) -> Pub:
+        """The state to go on from when a group of sites has left an exact secure sum for good: what they stood for is asked
+        again before anything else. A function of the state, and doing it twice is doing it once."""
+        return public
+
+    # ---- at a site
+
+    @abstractmethod
+    def open(self, site: Site, public: Pub, rng: np.random.Generator) -> Pri:
+        """The site's private start."""
+
+    @abstractmethod
+    def contribute(
+        self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator
+    ) -> tuple[Pri, Contribution]:
+        """One site's part of one sum. Pure: the new private state is kept once the total commits."""
+
+    def remedy(self, site: Site, public: Pub) -> str:
+        """What to try when a fit leaves the finite numbers."""
+        if "learning_rate" in type(self.params).model_fields:
+            return "lower the learning rate"
+        return "look for values that are no numbers or far too large at that site; or the step's bound is too small"
+
+    @abstractmethod
+    def close(self, site: Site, private: Pri, public: Pub) -> Arrays:
+        """What the site keeps of the result (memberships ...); never leaves."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in one attempt at one sum; signed and pinned between hospitals.
+
+    Attributes
+    ----------
+    sites
+        Sorted by name.
+    coordinator
+        None among peers.
+    edges
+        Who may write to whom among peers: each pair once, sorted.
+    threshold
+        Survivors needed, of the ORDER's sites; secure sums: at least :func:`least_threshold`.
+    colluders
+        Sites assumed to pool what they know; the curious insider is one, so never 0 in a secure sum.
+    attempt
+        Counts from 0 for every sum; a letter of another attempt is refused.
+    keys
+        Long-term verification keys (Ed25519, raw) of everybody, pinned.
+    chain
+        The order and every sum before this one, as the party that makes the roster folded them.
+    """
+
+    sites: tuple[str, ...]
+    coordinator: str | None = "coordinator"
+    edges: frozenset[tuple[str, str]] = frozenset()
+    threshold: int = 1
+    colluders: int = 1
+    attempt: int = 0
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    chain: bytes = b""
+
+
+def least_threshold(sites: int, colluders: int = 1, among: int = 2) -> int:
+    """Fewest survivors of a secure sum: ``max((n + c) // 2 + 1, c + among)``.
+
+    ``2 t > n + c``: a lying coordinator cannot get two lists of survivors signed. ``t >= c + among``: whoever pools ``c``
+    contributions and subtracts them still faces the sum of ``among`` honest sites.
+
+    >>> least_threshold(3), least_threshold(5), least_threshold(10), least_threshold(10, colluders=2)
+    (3, 4, 6, 7)
+    """
+    return max((sites + colluders) // 2 + 1, colluders + among)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of an exchange. ``body`` holds arrays, bytes, texts, numbers, lists and maps of them."""
+
+    sender: str
+    to: str
+    kind: str
+    round: int
+    step: str
+    attempt: int
+    body: Mapping[str, Any]
+
+
+class Exchange(Protocol):
+    """One party's side of one sum (or of an alignment, or a search): a mailbox, no I/O.
+
+    ``Total`` once this party knows the outcome; ``"done"`` for a party whose work is over but which learns nothing
+    (a site under ``plain`` or ``masked``); ``"burnt"`` if the attempt was aborted with nothing revealed.
+    A letter that is not awaited raises :class:`~polyclinic.errors.MessageRefused` and changes nothing. Whoever still waits when
+    ``deadline`` is called goes on without the others, or is burnt: in a star it is called at the coordinator, among peers at
+    every site (docs/howto/new-sum.md).
+    """
+
+    def start(self) -> list[Message]: ...
+    def receive(self, message: Message) -> list[Message]: ...
+    def deadline(self) -> list[Message]: ...
+    def result(self) -> Total | Literal["pending", "done", "burnt"]: ...
+
+
+@runtime_checkable
+class Collecting(Protocol):
+    """A coordinator's mailbox that knows whose contributions are in its total."""
+
+    @property
+    def members(self) -> tuple[str, ...]: ...
+
+
+@runtime_checkable
+class Opening(Protocol):
+    """A coordinator's mailbox whose total, as whole words with a tag, is shown to the sites: they check it."""
+
+    opened: NDArray[np.uint64]
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """A site's mailbox that checks such a total."""
+
+    def check(self, opened: NDArray[np.uint64], members: tuple[str, ...]) -> Total: ...
+
+
+class Sum(ABC):
+    """A way to add. ``side`` makes a party's mailbox: a site brings its contribution, the coordinator brings None."""
+
+    facts: ClassVar[SumFacts]
+    adds: ClassVar[bool] = True
+    """Whether a total is the sum of the contributions: packed words and Grams may only travel where it is."""
+    margin: ClassVar[float] = 0.0
+    """Part of a study's price (of ``mu^2``) that is set aside for :meth:`leak`, over all its sums and attempts."""
+
+    @property
+    def name(self) -> str:
+        """As a study names it."""
+        return self.facts.name
+
+    @property
+    def reveals(self) -> Literal["each", "total"]:
+        """Whether somebody sees single contributions, or the total only."""
+        return self.facts.reveals
+
+    @abstractmethod
+    def share(self, roster: Roster) -> float:
+        """Part of the total's noise VARIANCE that each site must add: plain 1, secure sums 1 / (threshold - colluders)."""
+
+    @abstractmethod
+    def side(
+        self,
+        me: str,
+        roster: Roster,
+        step: Step,
+        mine: Contribution | None,
+        *,
+        promises: Promises | None = None,
+    ) -> Exchange:
+        """One party's mailbox. ``promises``: lists this site signed for this number; secure sums open one list of a number."""
+
+    def enrol(self, roster: Roster) -> Roster:
+        """For one process: keys of everybody, neighbours, thresholds; a sum that needs none returns the roster."""
+        return roster
+
+    def leak(self, roster: Roster, step: Step) -> tuple[Event, ...]:
+        """What one attempt leaks of a contribution beyond the sum; charged with the release."""
+        return ()
+
+    def at_once(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total | None:
+        """All sites in one process at once, with the bits of the messages; None: take the messages."""
+        return None
+
+    def letters(self, roster: Roster, step: Step, size_of: Callable[[Message], int]) -> Iterator[tuple[str, str, int]]:
+        """Sender, receiver and bytes of all that :meth:`at_once` saves."""
+        return iter(())
+
+
+def seeds(seed: int, *words: str | int) -> np.random.Generator:
+    """A generator that depends on the study's seed and on what it is for (site's name, round, step), and on nothing else.
+
+    >>> float(seeds(0, "north", 1).random()) == float(seeds(0, "north", 1).random())
+    True
+    """
+    import hashlib
+
+    digest = hashlib.sha256("\0".join(str(w) for w in words).encode()).digest()
+    return np.random.default_rng(np.random.SeedSequence([seed, *np.frombuffer(digest[:16], np.uint32).tolist()]))
+
+
+def ordered(sites: Sequence[Site]) -> list[Site]:
+    """Sites by name: seeds and summation follow the name, so the order of a list never matters."""
+    return sorted(sites, key=lambda s: s.name)

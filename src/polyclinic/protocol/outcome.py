@@ -1,0 +1,50 @@
+"""What a run tells while it goes, and what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyclinic.privacy.card.release_history import Certified
+from polyclinic.privacy.ledger.entries import Entry
+from polyclinic.privacy.ledger.signed_head import Head
+from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.protocol.interfaces import Arrays, Release, Setting
+from polyclinic.protocol.wire.traffic import Traffic
+
+__all__ = ["Figures", "Outcome", "Progress"]
+
+Figures = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A progress event: data that a command line, a page or a notebook renders."""
+
+    kind: str  # "begin" | "round" | "end"
+    method: str
+    round: int
+    rounds: int
+    figures: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves behind."""
+
+    public: Any
+    privates: Mapping[str, Any]
+    closed: Mapping[str, Arrays]  # stays at the sites
+    history: list[dict[str, Any]]
+    traffic: Traffic
+    setting: Setting
+    releases: tuple[Release, ...]  # every sum that was taken
+    seconds: float
+    noise: str = ""  # label of the source of privacy noise
+    lines: tuple[
+        Entry, ...
+    ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
+    heads: Mapping[str, Head] = field(default_factory=dict)  # of the sites' books when it had ended; between hosts
+    books: tuple[StudyBook, ...] = ()  # between hosts: what each site signed of its book
+    certified: Certified | None = None  # between hosts: who signed the end of the run

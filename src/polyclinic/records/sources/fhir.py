@@ -1,0 +1,56 @@
+"""FHIR bulk export (R4, ndjson): conditions, procedures, medications and laboratory observations of encounters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.records.engine import Connection, identifier, literal, reading, statement
+from polyclinic.records.sources.base import OpenedSource
+
+__all__ = ["open_source"]
+
+EVENTS: Final = ("Condition", "Procedure", "MedicationRequest", "MedicationAdministration", "Observation")
+RESOURCES: Final = ("Patient", "Encounter", "Medication", *EVENTS)
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
+    """Open every ``<Resource>*.ndjson`` (also gzipped) of ``[source] folder`` as a view of one JSON column."""
+    if not node.source.folder:
+        raise ConfigError(f"node {node.name!r}: [source] folder is missing", hint="the folder of the ndjson files")
+    folder = node.path(node.source.folder)
+    found = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith((".ndjson", ".ndjson.gz", ".jsonl"))]
+    inputs: dict[str, str] = {}
+    faults = []
+    for kind in RESOURCES:
+        files = [p for p in found if p.name.partition(".")[0].partition("-")[0].lower() == kind.lower()]
+        view = f"fhir {kind}"
+        if not files:
+            con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT CAST(NULL AS JSON) AS json WHERE false")
+            continue
+        listed = "[" + ", ".join(literal(str(p)) for p in files) + "]"
+        try:
+            with reading(", ".join(p.name for p in files)):
+                # Parsed once: every line is read again by no query.
+                con.execute(
+                    f"CREATE OR REPLACE TABLE {identifier('read ' + kind)} AS "
+                    f"SELECT json FROM read_ndjson_objects({listed})"
+                )
+        except DataError as e:
+            faults += [f"{e.what}: {f}" for f in e.faults]
+            continue
+        con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT json FROM {identifier('read ' + kind)}")
+        inputs[kind] = ", ".join(p.name for p in files)
+    if not any(k in inputs for k in EVENTS) and not faults:
+        faults.append(f"{folder}: no {', '.join(EVENTS)} file")
+    if faults:
+        raise DataError(
+            f"site {node.name!r}: the FHIR export cannot be read", faults=faults, hint="see [source] folder"
+        )
+    return OpenedSource(
+        events=statement("fhir"),
+        rows={k: f"SELECT count(*) FROM {identifier(f'fhir {k}')}" for k in EVENTS},
+        visits=statement("fhir_visits") if "Encounter" in inputs else None,
+        inputs=inputs,
+    )

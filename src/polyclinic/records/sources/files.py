@@ -1,0 +1,165 @@
+"""Plain event files (CSV or Parquet) with a column map: the way in for any database that can export a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.records.engine import Connection, identifier, literal
+from polyclinic.records.sources.base import COLUMNS, OpenedSource
+from polyclinic.records.sources.tables import describe, hash_of, open_file
+
+__all__ = ["open_source"]
+
+REQUIRED = ("patient_id", "visit_id", "time", "kind", "code")
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
+    """Open ``[source] events`` and ``labels``.
+
+    ``columns`` maps a canonical name to the name in the file; ``"=text"`` is a constant, ``""`` says that there is no
+    such column. ``wide`` describes kinds that are spread over several columns of one row (docs/howto/ingest.md).
+    """
+    source = node.source
+    if not source.events:
+        raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
+    beside: Mapping[str, str] = {}
+    if source.labels:
+        open_file(con, node.path(source.labels), "raw labels")
+        beside = describe(con, "raw labels")
+    # a column of the table of labels may have any name: [people] asks for it by that
+    strange = [c for c, name in source.columns.items() if c not in (*COLUMNS, "label", "birth") and name not in beside]
+    if strange:
+        raise ConfigError(
+            f"node {node.name!r}: wrong map",
+            faults=[f"columns.{c}: unknown" for c in strange],
+            hint=f"known: {', '.join((*COLUMNS, 'label', 'birth'))}, and what is a column of [source] labels",
+        )
+    path = node.path(source.events)
+    cheap = open_file(con, path, "raw")
+    present = describe(con, "raw")
+    faults: list[str] = []
+    picked = {c: _column(c, node, present, faults) for c in COLUMNS}
+    for kind, wide in source.wide.items():
+        faults += [f"{path.name}: column {c!r} of wide.{kind} missing" for c in wide.columns if c not in present]
+    if source.label and source.label not in present:
+        faults.append(f"{path.name}: column {source.label!r} (label) missing")
+    born = source.columns.get("birth", "birth")
+    if "birth" in source.columns and born not in present:
+        faults.append(f"{path.name}: column {born} (birth) missing")
+    hints = []
+    if faults:
+        hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}")
+    labels = None
+    if source.labels:
+        mapped = {c: source.columns.get(c, c) for c in ("patient_id", "label")}
+        if mapped["patient_id"] not in beside:
+            mapped["patient_id"] = "patient_id"  # the map may be meant for the event file only
+        place = node.path(source.labels).name
+        lacking = [(c, f"{place}: column {name} missing") for c, name in mapped.items() if name not in beside]
+        if lacking:
+            hints.append(f"{place} has {', '.join(beside)}: columns = {{{lacking[-1][0]} = 'their_name'}}")
+        faults += [said for _, said in lacking]
+        chosen = ", ".join(
+            f"{_cell(name, beside, source.missing)} AS {c}" for c, name in mapped.items() if name in beside
+        )
+        labels = f'SELECT {chosen} FROM "raw labels"'
+    if faults:
+        raise DataError(f"site {node.name!r}: the event files lack columns", faults=faults, hint="; ".join(hints))
+    if source.wide:
+        parts = [_wide(kind, node, picked, present) for kind in source.wide]
+        events = "\nUNION ALL\n".join(sql for sql, _ in parts)
+        rows = {f"events.{kind}": sql for kind, (_, sql) in zip(source.wide, parts)}
+    else:
+        listed = ", ".join(f"{sql} AS {c}" for c, sql in picked.items())
+        # The export of one of our own .sql files brings its reasons along.
+        why = "dropped" if {"origin", "dropped"} <= set(present) else "CAST(NULL AS VARCHAR)"
+        events = f"SELECT 'events' AS origin, {listed}, {why} AS dropped FROM raw"
+        rows = {"events": "SELECT count(*) FROM raw"}
+    inputs = {"events": path.name}
+    if path.is_file():
+        inputs["events sha256"] = hash_of(path)
+    births = _births(_quoted(born), picked["patient_id"]) if born in present else None
+    return OpenedSource(events, rows, _visits(node, picked, present), cheap, inputs, labels, births=births)
+
+
+def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:
+    """The SQL of one canonical column."""
+    source = node.source
+    # a study's split goes before the node's own site column: it would else be divided by another column than it says
+    mapped = source.split if name == "site" and source.split else source.columns.get(name, name)
+    if name == "system" and mapped not in present and source.systems:
+        cases = " ".join(f"WHEN {literal(k)} THEN {literal(s)}" for k, s in source.systems.items())
+        kind = source.columns.get("kind", "kind")
+        subject = literal(kind[1:]) if kind.startswith("=") else identifier(kind) if kind in present else "NULL"
+        return f"CASE {subject} {cases} END"
+    if mapped.startswith("="):
+        return literal(mapped[1:])
+    if mapped not in present:
+        spread = source.wide and name in ("kind", "code", "time")
+        if mapped and (
+            name in source.columns or (name == "site" and source.split) or (name in REQUIRED and not spread)
+        ):
+            faults.append(f"{node.path(source.events or '').name}: column {mapped} missing")
+        return "CAST(NULL AS VARCHAR)"
+    cell = _cell(mapped, present, source.missing)
+    if name == "time" and source.time_format and present[mapped] == "VARCHAR":
+        # What does not fit the format stays as it is, and is counted as unreadable later.
+        formats = (source.time_format,) if isinstance(source.time_format, str) else source.time_format
+        listed = ", ".join(map(literal, formats))
+        return f"coalesce(CAST(try_strptime({cell}, [{listed}]) AS VARCHAR), {cell} || ' ?')"
+    return cell
+
+
+def _births(column: str, patient: str) -> str:
+    """Year of birth: a year, or the year of a date, the first that a patient's rows say."""
+    text = f"trim(CAST({column} AS VARCHAR))"
+    year = f"coalesce(TRY_CAST({text} AS INTEGER), year(TRY_CAST({text} AS TIMESTAMP)))"
+    return f"SELECT {patient} AS patient_id, min({year}) AS year FROM raw GROUP BY 1"
+
+
+def _cell(column: str, present: Mapping[str, str], missing: tuple[str, ...]) -> str:
+    sql = _quoted(column)
+    if present[column] == "VARCHAR" and missing:
+        return f"CASE WHEN {sql} IN ({', '.join(map(literal, missing))}) THEN NULL ELSE {sql} END"
+    return sql
+
+
+def _quoted(column: str) -> str:
+    # A column that exists in the file is quoted whatever its name is.
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _wide(kind: str, node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> tuple[str, str]:
+    """Query of one wide kind, and the query that counts its cells."""
+    wide = node.source.wide[kind]
+    cells = ", ".join(
+        f"{{'name': {literal(c)}, 'cell': CAST({_cell(c, present, node.source.missing)} AS VARCHAR)}}"
+        for c in wide.columns
+    )
+    without = ", ".join(map(literal, wide.without)) or "NULL"
+    code = "cell.name" if wide.code == "column" else "cell.cell"
+    system = literal(node.source.systems[kind]) if kind in node.source.systems else "CAST(NULL AS VARCHAR)"
+    keep = ", ".join(f"{picked[c]} AS {c}" for c in ("patient_id", "visit_id", "time", "site"))
+    sql = f"""
+SELECT {literal(f"events.{kind}")} AS origin, patient_id, visit_id, time, {literal(kind)} AS kind, {code} AS code,
+       {system} AS system, CAST(NULL AS VARCHAR) AS value, CAST(NULL AS VARCHAR) AS description, site,
+       CASE WHEN cell.cell IS NULL THEN 'empty cell'
+            WHEN cell.cell IN ({without}) THEN 'cell says it did not happen' END AS dropped
+FROM (SELECT {keep}, unnest([{cells}]) AS cell FROM raw)"""
+    return sql, f"SELECT count(*) * {len(wide.columns)} FROM raw"
+
+
+def _visits(node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> str | None:
+    """One row a row of the file, where it has an outcome column."""
+    label = node.source.label
+    if not label:
+        return None
+    outcome = f"CAST({_cell(label, present, node.source.missing)} AS VARCHAR)"
+    if node.source.positive:
+        outcome = f"({outcome} IN ({', '.join(map(literal, node.source.positive))}))"
+    return (
+        f"SELECT {picked['patient_id']} AS patient_id, {picked['visit_id']} AS visit_id, {picked['time']} AS starts, "
+        f"{picked['time']} AS ends, NULL AS died, {picked['site']} AS site, {outcome} AS {identifier(label)} FROM raw"
+    )

@@ -1,0 +1,98 @@
+"""MEDS (Medical Event Data Standard): Parquet of subject_id, time, code, numeric_value; read and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.records.engine import Connection, identifier, literal, reading, session, statement
+from polyclinic.records.sources.base import OpenedSource
+from polyclinic.records.sources.tables import describe, open_file
+
+__all__ = ["export_meds", "open_source"]
+
+KINDS: Final = {
+    "DIAGNOSIS": "diagnosis",
+    "CONDITION": "diagnosis",
+    "PROCEDURE": "procedure",
+    "MEDICATION": "drug",
+    "DRUG": "drug",
+    "LAB": "lab",
+    "MEASUREMENT": "lab",
+}
+VISIT: Final = ("visit_id", "hadm_id", "encounter_id", "visit_occurrence_id")
+
+
+def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
+    """Open ``[source] events`` (a file, or the ``data`` folder of a MEDS data set).
+
+    The part of a code before ``//`` (or ``/``) tells the kind: ``DIAGNOSIS//...`` is a diagnosis. Other first parts are
+    mapped by ``kinds = {SNOMED = "diagnosis"}``, or are kinds of their own in small letters.
+    """
+    if not node.source.events:
+        raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the MEDS data folder")
+    path = node.path(node.source.events)
+    cheap = open_file(con, path, "meds raw")
+    present = describe(con, "meds raw")
+    absent = [c for c in ("subject_id", "time", "code") if c not in present]
+    if absent:
+        raise DataError(f"{path}: not MEDS", faults=[f"column {c} missing" for c in absent])
+    visit = next((c for c in VISIT if c in present), None)
+    columns = [
+        "subject_id",
+        "time",
+        "code",
+        f"{visit or 'CAST(NULL AS VARCHAR)'} AS visit_id",
+        "numeric_value" if "numeric_value" in present else "CAST(NULL AS DOUBLE) AS numeric_value",
+    ]
+    con.execute(f"CREATE OR REPLACE VIEW meds AS SELECT {', '.join(columns)} FROM {identifier('meds raw')}")
+    listed = ", ".join(f"({literal(k)}, {literal(v)})" for k, v in {**KINDS, **node.source.kinds}.items())
+    con.execute(f"CREATE OR REPLACE TABLE meds_kinds AS SELECT * FROM (VALUES {listed}) t(prefix, kind)")
+    _names(con, path)
+    return OpenedSource(
+        events=statement("meds"),
+        rows={"meds": "SELECT count(*) FROM meds"},
+        visits=statement("meds_visits"),
+        cheap=cheap,
+        inputs={"events": path.name},
+    )
+
+
+def _names(con: Connection, path: Path) -> None:
+    """``metadata/codes.parquet`` beside the data, where it exists."""
+    folders = (path, path.parent, path.parent.parent)
+    codes = next(
+        (f / "metadata" / "codes.parquet" for f in folders if (f / "metadata" / "codes.parquet").is_file()), None
+    )
+    empty = "SELECT CAST(NULL AS VARCHAR) AS code, CAST(NULL AS VARCHAR) AS description WHERE false"
+    query = (
+        empty
+        if codes is None
+        else f"SELECT code, any_value(description) AS description FROM read_parquet({literal(str(codes))}) GROUP BY code"
+    )
+    with reading("metadata/codes.parquet"):
+        con.execute(f"CREATE OR REPLACE TABLE meds_codes AS {query}")
+
+
+def export_meds(events: str | Path, out: str | Path) -> Path:
+    """Write an ``events.parquet`` of ours as MEDS; stays at the site, like the events themselves.
+
+    Patient identifiers that are not all whole numbers are numbered in order; the code is ``KIND//system//code``.
+    """
+    path = Path(out)
+    with session(path.parent) as (con, scratch), reading(str(events)):
+        whole = con.execute(
+            "SELECT coalesce(bool_and(CAST(TRY_CAST(patient_id AS BIGINT) AS VARCHAR) IS NOT DISTINCT FROM patient_id), true) "
+            f"FROM read_parquet({literal(str(events))})"
+        ).fetchone()
+        subject = "CAST(patient_id AS BIGINT)" if whole and whole[0] else "dense_rank() OVER (ORDER BY patient_id)"
+        con.execute(
+            f"COPY (SELECT {subject} AS subject_id, "
+            "time, upper(kind) || '//' || coalesce(system || '//', '') || code AS code, CAST(value AS FLOAT) AS "
+            f"numeric_value, visit_id FROM read_parquet({literal(str(events))}) ORDER BY subject_id, time NULLS FIRST) "
+            f"TO {literal(str(scratch / 'meds.parquet'))} (FORMAT parquet)"
+        )
+        (scratch / "meds.parquet").replace(path)
+    return path

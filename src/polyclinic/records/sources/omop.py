@@ -1,0 +1,120 @@
+"""OMOP Common Data Model 5.3 and 5.4, in PostgreSQL, SQLite, DuckDB, CSV or Parquet: the same rows, the same tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from polyclinic.config import Node
+from polyclinic.records.engine import Connection, reading, statement
+from polyclinic.records.sources.base import OpenedSource, Tabular, forgiving
+from polyclinic.records.sources.pushdown import Keys, Push
+from polyclinic.records.sources.tables import SourceTable
+
+__all__ = ["open_source"]
+
+
+def _keys(what: str, *times: str) -> Keys:
+    return Keys("person_id", "visit_occurrence_id", times, f"{what}_concept_id", f"{what}_source_value")
+
+
+# 5.4 renamed columns of visit_occurrence only (admitted_from_*, discharged_to_*), none of which is needed.
+OMOP = Tabular(
+    "omop",
+    tables=(
+        SourceTable("person", "person_id", "care_site_id year_of_birth", patient="person_id"),
+        SourceTable(
+            "visit_occurrence",
+            "visit_occurrence_id person_id visit_start_date visit_end_date",
+            "visit_start_datetime visit_end_datetime care_site_id visit_concept_id",
+            patient="person_id",
+        ),
+        SourceTable(
+            "condition_occurrence",
+            "person_id condition_concept_id condition_start_date",
+            "condition_start_datetime visit_occurrence_id condition_source_value condition_source_concept_id",
+            keys=_keys("condition", "condition_start_datetime", "condition_start_date"),
+        ),
+        SourceTable(
+            "procedure_occurrence",
+            "person_id procedure_concept_id procedure_date",
+            "procedure_datetime visit_occurrence_id procedure_source_value procedure_source_concept_id",
+            optional=True,
+            keys=_keys("procedure", "procedure_datetime", "procedure_date"),
+        ),
+        SourceTable(
+            "drug_exposure",
+            "person_id drug_concept_id drug_exposure_start_date",
+            "drug_exposure_start_datetime visit_occurrence_id drug_source_value drug_source_concept_id",
+            optional=True,
+            keys=_keys("drug", "drug_exposure_start_datetime", "drug_exposure_start_date"),
+        ),
+        SourceTable(
+            "measurement",
+            "person_id measurement_concept_id measurement_date",
+            "measurement_datetime visit_occurrence_id value_as_number value_as_concept_id range_low range_high "
+            "measurement_source_value measurement_source_concept_id",
+            optional=True,
+            keys=_keys("measurement", "measurement_datetime", "measurement_date"),
+        ),
+        SourceTable("death", "person_id death_date", optional=True, patient="person_id"),
+        SourceTable(
+            "observation_period",
+            "person_id observation_period_start_date observation_period_end_date",
+            optional=True,
+            patient="person_id",
+        ),
+        SourceTable(
+            "cohort",
+            "cohort_definition_id subject_id cohort_start_date",
+            "cohort_end_date",
+            optional=True,
+            patient="subject_id",
+        ),
+        SourceTable("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
+        SourceTable("concept", "concept_id concept_name vocabulary_id concept_code"),
+        SourceTable("cdm_source", "cdm_version", optional=True),
+    ),
+    events=("condition_occurrence", "procedure_occurrence", "drug_exposure", "measurement"),
+    visits=("visit_occurrence", "visit_occurrence_id"),
+    unique={"person": "person_id", "concept": "concept_id", "death": "person_id"},
+    typed=True,
+    people=("person", "person_id"),
+)
+DEATHS = "SELECT person_id AS patient_id, death_date AS day FROM death"
+BIRTHS = "SELECT person_id AS patient_id, year_of_birth AS year FROM person"
+OBSERVED = (
+    "SELECT person_id AS patient_id, observation_period_start_date AS starts, observation_period_end_date AS ends "
+    "FROM observation_period"
+)
+COHORT = (
+    "SELECT CAST(cohort_definition_id AS BIGINT) AS definition, CAST(subject_id AS VARCHAR) AS patient_id, "
+    "cohort_start_date AS starts, cohort_end_date AS ends FROM cohort"
+)
+
+
+def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
+    """Open the tables; ``[source] codes`` chooses standard concepts or the source's own codes."""
+    opened = OMOP.open(con, node, outcome, push)
+    with reading("cdm_source"):
+        version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
+    inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
+    if node.source.codes == "source":
+        opened = replace(opened, events=OMOP.events_sql(con, node, "omop_source"))
+    about = told(opened.inputs)
+    return replace(
+        opened, inputs=inputs, births=about.births, deaths=DEATHS, observed=about.observed, cohort=about.cohort
+    )
+
+
+def told(there: Container[str]) -> OpenedSource:
+    """What the small tables (their names) tell of patients, before any table of events is opened."""
+    return OpenedSource(
+        events="",
+        rows={},
+        visits=forgiving(statement("omop_visits")),
+        typed=True,
+        births=BIRTHS,
+        observed=OBSERVED if "observation_period" in there else None,
+        cohort=COHORT if "cohort" in there else None,
+    )

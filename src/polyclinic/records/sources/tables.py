@@ -1,0 +1,332 @@
+"""Named tables of a hospital's database or export, opened as views of the engine.
+
+The same table may lie in a folder of CSV (also gzipped) or Parquet files, in a DuckDB or SQLite file, or in
+PostgreSQL (streamed by ADBC, only the columns that are needed). After :func:`open_tables` they all look the same, so
+one ``.sql`` file serves every kind of database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError, DataError, MissingExtra
+from polyclinic.records.engine import Connection, identifier, literal, reading
+from polyclinic.records.sources.pushdown import Keys, Push
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Cursor
+
+__all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables"]
+
+CSV: Final = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+PARQUET: Final = (".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table a source reads: its columns, some of which it can do without.
+
+    Parameters
+    ----------
+    name
+        Standard name, lower case.
+    need, may
+        Columns, separated by spaces: required ones, and ones that count as empty where absent. ``in_folder`` is the
+        name of the folder a file lies in (DE-SynPUF: one sample, one site).
+    optional
+        Whether the whole table may be absent (then it is empty).
+    keys
+        Of a table of events: the columns a protocol asks about, where a database may leave rows out by them.
+    patient
+        Of another table about people: whose row it is; those of who opted out stay in the database.
+    """
+
+    name: str
+    need: str
+    may: str = ""
+    optional: bool = False
+    keys: Keys | None = None
+    patient: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns of the view."""
+        return [*self.need.split(), *self.may.split()]
+
+
+@dataclass
+class OpenedTables:
+    """What opening found: faults, rows, and where from."""
+
+    faults: list[str] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push: Push | None = None) -> dict[str, str]:
+    """Open every table as a view of its standard name; returns where each came from. All faults at once.
+
+    The table ``pushed`` (origin, patient_id, nth, empty, n) says what PostgreSQL left out for ``push``, by step.
+    """
+    con.execute(
+        "CREATE OR REPLACE TABLE pushed (origin VARCHAR, patient_id VARCHAR, nth INTEGER, empty BOOLEAN, n BIGINT)"
+    )
+    source = node.source
+    ways = [k for k in ("folder", "database", "url") if getattr(source, k)]
+    if len(ways) != 1:
+        raise ConfigError(
+            f"node {node.name!r}: [source] names {' and '.join(ways) or 'no place'}",
+            hint="give one of folder (CSV or Parquet tables), database (SQLite or DuckDB file), url (postgresql://...)",
+        )
+    wrong = [f"tables.{k}: not a table of {source.kind}" for k in source.tables if k not in {t.name for t in tables}]
+    if wrong:
+        known = ", ".join(t.name for t in tables)
+        raise ConfigError(f"node {node.name!r}: unknown tables", faults=wrong, hint=f"known: {known}")
+    names = {t.name: source.tables.get(t.name, t.name) for t in tables}
+    bad = []
+    for name in [*names.values(), *([source.db_schema] if source.db_schema else [])]:
+        try:
+            identifier(name)
+        except DataError as e:
+            bad.append(e.what)
+    if bad:
+        raise DataError(f"node {node.name!r}: names of tables are refused", faults=bad, hint="correct [source] tables")
+    if source.folder:
+        opened = _from_folder(con, node.path(source.folder), tables, names)
+    elif source.database:
+        opened = _from_database(con, node, tables, names)
+    else:
+        from polyclinic.records.sources.postgres import from_postgres
+
+        opened = from_postgres(con, node, tables, names, push)
+    if opened.faults:
+        raise DataError(
+            f"site {node.name!r}: the tables of source {source.kind!r} cannot be read",
+            faults=opened.faults,
+            hint="correct [source] in the node file, or map names with tables = {standard = 'yours'}",
+        )
+    return opened.origins
+
+
+def open_file(con: Connection, path: Path, view: str) -> bool:
+    """Open one file, folder or pattern of CSV or Parquet files as a view; True where rescans are cheap (Parquet)."""
+    found = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    parquet = [p for p in found if p.name.lower().endswith(PARQUET)]
+    csv = [p for p in found if p.name.lower().endswith(CSV)]
+    if not found or not all(p.is_file() for p in found):
+        raise DataError(f"{path}: no such file", hint="check the path in the node file")
+    if len(parquet) != len(found) and len(csv) != len(found):
+        raise DataError(f"{path}: neither CSV nor Parquet", hint=f"known endings: {', '.join((*CSV, *PARQUET))}")
+    with reading(str(path)):
+        con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT * FROM {_scan(found)}")
+        con.execute(f"SELECT * FROM {identifier(view)} LIMIT 0")
+    return bool(parquet)
+
+
+def describe(con: Connection, view: str) -> dict[str, str]:
+    """Columns of a view and their types."""
+    with reading(view):
+        return {str(r[0]): str(r[1]) for r in con.execute(f"DESCRIBE {identifier(view)}").fetchall()}
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    import hashlib
+
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
+    listed = "[" + ", ".join(literal(str(p)) for p in paths) + "]" + (", filename = true" if named else "")
+    if paths[0].name.lower().endswith(PARQUET):
+        return f"read_parquet({listed}, union_by_name = true)"
+    # Everything is text: the code 0389 keeps its zero. Quotes are doubled in MIMIC-IV (mimic-code#1881).
+    return (
+        f"read_csv({listed}, all_varchar = true, header = true, quote = '\"', escape = '\"', "
+        "union_by_name = true, null_padding = false, strict_mode = true)"
+    )
+
+
+def make_view(con: Connection, table: SourceTable, relation: str, present: Mapping[str, str]) -> None:
+    """A view with exactly the declared columns; ``present``: lower-case name -> name there."""
+
+    def column(c: str) -> str:
+        if c in present:
+            return f"{identifier(present[c])} AS {identifier(c)}"
+        day = present.get(c.replace("_datetime", "_date"))
+        if day is not None:  # no time of day: empty, of the date's own type, so that the date stands in for it
+            return f"NULLIF({identifier(day)}, {identifier(day)}) AS {identifier(c)}"
+        return f"CAST(NULL AS VARCHAR) AS {identifier(c)}"
+
+    columns = [column(c) for c in table.columns]
+    con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {', '.join(columns)} FROM {relation}")
+
+
+def _empty(con: Connection, table: SourceTable) -> None:
+    columns = ", ".join(f"CAST(NULL AS VARCHAR) AS {identifier(c)}" for c in table.columns)
+    con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {columns} WHERE false")
+
+
+def _missing(table: SourceTable, present: Mapping[str, str], where: str) -> list[str]:
+    absent = [c for c in table.need.split() if c not in present]
+    return [f"{where}: column{'s' if len(absent) > 1 else ''} {', '.join(absent)} missing"] if absent else []
+
+
+def _files_of(folder: Path) -> dict[str, list[Path]]:
+    """Table name -> its files: ``person.csv.gz`` anywhere below the folder, or every part in a folder ``person``."""
+    alone: dict[str, list[Path]] = {}
+    parts: dict[str, list[Path]] = {}
+    for p in sorted(folder.rglob("*")):
+        ending = next((e for e in (*CSV, *PARQUET) if p.name.lower().endswith(e)), None)
+        if ending and p.is_file() and not p.name.startswith("."):
+            alone.setdefault(p.name.lower().removesuffix(ending), []).append(p)
+            if p.parent != folder:
+                parts.setdefault(p.parent.name.lower().removesuffix(".parquet"), []).append(p)
+    return {**parts, **alone}
+
+
+def _from_folder(
+    con: Connection, folder: Path, tables: Sequence[SourceTable], names: Mapping[str, str]
+) -> OpenedTables:
+    out = OpenedTables()
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder", hint="check [source] folder")
+    files = _files_of(folder)
+    for t in tables:
+        found = files.get(names[t.name].lower(), [])
+        if not found:
+            if t.optional:
+                _empty(con, t)
+            else:
+                out.faults.append(f"{folder}: no file {names[t.name]}.csv, .csv.gz or .parquet")
+            continue
+        # Files of one table in several folders are added up only where each folder is a sample (DE-SynPUF).
+        named = found[0].parent.name.lower().removesuffix(".parquet") == names[t.name].lower()
+        places = {p.parent for p in found}
+        if (not named and len(places) < len(found)) or (len(places) > 1 and "in_folder" not in t.columns):
+            out.faults.append(
+                f"{folder}: several files for table {t.name}: {', '.join(str(p.relative_to(folder)) for p in found)}"
+            )
+            continue
+        try:
+            with reading(found[0].name):
+                listed = con.execute(f"DESCRIBE SELECT * FROM {_scan(found)}").fetchall()
+        except DataError as e:
+            out.faults += [f"{e.what}: {f}" for f in e.faults]
+            continue
+        present = {str(r[0]).lower(): str(r[0]) for r in listed}
+        scan = _scan(found)
+        if "in_folder" in t.columns:
+            scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {_scan(found, named=True)})"
+            present["in_folder"] = "in_folder"
+        faults = _missing(t, present, found[0].name)
+        out.faults += faults
+        if not faults:
+            make_view(con, t, scan, present)
+            out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in found)
+    return out
+
+
+def _from_database(
+    con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]
+) -> OpenedTables:
+    path = node.path(node.source.database or "")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file", hint="check [source] database")
+    with open(path, "rb") as f:
+        head = f.read(16)
+    if head.startswith(b"SQLite format 3"):
+        return _from_sqlite(con, path, tables, names)
+    out = OpenedTables()
+    with reading(str(path)):
+        con.execute(f"ATTACH {literal(str(path))} AS hospital (READ_ONLY)")
+        schema = node.source.db_schema or "main"
+        rows = con.execute(
+            "SELECT lower(table_name), table_name, lower(column_name), column_name FROM duckdb_columns() "
+            "WHERE database_name = 'hospital' AND lower(schema_name) = lower(?)",
+            [schema],
+        ).fetchall()
+    catalogue: dict[str, dict[str, str]] = {}
+    real: dict[str, str] = {}
+    for lower, name, column, original in rows:
+        real[lower] = name
+        catalogue.setdefault(lower, {})[column] = original
+    for t in tables:
+        key = names[t.name].lower()
+        if listed_tables(con, t, key, catalogue, path.name, out):
+            make_view(con, t, f"hospital.{identifier(schema)}.{identifier(real[key])}", catalogue[key])
+    return out
+
+
+def listed_tables(
+    con: Connection, t: SourceTable, key: str, catalogue: Mapping[str, Mapping[str, str]], where: str, out: OpenedTables
+) -> bool:
+    if key not in catalogue:
+        if t.optional:
+            _empty(con, t)
+        else:
+            out.faults.append(f"{where}: no table {key}")
+        return False
+    faults = _missing(t, catalogue[key], f"{where}, table {key}")
+    out.faults += faults
+    out.origins[t.name] = key
+    return not faults
+
+
+def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
+    try:
+        from adbc_driver_sqlite import dbapi
+    except ImportError:
+        raise MissingExtra("adbc-driver-sqlite", "sqlite", "reading an SQLite file") from None
+    out = OpenedTables()
+    with dbapi.connect(str(path)) as link, link.cursor() as cursor:
+        try:
+            cursor.execute(
+                "SELECT lower(m.name), lower(p.name), p.name FROM sqlite_master m, pragma_table_info(m.name) p "
+                "WHERE m.type IN ('table', 'view')"
+            )
+            catalogue = catalogue_of(fetched(con, cursor))
+            for t in tables:
+                key = names[t.name].lower()
+                if listed_tables(con, t, key, catalogue, path.name, out):
+                    # SQLite has no column types to rely on: everything is text, as in a CSV file. NULL travels as ''
+                    # because the driver takes a column's type from its first rows.
+                    wanted = [c for c in t.columns if c in catalogue[key]]
+                    columns = ", ".join(
+                        f"COALESCE(CAST({identifier(catalogue[key][c])} AS TEXT), '') AS {identifier(c)}"
+                        for c in wanted
+                    )
+                    cursor.execute(f"SELECT {columns} FROM {identifier(key)}")
+                    stage(con, t, cursor, wanted)
+        except dbapi.Error as e:
+            raise DataError(f"{path}: cannot be read", faults=[str(e)]) from e
+    return out
+
+
+def fetched(con: Connection, cursor: Cursor) -> list[tuple[str, ...]]:
+    return list(con.from_arrow(cursor.fetch_arrow()).fetchall())  # a capsule: no pyarrow needed
+
+
+def catalogue_of(rows: Sequence[tuple[str, ...]]) -> dict[str, dict[str, str]]:
+    out: dict[str, dict[str, str]] = {}
+    for table, column, original, *_ in rows:
+        out.setdefault(table, {})[column] = original
+    return out
+
+
+def stage(con: Connection, table: SourceTable, cursor: Cursor, columns: Sequence[str]) -> None:
+    con.register("incoming", cursor.fetch_arrow())
+    staged = identifier(f"staged {table.name}")
+    texts = {str(r[0]) for r in con.execute("DESCRIBE incoming").fetchall() if r[1] == "VARCHAR"}
+    picked = ", ".join(
+        f"NULLIF({identifier(c)}, '') AS {identifier(c)}" if c in texts else identifier(c) for c in columns
+    )
+    con.execute(f"CREATE OR REPLACE TABLE {staged} AS SELECT {picked} FROM incoming")
+    con.unregister("incoming")
+    make_view(con, table, staged, {c: c for c in columns})

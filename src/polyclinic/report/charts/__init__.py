@@ -1,0 +1,1 @@
+"""Charts: inline SVG for the report, Altair for notebooks."""

@@ -1,0 +1,192 @@
+"""What follows the fit of a study, for every engine: the plan of its acts, the fit with its acts as one method, and acts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from polyclinic.analysis.evaluate import (
+    ACTS,
+    LINES,
+    ActPlan,
+    empty_placer,
+    findings_card,
+    findings_of,
+    forecast_of,
+    traffic_of,
+)
+from polyclinic.analysis.findings import Findings
+from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.private.moments import Paid
+from polyclinic.analysis.projection import Placer, variables_of
+from polyclinic.config import Study
+from polyclinic.config.evaluate import EvaluateRule
+from polyclinic.errors import ConfigError, PolicyRefusal
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.policy.policy import Policy
+from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.estimator import Estimator
+from polyclinic.protocol.interfaces import Method
+from polyclinic.protocol.loop import run
+from polyclinic.records.sites.site import Site
+from polyclinic.studies.halvings import halvings
+from polyclinic.util.table import Table
+
+__all__ = ["as_begun", "folds_of", "forecast_for", "plan_of", "refused", "replication_words", "run_acts", "whole"]
+
+
+def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> ActPlan:
+    """The acts that a study asks for; all faults at once, before anything is read.
+
+    Everything in it is public and follows from the study alone, so that every site makes the same acts.
+    """
+    rule, people = study.evaluate, study.people
+    variables = variables_of((), people) if people is not None else ()
+    generated = study.data is not None  # generated patients have an outcome
+    can = {
+        "carriers": True,
+        "people": bool(variables),
+        "outcome": study.labels is not None or generated,
+        "survival": people is not None and people.survival is not None,
+        "completion": True,
+    }
+    asked = None if rule is None else rule.what
+    what = tuple(a for a in ACTS if can.get(a) and (asked is None or a in asked))
+    faults = [f"evaluate.what: {a} needs {LINES[a]}" for a in (asked or ()) if a in can and not can[a]]
+    names = [v.name for v in variables]
+    adjust = tuple(rule.adjust) if rule is not None and rule.adjust is not None else (*names, "site")
+    faults += [f"evaluate.adjust: {a!r} is not in [people]" for a in adjust if a not in (*names, "site", "size")]
+    if rule is not None and rule.ranks:
+        faults += [f"evaluate.ranks: {r} is no rank" for r in rule.ranks if r < 1]
+        faults += ["evaluate.ranks: with [privacy] each rank would have to be paid for"] if study.privacy else []
+        faults += [] if "completion" in what else ["evaluate.ranks needs completion in evaluate.what"]
+    if faults:
+        raise ConfigError(f"study {study.name!r} cannot be evaluated as it says", faults=faults)
+    follow = people.survival if people is not None and people.survival is not None else None
+    told = study.labels or study.data
+    words = outcome or ("outcome" if told is None else told.words())
+    halved = halvings(study)
+    missing = {a: LINES[a] for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))}
+    return ActPlan(
+        what,
+        variables,
+        adjust,
+        words,
+        30.0 if follow is None else follow.width,
+        730.0 if follow is None else follow.end,
+        study.study.key or study.name,
+        study.seed,
+        aggregation,
+        rule is None or rule.baselines,
+        rule is None or rule.support,
+        minimum,
+        missing,
+        ranks=() if rule is None else tuple(sorted(set(rule.ranks))),
+        modes=2 if study.tensor is None else len(study.tensor.modes),
+        sites=max(len(study.nodes()), 3),
+        **({} if rule is None or study.privacy is None else _priced(rule)),
+    )
+
+
+def _priced(rule: EvaluateRule) -> dict[str, Any]:
+    """What a study says of findings that are paid for; the epsilon is the method's."""
+    return {
+        "part": rule.share,
+        "max_carried": rule.max_carried,
+        "planning_size": rule.planning_size,
+        "rate": rule.rate,
+    }
+
+
+def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
+    """Refuse acts that an owner did not name: outcome and survival must be, where methods are named at all."""
+    faults = []
+    for site, policy in policies.items():
+        named = None if policy.methods is None else {m.lower() for m in policy.methods}
+        bad = [a for a in ("outcome", "survival") if a in what and named is not None and a not in named]
+        faults += [f"site {site!r}: {a} is not among the allowed methods" for a in bad]
+    if faults:
+        raise PolicyRefusal(
+            "not every owner allows what would follow the fit; nothing was computed",
+            faults=faults,
+            hint="leave it out of [evaluate] what, or ask the owner to name it in [policy] methods",
+        )
+
+
+def whole(study: Study, method: Estimator) -> Whole:
+    """A study's method with everything that follows it, as one method."""
+    plan = plan_of(study, aggregation=method.params.aggregation)
+    if study.evaluate is None:  # what comes back, and nothing else: no patient is counted
+        plan = replace(plan, what=(), missing={a: LINES[a] for a in ACTS if a != "replicate"})
+    return Whole(method, plan, halvings(study).number)
+
+
+def replication_words(study: Study) -> str:
+    """On how many halves a study is fitted, at what cost, and with a formal guarantee whether it asks what holds together."""
+    halved = halvings(study)
+    if study.privacy is None or not halved.number:
+        return halved.words
+    from polyclinic.studies.registry import make
+
+    made = make(study)
+    asks = made.linked.words if isinstance(made, Whole) and made.linked is not None else ""
+    return f"{halved.words}; {asks}" if asks else halved.words
+
+
+def folds_of(method: object) -> int:
+    """On how many halvings a method is fitted."""
+    return method.folds if isinstance(method, Whole) else 0
+
+
+def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
+    """The method on as many halvings as an interrupted run began with, whatever this version would choose where the study is silent.
+
+    ``began``: what the run wrote down; runs from before halvings were written down had none unless the study said so.
+    """
+    number = int(began.get("halvings", folds_of(method) if "replication" in began else 0))
+    if study.study.replicate is not None or number == folds_of(method) or not isinstance(method, Method):
+        return method
+    from polyclinic.studies.registry import make
+
+    return make(study.model_copy(update={"study": study.study.model_copy(update={"replicate": number})}))
+
+
+def forecast_for(study: Study, model: object = None) -> Table:
+    """How far off a study's findings will be under its epsilon, before anything is read: of its own fit, or of a stored model."""
+    if study.privacy is None:
+        raise ConfigError(f"study {study.name!r} has no [privacy]: its findings are exact", hint="drop --plan")
+    plan = plan_of(
+        study, aggregation=str(study.chosen().parameters.get("aggregation", "plain")) if study.method else "plain"
+    )
+    rank = study.chosen().parameters.get("rank") if model is None else None
+    privacy = Privacy(**study.privacy.model_dump(exclude_none=True))
+    said = plan.planning_size or (study.chosen().parameters.get("planning_size") if study.method else None)
+    plan = replace(plan, privacy=privacy, planning_size=said, part=plan.part if model is None else 1.0)
+    placer = empty_placer(int(rank or 30)) if model is None else Placer.of(model)
+    act = plan.acts(placer)[0]
+    assert isinstance(act, Paid)
+    return forecast_of(act, max(len(study.nodes()), 3))
+
+
+def run_acts(
+    study: Study,
+    model: object,
+    sites: Sequence[Site],
+    *,
+    halves: Sequence[object] = (),
+    doors: Mapping[str, Door] | None = None,
+    aggregation: str = "plain",
+    minimum: int = 11,
+) -> Findings:
+    """Acts alone, of a model that is there: of a central method, or stored. With ``[privacy]`` all of it pays for them."""
+    plan = plan_of(study, minimum=minimum, aggregation=aggregation)
+    if study.privacy is not None:
+        plan = replace(plan, privacy=Privacy(**study.privacy.model_dump(exclude_none=True)), part=1.0)
+    acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
+    ladder = Ladder(acts, name="evaluate")
+    outcome = run(ladder, sites, doors=doors)
+    found = findings_of(plan, acts, ladder.publics(outcome.public))
+    card = findings_card(ladder.facts, outcome, plan.privacy, model)
+    return replace(found, traffic=traffic_of(outcome), privacy_=card)

@@ -1,0 +1,174 @@
+"""Which class a method's name stands for; open to plug-ins by the entry point group ``polyclinic.methods``."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from polyclinic.config import Study
+from polyclinic.errors import ConfigError
+from polyclinic.plugins import did_you_mean, plugged
+
+if TYPE_CHECKING:
+    from polyclinic.protocol.estimator import Estimator
+
+__all__ = ["BUILT_IN", "federated", "find", "make", "ordered", "read_study"]
+
+BUILT_IN: Final = {
+    "trip": "polyclinic.methods.trip:TRIP",
+    "dpfact": "polyclinic.methods.dpfact:DPFact",
+    "localtf": "polyclinic.methods.localtf:LocalTF",
+    "distributedsgd": "polyclinic.methods.localtf:DistributedSGD",
+    "sumals": "polyclinic.methods.sumals:SumALS",
+    "dpem": "polyclinic.methods.dpem.method:DPEM",
+    "cpals": "polyclinic.methods.central.als:CPALS",
+    "cpsgd": "polyclinic.methods.central.sgd:CPSGD",
+    "localmodel": "polyclinic.methods.local_model:LocalModel",
+    "gaussianmixture": "polyclinic.methods.mixtures.gaussian_mixture:GaussianMixture",
+    "parafac2": "polyclinic.methods.parafac2:PARAFAC2",
+    "latentclass": "polyclinic.methods.latent_classes.latent_class:LatentClass",
+    "unpsl": "polyclinic.methods.similarity.unpsl:UnPSL",
+}
+
+# Names whose class is an estimator of its own, and the protocol that runs between sites
+PROTOCOLS: Final = {"unpsl": "polyclinic.methods.similarity.federated:ConsensusUnPSL"}
+
+
+def find(name: str) -> type[Any]:
+    """The class of a method, built in or plugged in.
+
+    >>> find("trip").__name__
+    'TRIP'
+    """
+    key = _key(name)
+    others = plugged("polyclinic.methods")
+    same = {n for n in others if _key(n) == key}
+    if key in BUILT_IN:
+        if same:
+            given = ", ".join(others[n].package for n in sorted(same))
+            warnings.warn(f"method {name!r} is polyclinic's own, not the one of {given}: rename that", stacklevel=2)
+        module, cls = BUILT_IN[key].split(":")
+        return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    if len(same) > 1:
+        told = [f"{n!r} of {others[n].package}" for n in sorted(same)]
+        raise ConfigError(f"method {name!r} is plugged in more than once", faults=told, hint="uninstall all but one")
+    for n in same:
+        found = others[n].load()
+        if not isinstance(found, type):
+            raise ConfigError(
+                f"method {name!r} of {others[n].package} is no class: {others[n].value}",
+                hint="docs/tutorials/own-protocol.md",
+            )
+        return found
+    known = sorted({*BUILT_IN, *others})
+    near = did_you_mean(key, known)
+    told = [f"name {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"]
+    raise ConfigError(f"unknown method {name!r}", faults=told)
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def read_study(path: str | Path) -> Study:
+    """A study file; the faults of its sections and of its method's parameters in one list."""
+    try:
+        return Study.read(path)
+    except ConfigError as e:
+        more = _faults_of_method(Path(path))
+        if not more:
+            raise
+        raise ConfigError(e.what, faults=[*e.faults, *more], hint=e.hint) from None
+
+
+def _faults_of_method(path: Path) -> list[str]:
+    """What is wrong with [method] alone, of a file whose other sections are wrong; nothing if it cannot be told."""
+    import tomllib
+
+    try:
+        method = dict(tomllib.loads(path.read_text(encoding="utf-8"))["method"])
+        name = str(method.pop("name"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    try:
+        _checked(find(name), method)
+    except ConfigError as e:
+        return [f"method: {f}" for f in e.faults] or [f"method: {e.what}"]
+    except Exception:  # a plug-in's own error comes when the rest is right
+        return []
+    return []
+
+
+def make(study: Study) -> Any:
+    """The method that a study names, with its parameters checked."""
+    return _made(study, find(study.chosen().name))
+
+
+def federated(study: Study) -> Any:
+    """The protocol between sites behind the method that a study names; one that needs pooled data is refused."""
+    return _floored(study, _protocol(study))
+
+
+def ordered(study: Study) -> Any:
+    """The same as ONE run, with several starts inside: what an order runs between hospitals."""
+    from polyclinic.protocol.restarts import started
+
+    return _floored(study, started(_protocol(study)))
+
+
+def _protocol(study: Study) -> Estimator:
+    from polyclinic.protocol.interfaces import Method
+
+    name = study.chosen().name
+    where = PROTOCOLS.get(name.lower())
+    cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
+    if not issubclass(cls, Method):
+        raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
+    made: Estimator = _made(study, cls)
+    return made
+
+
+def _floored(study: Study, method: Any) -> object:
+    """The method without codes of few patients over all sites (``[tensor] minimum_patients``), where that can be counted.
+
+    Not under [privacy] (the count would have to be paid for), nor where totals are no sums or sites go on alone.
+    """
+    from polyclinic.protocol.aggregators import by_name
+    from polyclinic.protocol.minimum_patients import Floor
+
+    rule = study.tensor
+    if rule is None or method.needs != "tensor" or rule.minimum_patients <= 1:
+        return method
+    if study.privacy is not None or study.study.staleness is not None or not by_name(method.params.aggregation).adds:
+        return method
+    return Floor(method, rule.minimum_patients, rule.modes)
+
+
+def _made(study: Study, cls: type[object]) -> Any:
+    chosen = study.chosen()
+    values = dict(chosen.parameters)
+    if "seed" in values:
+        raise ConfigError("method.seed: the seed belongs in [study]", hint="move it there")
+    values["seed"] = study.seed
+    if study.privacy is not None:
+        from polyclinic.privacy.accounting.budget import Privacy
+
+        values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))
+    made = _checked(cls, values)
+    from polyclinic.protocol.estimator import Estimator
+    from polyclinic.studies.analyses import whole
+    from polyclinic.studies.halvings import halvings
+
+    follows = study.evaluate is not None or halvings(study).number > 0
+    return whole(study, made) if follows and isinstance(made, Estimator) else made
+
+
+def _checked(cls: type[object], values: dict[str, Any]) -> object:
+    """The method; a way to add that does not exist is found here, with the other faults, before any data are read."""
+    from polyclinic.protocol.aggregators import facts_of
+
+    made = cls(**values)
+    facts_of(str(values.get("aggregation", "plain")))
+    return made

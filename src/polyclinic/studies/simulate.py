@@ -1,0 +1,392 @@
+"""A study from its files to its run folder, in this process: sites, policies, ledgers, engine, figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from polyclinic import datasets
+from polyclinic.alignment import align, align_by_ring
+from polyclinic.analysis.findings import Findings
+from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.simulated.association import associate
+from polyclinic.analysis.simulated.attrition import attrition
+from polyclinic.analysis.simulated.cross_fit import Judging
+from polyclinic.analysis.simulated.neighbours import neighbours
+from polyclinic.analysis.simulated.presence import MINIMUM, Presence, presence
+from polyclinic.analysis.simulated.summary import summary
+from polyclinic.config import Study
+from polyclinic.config.study import GENERATORS
+from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
+from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.models.similarity import Similarity
+from polyclinic.plugins import next_door, plugged
+from polyclinic.privacy.gate.budget_holder import Payer
+from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
+from polyclinic.protocol.aggregators import kind_of
+from polyclinic.protocol.estimator import Configured, Estimator
+from polyclinic.protocol.interfaces import Method
+from polyclinic.protocol.outcome import Progress
+from polyclinic.records.attrition import shared
+from polyclinic.records.sites.site import Site, Sites, truth_of
+from polyclinic.records.sites.small_sites import Gathered, gather
+from polyclinic.studies.analyses import as_begun, folds_of, refused, replication_words, run_acts
+from polyclinic.studies.checkpoints import simulate
+from polyclinic.studies.owners import door_in_process, owners_of
+from polyclinic.studies.run_folder import Run, RunFolder
+from polyclinic.tensors.matching import factor_match_score
+from polyclinic.tensors.weighting import heaviest_share, weighted
+
+__all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
+
+SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
+
+
+def sites_of(study: Study) -> Sites:
+    """The hospitals of a simulation: generated, or read from their node files; on common codes, small ones gathered."""
+    return gathered(study).sites
+
+
+def gathered(study: Study) -> Gathered:
+    """The hospitals of a simulation, and what became of those too small to take part alone (``[sites] small``)."""
+    if study.data is not None:
+        return Gathered(_generated(study), 1)
+    from polyclinic.records.ingest import read_sites
+
+    found = read_sites(study)
+    secret = study.tensor is not None and study.tensor.alignment == "ring"
+    aligned = align_by_ring(found) if secret else align(found)
+    asked = study.sites
+    if asked is None or (asked.small is None and not asked.split):
+        alone = Sites(aligned, attrition=found.attrition)
+        alone.periods = found.periods
+        return Gathered(alone, 1, steps=found.steps)  # each site's own policy decides
+    nodes = study.nodes()
+    said = [p.min_patients for p in map(policy_of, nodes) if "min_patients" in p.model_fields_set]
+    least = asked.min_patients or max(said, default=SMALL)  # what no owner wrote is no policy
+    made = gather(aligned, least, asked.small or "merge", same_people=bool(asked.split) and len(nodes) <= 1)
+    made.sites.attrition, made.sites.periods = found.attrition, found.periods
+    return replace(made, steps=found.steps)
+
+
+def _generated(study: Study) -> Sites:
+    assert study.data is not None
+    name = study.data.dataset
+    if name not in GENERATORS and name not in plugged("polyclinic.datasets"):  # next door, and not installed
+        raise ConfigError(f"data.dataset {name!r} is not here", hint=next_door(name))
+    values = {"seed": study.seed, **study.data.parameters}
+    try:
+        made = getattr(datasets, name)(**values)
+    except TypeError as e:
+        raise ConfigError(f"data: wrong parameters of {study.data.dataset}", faults=[str(e)]) from None
+    return align(made)
+
+
+def run_study(
+    study: Study,
+    method: Any,
+    folder: RunFolder,
+    *,
+    sites: Sequence[Site] | None = None,
+    resume: bool = False,
+    threads: int = 2,
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, object]:
+    """Run a study and write its folder; returns what ``metrics.json`` holds.
+
+    Every simulated site has its own ledger in the folder, and its node's policy where it has one; a refusal comes before
+    anything is computed.
+    """
+    if resume:
+        began = folder.read_json(folder.study)
+        if began["study"] != json.loads(json.dumps(study.to_json())):
+            raise ConfigError(
+                f"{folder.path} holds a run of another study than {study.name!r} as it is now",
+                hint="resume with the same study file, or choose another --out",
+            )
+        method = as_begun(study, method, began)
+    who = gathered(study) if sites is None else Gathered(Sites(sites, truth_of(sites)), 1)
+    found = who.sites
+    if isinstance(method, Method):
+        _few_left(who, str(method.params.aggregation))
+    folder.write_json(
+        folder.study,
+        {
+            "study": study.to_json(),
+            "sites": sorted(s.name for s in found),
+            **({"small": who.to_json()} if who.joined or who.skipped else {}),
+            "replication": replication_words(study),
+            "halvings": folds_of(method),
+            **(_shown_flow(who, study) if found.attrition and study.privacy is None else {}),
+            **_versions(),
+        },
+    )
+
+    def follow(event: Progress) -> None:
+        folder.append_progress({"kind": event.kind, "round": event.round, "rounds": event.rounds, **event.figures})
+        if progress is not None:
+            progress(event)
+
+    if who.steps:
+        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
+    if isinstance(method, Whole):
+        method.plan = replace(method.plan, minimum=_least(study))
+        refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
+    if isinstance(method, Method):
+        model = _federated(study, method, found, folder, resume, threads, follow, who.joined)
+    else:
+        model = method.fit(found, progress=follow)
+        if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
+            model.findings_ = run_acts(study, model, found, minimum=_least(study))
+    held = Judging(model, found, study.seed)
+    figures = summary(model, found, seed=study.seed, held=held)
+    figures |= write_findings(model, folder)
+    value = vars(model).get("result_")
+    if (
+        isinstance(value, Phenotypes) and model.privacy_.guarantee != "formal"
+    ):  # what `adapt` sets a new hospital beside
+        kept = {k: float(v) for k, v in figures.items() if k in ("fit", "rmse_full") and v is not None}
+        model.result_ = value.with_origin(figures=kept)
+    write_outcome(model, found, folder)
+    if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
+        counted = write_counts(model, found, folder, study, held)
+        if counted is not None and counted.kept:
+            figures["phenotypes_named"] = counted.named
+        figures |= dict.fromkeys((k for k in figures if k.startswith("auc") and _untold(folder)), None)
+        figures["patients_left_out"] = _left_out(who, _least(study))
+    folder.write_json(folder.metrics, figures)
+    return figures
+
+
+def _few_left(who: Gathered, aggregation: str) -> None:
+    """A masked sum needs three sites: where joining left fewer, say what became of the others."""
+    n = len(who.sites)
+    if aggregation != "masked" or n >= 3 or not (who.joined or who.skipped):
+        return
+    faults = [f"{name!r} was made of {', '.join(map(repr, of))}" for name, of in who.joined.items()]
+    faults += [f"{name!r} was left out" for name in who.skipped]
+    raise ConfigError(
+        f"{n} site{'s are' if n != 1 else ' is'} left of units with fewer than {who.minimum} patients; a masked sum needs 3",
+        faults=faults,
+        hint="divide by another column ([sites] split), lower [sites] min_patients, or [method] aggregation = 'plain'",
+    )
+
+
+def _untold(folder: RunFolder) -> bool:
+    """Whether the outcome may not be shown: then no figure of its prediction may, either."""
+    told = folder.path / "association.json"
+    return told.exists() and not folder.read_json(told)["effects"]
+
+
+def _shown_flow(who: Gathered, study: Study) -> dict[str, object]:
+    """Who is left after each step of the protocol, to those who take part: people, not rows of the sites' tensors."""
+    *steps, last = who.sites.attrition
+    least = study.rule().minimum_patients
+    told = f"these are codes of {least} patients or more" if least > 1 else "have codes together"
+    flow = (*steps, replace(last, step=f"{told}, at a site that takes part", patients=who.people))
+    return {"attrition": shared(flow, _least(study))}
+
+
+def _left_out(who: Gathered, minimum: int) -> int | None:
+    """How many patients of the sources take no part; None: 1 to ``minimum`` - 1, a small count."""
+    first = who.sites.attrition[0].patients if who.sites.attrition else who.people + who.left_out
+    gone = max(first - who.people, 0)
+    return None if 0 < gone < minimum else gone
+
+
+def _federated(
+    study: Study,
+    method: Any,
+    sites: Sequence[Site],
+    folder: RunFolder,
+    resume: bool,
+    threads: int,
+    follow: Callable[[Progress], None],
+    joined: Mapping[str, Sequence[str]],
+) -> Any:
+    owners = owners_of(study, sites, joined)
+    starts = method.params.starts
+    best: Any = None
+    found: list[Estimator] = []
+    doors: dict[str, Door] = {}
+    for k in range(starts):
+        run = method if starts == 1 else method.with_params(seed=method.params.seed + k, n_starts=1)
+        place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
+        doors = {}
+        for s in sites:
+            doors[s.name] = door_in_process(
+                s.name,
+                study.name,
+                folder.ledgers,
+                [_in_process(p) for p in payers_of(owners, s.name, _run_id(folder))],
+                store=folder.path / "sites" / s.name / "releases" / str(k),
+                run=f"{_run_id(folder)}-{k}-{s.name}",
+            )
+        _admitted(study, method, doors, sites, resume)
+        run.publish(
+            simulate(
+                run,
+                sites,
+                checkpoints=place,
+                resume=resume and bool(place.checkpoints()),
+                threads=threads,
+                doors=doors,
+                quorum=study.study.quorum,
+                progress=follow,
+            )
+        )
+        for d in doors.values():
+            d.close()
+        if best is None or (vars(run).get("objective_") or np.inf) < (vars(best).get("objective_") or np.inf):
+            best = run
+        found.append(run)
+    if starts > 1:
+        best.chosen_from([m for m in found if m is not best])
+    if starts > 1 and isinstance(
+        best.result_, Phenotypes
+    ):  # how alike the starts are: the mean factor match to the chosen one
+        best.stability_ = float(
+            np.mean([factor_match_score(m.result_.factors, best.result_.factors) for m in found if m is not best])
+        )
+    model = best.model_ if isinstance(best, Whole) else best
+    value = vars(model).get("result_")
+    if value is not None:  # the heads of the books that paid, real owners' too: theirs are not in the run folder
+        ends = ((n, d.ledger.head) for n, d in sorted(doors.items()))  # parts of one node have one book
+        model.result_ = value.with_origin(receipts={h.site or n: asdict(h) for n, h in ends})
+    return model
+
+
+def _admitted(study: Study, method: Method, doors: Mapping[str, Door], sites: Sequence[Site], resume: bool) -> None:
+    """Ask every owner's policy; all refusals at once, before anything is computed."""
+    refusals: list[PolicyRefusal] = []
+    for s in sites:
+        try:
+            doors[s.name].admit(
+                study.name,
+                method.name,
+                method.params.privacy,
+                [x.name for x in sites],
+                s.patients,
+                aggregation=method.params.aggregation,
+                resume=resume,
+                margin=kind_of(method.params.aggregation).margin,
+            )
+        except LedgerError:
+            raise
+        except PolicyRefusal as e:
+            refusals.append(e)
+    for d in doors.values() if refusals and not resume else ():
+        d.give_back("another site does not take part")
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        raise PolicyRefusal(
+            f"{len(refusals)} of {len(sites)} sites do not take part in study {study.name!r}; nothing was computed",
+            faults=[f"{e.what}: {f}" for e in refusals for f in (e.faults or ("",))],
+            hint=refusals[0].hint,
+        )
+
+
+def write_findings(model: object, folder: RunFolder) -> dict[str, object]:
+    """``findings.json``, where the study was evaluated; returns the figures that ``metrics.json`` gains."""
+    found: Findings | None = model.__dict__.get("findings_")
+    if found is None:
+        return {}
+    folder.write_json(folder.path / "findings.json", found.to_json())
+    out: dict[str, object] = {"predicts_unseen_codes": found.predicts_unseen_codes}
+    if found.replicability is not None:
+        out["phenotypes_replicable"] = found.replicable
+    if found.outcome is not None:
+        area, adds = found.outcome.auc, found.outcome.adds
+        out["auc_cross_fitted"] = None if area is None else [area.value, area.low, area.high]
+        out["auc_added_to_covariates"] = None if adds is None else list(adds)
+    return out
+
+
+def _run_id(folder: RunFolder) -> str:
+    """A name of this run folder that no other has: two runs of a study are two runs in the owner's book."""
+    from secrets import token_hex
+
+    file = folder.path / "run.id"
+    if not file.exists():
+        file.write_text(token_hex(16))
+    return file.read_text().strip()
+
+
+def write_outcome(model: Configured, sites: Sequence[Site], folder: RunFolder) -> None:
+    """The model, and apart and for their owners only, each site's memberships: :meth:`polyclinic.studies.run_folder.Run.write`."""
+    Run.write(folder, model, sites)
+
+
+def _in_process(payer: Payer) -> Payer:
+    """The owner's rules in one process: nothing leaves it, so nobody waits for a review or for more sites."""
+    policy = payer.policy
+    return (
+        payer if policy is None else replace(payer, policy=policy.model_copy(update={"review": "none", "min_sites": 1}))
+    )
+
+
+def _least(study: Study) -> int:
+    """The strictest owner's limit of a count that is shown."""
+    return max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
+
+
+def write_counts(
+    model: Configured, sites: Sequence[Site], folder: RunFolder, study: Study, held: Judging | None = None
+) -> Presence | None:
+    """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
+
+    Small counts are removed before anything is written, at the strictest owner's limit.
+    """
+    minimum = _least(study)
+    value = vars(model).get("result_")
+    if isinstance(value, Similarity):
+        alike = neighbours(model, sites, minimum=minimum)
+        if alike is not None:
+            folder.write_json(folder.path / "neighbours.json", alike.to_json())
+    if not isinstance(value, Phenotypes) and not vars(model).get("memberships_"):
+        return None
+    found = presence(model, sites, minimum=minimum)
+    folder.write_json(folder.path / "presence.json", found.to_json() | _weights(model, sites))
+    if not isinstance(vars(model).get("result_"), Phenotypes):
+        return found
+    flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
+    flags |= {f"held{n}": f for n, f in enumerate(found.held, start=1)}
+    folder.write_arrays(folder.path / "presence.npz", flags)
+    if study.privacy is not None and study.evaluate is not None:
+        return found  # the outcome was paid for; an exact one beside it would undo that
+    asked = _outcome_of(study) if any(s.labels is not None for s in sites) or study.labels is not None else None
+    outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked, held=held)
+    if outcome is not None:
+        folder.write_json(folder.path / "association.json", outcome.to_json())
+    return found
+
+
+def _weights(model: object, sites: Sequence[Site]) -> dict[str, object]:
+    """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
+    value = vars(model).get("result_")
+    if not isinstance(value, Phenotypes):
+        return {}
+    tensors = [s.counts() for s in sites]
+    fitted = [weighted(t, value.saturation) for t in tensors]
+    return {"top1": round(heaviest_share(*tensors), 4), "top1_fitted": round(heaviest_share(*fitted), 4)}
+
+
+def _outcome_of(study: Study) -> str:
+    """What a study's outcome is, in words: as asked for, else what its source gives."""
+    if study.labels is not None and study.labels.outcome != "label":
+        return study.labels.words()
+    if study.data is not None:
+        return study.data.words()
+    given = study.inline()
+    columns = {n.source.label for n in ((given,) if given is not None else study.nodes())}
+    return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"
+
+
+def _versions() -> dict[str, object]:
+    return {"versions": RunFolder.manifest()}

@@ -1,0 +1,235 @@
+"""Likelihood of counts and of yes/no under a CP model, over the nonzeros only: place patients, and sum what codes need.
+
+Model: cell (i, j, k, ...) has the rate m = sum_r a_ir b_jr c_kr ..., every factor at least 0 and feature columns summing to 1,
+so that all cells of patient i together have the rate sum_r a_ir: zeros are counted without being touched.
+
+``poisson``: x ~ Poisson(m). Log-likelihood sum x log m - sum_r a_r (and a constant).
+
+``bernoulli``: x = 1 where a Poisson(m) count is above 0, so P(x = 1) = 1 - exp(-m) (Zhou 2015, the Bernoulli-Poisson
+link). Log-likelihood sum over ones of log(exp(m) - 1) - sum_r a_r. The odds or logit link would need every zero cell.
+
+EM: the expected events of phenotype r in a cell are ``w a_r b_jr c_kr`` with w = x / m, or 1 / (1 - exp(-m)). Their sums over
+a patient's cells are the new memberships, their sums over all patients (codes, R) the new factors, of all modes at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Literal
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
+from polyclinic.tensors.kernels.em import products, stacked_rows
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["EPS", "Likelihood", "expected_events", "log_likelihood", "place"]
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Likelihood = Literal["poisson", "bernoulli"]
+EPS: Final = 1e-10  # rates are kept off zero by this, as in pyttb: a code no phenotype knows has a finite cost
+PIECES: Final = 16  # private outputs at most; cut by the data alone, so that any number of threads gives the same bits
+LEAST: Final = 2_048  # patients a piece
+
+_FAST = {"reassoc", "contract", "nsz"}
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _climb(values: Float, phi: Float, ones: bool, steps: int, tol: float, a: Float, spare: Float) -> None:
+    """At most ``steps`` EM steps of one patient's memberships; ends when no step moves more than ``tol`` of the whole."""
+    n, rank = len(values), len(a)
+    for _ in range(steps):
+        for r in range(rank):
+            spare[r] = 0.0
+        for e in range(n):
+            mix = EPS
+            for r in range(rank):
+                mix += a[r] * phi[e, r]
+            scale = -1.0 / np.expm1(-mix) if ones else values[e] / mix
+            for r in range(rank):
+                spare[r] += scale * phi[e, r]
+        moved, total = 0.0, 0.0
+        for r in range(rank):
+            new = a[r] * spare[r]
+            moved = max(moved, abs(new - a[r]))
+            total += new
+            a[r] = new
+        if moved <= tol * total:
+            break
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _place(
+    indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, ones: bool, steps: int, tol: float, out: Float
+) -> None:
+    rank = w.shape[1]
+    longest = 0
+    for i in range(len(indptr) - 1):
+        longest = max(longest, indptr[i + 1] - indptr[i])
+    phi, spare = np.empty((longest, rank)), np.empty(rank)
+    for i in range(len(indptr) - 1):
+        lo, hi = indptr[i], indptr[i + 1]
+        products(rows[lo:hi], w, phi[: hi - lo])
+        _climb(values[lo:hi], phi[: hi - lo], ones, steps, tol, out[i], spare)
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _events(
+    indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, ones: bool, steps: int, a: Float, out: Float
+) -> float:
+    """Move ``a`` (patients, R) by EM steps, add expected events to ``out`` (codes, R); the log-likelihood comes back."""
+    rank, modes = w.shape[1], rows.shape[1]
+    longest = 0
+    for i in range(len(indptr) - 1):
+        longest = max(longest, indptr[i + 1] - indptr[i])
+    phi, spare = np.empty((longest, rank)), np.empty(rank)
+    logs = 0.0
+    for i in range(len(indptr) - 1):
+        lo, hi = indptr[i], indptr[i + 1]
+        n = hi - lo
+        own = a[i]
+        products(rows[lo:hi], w, phi[:n])
+        _climb(values[lo:hi], phi[:n], ones, steps, 0.0, own, spare)
+        for r in range(rank):
+            logs -= own[r]
+        for e in range(n):
+            mix = EPS
+            for r in range(rank):
+                phi[e, r] *= own[r]
+                mix += phi[e, r]
+            if ones:
+                gone = -np.expm1(-mix)
+                logs += mix + np.log(gone)
+                scale = 1.0 / gone
+            else:
+                logs += values[lo + e] * np.log(mix)
+                scale = values[lo + e] / mix
+            for m in range(modes):
+                row = rows[lo + e, m]
+                for r in range(rank):
+                    out[row, r] += scale * phi[e, r]
+    return logs
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _logs(indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, ones: bool, a: Float) -> float:
+    rank, modes = w.shape[1], rows.shape[1]
+    logs = 0.0
+    for i in range(len(indptr) - 1):
+        for r in range(rank):
+            logs -= a[i, r]
+        for e in range(indptr[i], indptr[i + 1]):
+            mix = EPS
+            for r in range(rank):
+                p = a[i, r]
+                for m in range(modes):
+                    p *= w[rows[e, m], r]
+                mix += p
+            logs += mix + np.log(-np.expm1(-mix)) if ones else values[e] * np.log(mix)
+    return logs
+
+
+def place(
+    tensor: SparseTensor,
+    stacked: Float,
+    loss: Likelihood,
+    *,
+    steps: int = 200,
+    tol: float = 1e-6,
+    start: Float | None = None,
+) -> Float:
+    """(patients, R) memberships of highest likelihood, factors held; patients without events have none.
+
+    Parameters
+    ----------
+    stacked
+        (codes of all modes, R) factors under one another, each mode's columns summing to 1.
+    loss
+        ``"poisson"`` or ``"bernoulli"``.
+    steps, tol
+        EM steps at most; a patient is done when a step moves no membership by more than ``tol`` of their sum.
+    start
+        (patients, R) where to begin; default: the patient's events shared out evenly.
+
+    Examples
+    --------
+    >>> t = SparseTensor([[0, 0, 0], [1, 1, 0]], [4.0, 6.0], (3, 2, 1))
+    >>> place(t, np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), "poisson").round(3).tolist()
+    [[4.0, 0.0], [0.0, 6.0], [0.0, 0.0]]
+    """
+    rows, ones = stacked_rows(tensor), loss == "bernoulli"
+    own = _begun(tensor, stacked.shape[1]) if start is None else np.ascontiguousarray(start[tensor.rows])
+
+    def work(lo: int, hi: int) -> None:
+        _place(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, tol, own[lo:hi])
+
+    _pieces(work, len(tensor.rows))
+    out = np.zeros((tensor.patients, stacked.shape[1]))
+    out[tensor.rows] = own
+    return out
+
+
+def expected_events(
+    tensor: SparseTensor, stacked: Float, loss: Likelihood, patients: Float | None, *, steps: int
+) -> tuple[Float, Float, float]:
+    """One E-step: new memberships (patients, R), expected events by code and phenotype (codes, R), log-likelihood.
+
+    ``patients`` are the memberships to begin from (None: events shared out evenly). The likelihood is that of the new
+    memberships with the factors as given, without the constant.
+    """
+    rows, ones, rank = stacked_rows(tensor), loss == "bernoulli", stacked.shape[1]
+    own = _begun(tensor, rank) if patients is None else np.ascontiguousarray(patients[tensor.rows])
+    parts: dict[int, tuple[Float, float]] = {}
+
+    def work(lo: int, hi: int) -> None:
+        part = np.zeros(stacked.shape)
+        parts[lo] = (
+            part,
+            _events(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, own[lo:hi], part),
+        )
+
+    _pieces(work, len(tensor.rows))
+    total, logs = np.zeros(stacked.shape), 0.0
+    for lo in sorted(parts):
+        total += parts[lo][0]
+        logs += parts[lo][1]
+    out = np.zeros((tensor.patients, rank))
+    out[tensor.rows] = own
+    return out, total, logs
+
+
+def log_likelihood(tensor: SparseTensor, stacked: Float, loss: Likelihood, patients: Float) -> float:
+    """Of the patients' cells, zeros included, without the constant (sum of log x!)."""
+    rows, ones = stacked_rows(tensor), loss == "bernoulli"
+    own = np.ascontiguousarray(patients[tensor.rows])
+    parts: dict[int, float] = {}
+
+    def work(lo: int, hi: int) -> None:
+        parts[lo] = _logs(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, own[lo:hi])
+
+    _pieces(work, len(tensor.rows))
+    silent = float(np.delete(patients, tensor.rows, axis=0).sum())
+    return sum(parts[lo] for lo in sorted(parts)) - silent
+
+
+def _begun(tensor: SparseTensor, rank: int) -> Float:
+    events = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else np.zeros(0)
+    return np.repeat(events[:, None] / rank, rank, axis=1)
+
+
+def _pieces(work: Callable[[int, int], object], patients: int) -> None:
+    """Run ``work(first, last + 1)`` on fixed pieces of the patients, on as many threads as there are cores."""
+    size = max(LEAST, -(-patients // PIECES))
+    starts = range(0, patients, size)
+    if len(starts) <= 1 or (os.cpu_count() or 1) == 1:
+        for lo in starts:
+            work(lo, min(lo + size, patients))
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda lo: work(lo, min(lo + size, patients)), starts):
+            pass

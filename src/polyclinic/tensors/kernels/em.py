@@ -1,0 +1,126 @@
+"""EM for one patient at a time: place the patient among the phenotypes, and sum unit-length statistics in integers.
+
+Model (PRIVACY 3.2): the counts of patient i are draws from sum_r a_ir b_r (x) c_r (x) ..., all columns on the simplex.
+The codes of all feature modes are stacked: row ``offset_m + code`` of one (codes, R) matrix belongs to mode m, so any
+number of modes costs one more column of row numbers. Every patient's vector of statistics is divided by its length and
+truncated toward zero to whole multiples of 2^-16, so that its length in exact integers never exceeds 2^16: that is the
+sensitivity. Sums are int64, hence the same in any order and for any number of threads.
+
+Every processor gives the same integers, because the arithmetic is written down (GPUs follow it too, :mod:`.kernels.cuda`): float64,
+each operation rounded once, no fused multiply-add; sums over phenotypes in eight lanes (`_dot`), sums over a patient's
+entries in their stored order, one division per sum; the length in integers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyclinic.errors import DataError
+from polyclinic.tensors.kernels import em_loops
+from polyclinic.tensors.kernels.em_loops import LANES, UNIT, products
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["GRID", "LANES", "UNIT", "memberships", "padded", "products", "stacked_rows", "unit_statistics"]
+
+GRID: Final = 1.0 / UNIT
+CHUNK: Final = 2_048  # patients per task; fixed, though int64 sums would not mind another number
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+
+def padded(w: Float) -> Float:
+    """The same columns and zeros up to a multiple of ``LANES``: what is not a phenotype takes part in no sum."""
+    spare = -w.shape[-1] % LANES
+    return np.ascontiguousarray(np.pad(w, [(0, 0)] * (w.ndim - 1) + [(0, spare)]) if spare else w, np.float64)
+
+
+def stacked_rows(tensor: SparseTensor) -> NDArray[np.int32]:
+    """(nonzeros, modes) row of every entry's code in the stacked factor matrix; negative counts are refused.
+
+    Examples
+    --------
+    >>> stacked_rows(SparseTensor([[0, 1, 2]], [4.0], (1, 2, 3))).tolist()
+    [[1, 4]]
+    """
+    bad = np.flatnonzero(~(tensor.values > 0))
+    if bad.size:
+        raise DataError(
+            f"{bad.size} counts are not positive (the first is {tensor.values[bad[0]]:g})",
+            hint="this method counts events; give counts, not standardised values",
+        )
+    out = np.empty((tensor.nnz, tensor.ndim - 1), np.int32)
+    offset = 0
+    for m, (codes, size) in enumerate(zip(tensor.codes, tensor.shape[1:])):
+        np.add(codes, offset, out=out[:, m], casting="unsafe")
+        offset += size
+    return out
+
+
+def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10) -> Float:
+    """Place every patient among R phenotypes: (patients, R), rows on the simplex; patients without events get zeros.
+
+    Parameters
+    ----------
+    tensor
+        Counts.
+    w
+        (codes of all feature modes, R) factors stacked, each mode's columns on the simplex.
+    prior
+        (R,) Dirichlet smoothing.
+    steps
+        EM steps.
+    """
+    rows = stacked_rows(tensor)
+    wide, base = padded(w), padded(prior[None])
+    found = np.zeros((len(tensor.rows), wide.shape[1]))
+
+    def work(lo: int, hi: int) -> None:
+        em_loops.memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, wide, base, steps, found[lo:hi])
+
+    _chunked(work, len(tensor.rows))
+    out = np.zeros((tensor.patients, w.shape[1]))
+    out[tensor.rows] = found[:, : w.shape[1]]
+    return out
+
+
+def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 8) -> tuple[Int, float]:
+    """Sum over patients of their unit-length expected counts, in whole grid steps: int64 (codes, R).
+
+    One patient more or less moves the result by a vector of integer length at most ``UNIT`` = 2^16 (PRIVACY 3.2). With
+    R = 1 these are the marginal counts of every mode. The second value is the sum over patients of their mean
+    log-likelihood per event (for runs without privacy: it has no sensitivity bound).
+    """
+    rows = stacked_rows(tensor)
+    wide, base = padded(w), padded(prior[None])
+    parts: dict[int, tuple[Int, float]] = {}
+
+    def work(lo: int, hi: int) -> None:
+        part, rank = np.zeros(wide.shape, np.int64), w.shape[1]
+        said = em_loops.statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, wide, base, steps, part, rank)
+        parts[lo] = part[:, :rank], said
+
+    _chunked(work, len(tensor.rows))
+    total, likelihood = np.zeros(w.shape, np.int64), 0.0
+    for lo in sorted(parts):
+        total += parts[lo][0]
+        likelihood += parts[lo][1]
+    return total, likelihood
+
+
+def _chunked(work: Callable[[int, int], object], patients: int) -> None:
+    """Run ``work(first, last + 1)`` on fixed chunks of patients, on as many threads as there are cores."""
+    starts = range(0, patients, CHUNK)
+    if len(starts) <= 1 or (os.cpu_count() or 1) == 1:
+        for lo in starts:
+            work(lo, min(lo + CHUNK, patients))
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda lo: work(lo, min(lo + CHUNK, patients)), starts):
+            pass

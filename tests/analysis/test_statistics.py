@@ -1,0 +1,195 @@
+"""Each statistic against an oracle: statsmodels, lifelines, scikit-learn, scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyclinic.analysis.statistics.intervals import adjusted, chi_square, logf, newton, normal_p, wilson
+from polyclinic.analysis.statistics.roc import area, calibration, difference, pooled_area
+from polyclinic.analysis.statistics.survival_curves import efron, efron_sums, kaplan_meier, log_rank, restricted_mean
+
+
+def test_shares_and_false_discovery_rates_equal_statsmodels() -> None:
+    from scipy import stats
+    from statsmodels.stats.multitest import multipletests
+    from statsmodels.stats.proportion import proportion_confint
+
+    for k, n in ((0, 12), (3, 40), (40, 40), (517, 9_000)):
+        assert wilson(k, n) == pytest.approx(proportion_confint(k, n, method="wilson"), abs=1e-12)
+    p = np.random.default_rng(0).random(30) ** 3
+    assert adjusted(p) == pytest.approx(multipletests(p, method="fdr_bh")[1], abs=1e-12)
+    assert normal_p(2.5) == pytest.approx(2 * stats.norm.sf(2.5), rel=1e-12)
+    assert chi_square(7.0, 3) == pytest.approx(stats.chi2.sf(7.0, 3), rel=1e-12)
+
+
+def test_an_unknown_p_value_stays_unknown_and_changes_no_other() -> None:
+    with_gap = adjusted([0.01, np.nan, 0.04])
+    assert np.isnan(with_gap[1])
+    assert with_gap[[0, 2]] == pytest.approx(adjusted([0.01, 0.04]))
+
+
+def test_log_f_equals_a_regression_on_augmented_data() -> None:
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(1)
+    x = rng.random((80, 2)) < 0.3
+    x = x.astype(float)
+    y = (rng.random(80) < 0.4).astype(float)
+    y[x[:, 1] == 1] = 1.0  # separated
+
+    def derivatives(b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        design = np.column_stack([np.ones(80), x])
+        eta = design @ b
+        mu = 1 / (1 + np.exp(-eta))
+        height, score, information = logf(b[1:])
+        gradient = design.T @ (y - mu)
+        gradient[1:] += score
+        more = np.diag([0.0, *information])
+        return (
+            float(y @ eta - np.logaddexp(0, eta).sum()) + height,
+            gradient,
+            (design * (mu * (1 - mu))[:, None]).T @ design + more,
+        )
+
+    found = newton(derivatives, np.zeros(3))
+    # one more row a coefficient: covariate 1, no intercept, half an event and half a non-event
+    design = np.vstack([np.column_stack([np.ones(80), x]), [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    outcome = np.r_[y, 1, 0, 1, 0]
+    weights = np.r_[np.ones(80), 0.5, 0.5, 0.5, 0.5]
+    oracle = sm.GLM(outcome, design, family=sm.families.Binomial(), freq_weights=weights).fit(tol=1e-14, maxiter=200)
+    assert found.beta == pytest.approx(oracle.params, abs=1e-6)
+    assert found.se == pytest.approx(oracle.bse, rel=1e-5)
+
+
+def _bins(score: np.ndarray, y: np.ndarray, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
+    at = np.clip(((score - score.min()) / np.ptp(score) * count).astype(int), 0, count - 1)
+    return np.bincount(at[y == 1], minlength=count) * 1.0, np.bincount(at[y == 0], minlength=count) * 1.0
+
+
+def test_area_equals_scikit_learn_and_its_variance_a_second_formula() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(2)
+    y = (rng.random(900) < 0.2).astype(int)
+    score = np.round(rng.standard_normal(900) + 0.9 * y, 2)  # ties
+    values = np.unique(score)
+    at = np.searchsorted(values, score)
+    cases, others = (np.bincount(at[y == k], minlength=len(values)) * 1.0 for k in (1, 0))
+    found = area(cases, others)
+    assert found.value == pytest.approx(roc_auc_score(y, score), abs=1e-12)
+    kernel = (score[y == 1][:, None] > score[y == 0]) + 0.5 * (score[y == 1][:, None] == score[y == 0])
+    variance = kernel.mean(1).var(ddof=1) / (y == 1).sum() + kernel.mean(0).var(ddof=1) / (y == 0).sum()
+    assert found.variance == pytest.approx(variance, rel=1e-10)
+    coarse = area(*_bins(score, y, 1024))
+    assert coarse.value == pytest.approx(found.value, abs=1e-3)
+
+
+def test_pairs_of_different_parts_are_never_compared() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(3)
+    parts, pairs, values = [], [], []
+    for shift in (0.0, 50.0):
+        y = (rng.random(300) < 0.3).astype(int)
+        score = rng.standard_normal(300) + y + shift
+        at = np.searchsorted(np.unique(score), score)
+        parts.append(tuple(np.bincount(at[y == k], minlength=300) * 1.0 for k in (1, 0)))
+        pairs.append(y.sum() * (1 - y).sum())
+        values.append(roc_auc_score(y, score))
+    assert pooled_area(parts).value == pytest.approx(np.average(values, weights=pairs), abs=1e-12)  # type: ignore[arg-type]
+
+
+def test_the_paired_difference_equals_the_difference_and_knows_the_pairing() -> None:
+    rng = np.random.default_rng(4)
+    y = (rng.random(600) < 0.3).astype(int)
+    a = rng.standard_normal(600) + y
+    b = a + 0.05 * rng.standard_normal(600)
+    bins = [np.searchsorted(np.quantile(s, np.linspace(0, 1, 65)[1:-1]), s) for s in (a, b)]
+    joint = np.zeros((2, 64, 64))
+    np.add.at(joint, (y, bins[0], bins[1]), 1.0)
+    gap, low, high = difference([joint])
+    single = [area(joint[1].sum(k), joint[0].sum(k)) for k in (1, 0)]
+    assert gap == pytest.approx(single[0].value - single[1].value, abs=1e-12)
+    assert high - low < 0.2 * (single[0].high - single[0].low)
+
+
+def test_intervals_stay_open_where_everything_is_ranked_right() -> None:
+    found = area([0, 0, 5], [100, 0, 0])
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert 0.4 < found.low < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("true", [0.76, 0.96, 0.98])
+@pytest.mark.parametrize("shape", ["normal", "exponential", "wide"])
+def test_intervals_of_the_area_cover_with_eleven_cases(true: float, shape: str) -> None:
+    from scipy.stats import norm
+
+    rng, held = np.random.default_rng(int(1000 * true) + len(shape)), 0
+    for _ in range(500):
+        if shape == "exponential":
+            scores = rng.exponential(true / (1 - true), 11), rng.exponential(1.0, 289)
+        else:
+            sd = 2.0 if shape == "wide" else 1.0
+            scores = sd * rng.standard_normal(11) + norm.ppf(true) * np.hypot(1, sd), rng.standard_normal(289)
+        values = np.unique(np.concatenate(scores))
+        found = area(*(np.bincount(np.searchsorted(values, s), minlength=len(values)) for s in scores))
+        held += found.low <= true <= found.high
+    assert held / 500 >= 0.92
+
+
+def test_calibration_groups_hold_enough_of_both_kinds() -> None:
+    rng = np.random.default_rng(5)
+    risk = np.linspace(0.01, 0.6, 50)
+    size = np.full(50, 40.0)
+    cases = rng.binomial(40, risk).astype(float)
+    groups = calibration(cases, size - cases, risk)
+    assert 2 <= len(groups) <= 10
+    assert all(low <= seen <= high for _, seen, low, high in groups)
+    assert calibration(np.r_[3.0, np.zeros(9)], np.full(10, 20.0), np.linspace(0, 1, 10)) == ()
+
+
+@pytest.fixture(scope="module")
+def stays() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(6)
+    x = np.column_stack([rng.random(400) < 0.3, rng.standard_normal(400)]).astype(float)
+    hidden = rng.exponential(8 * np.exp(-0.6 * x[:, 0] - 0.3 * x[:, 1]))
+    leave = rng.exponential(12, 400)
+    time = np.minimum(np.minimum(hidden, leave), 13.5).astype(int)
+    return x, time, (hidden <= leave) & (hidden < 13.5)
+
+
+def test_survival_equals_lifelines(stays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    from lifelines import KaplanMeierFitter
+    from lifelines.statistics import logrank_test
+    from lifelines.utils import restricted_mean_survival_time
+
+    x, time, event = stays
+    groups = []
+    for carrier in (1, 0):
+        use = x[:, 0] == carrier
+        groups.append(tuple(np.bincount(time[use & (event == k)], minlength=14) * 1.0 for k in (False, True)))
+        fitted = KaplanMeierFitter().fit(time[use] + 1, event[use])
+        curve = kaplan_meier(*groups[-1])  # type: ignore[arg-type]
+        at = np.arange(1, 15)
+        assert curve.share == pytest.approx(fitted.survival_function_at_times(at).to_numpy(), abs=1e-12)
+        ours = np.column_stack([curve.low, curve.high])
+        theirs = fitted.confidence_interval_survival_function_.reindex(at).ffill().to_numpy()
+        assert ours == pytest.approx(theirs, abs=1e-8)
+        assert restricted_mean(curve, 1.0) == pytest.approx(restricted_mean_survival_time(fitted, t=14), rel=1e-9)
+    use = x[:, 0] == 1
+    oracle = logrank_test(time[use], time[~use], event[use], event[~use])
+    statistic, p = log_rank(*groups)  # type: ignore[arg-type]
+    assert statistic == pytest.approx(oracle.test_statistic, rel=1e-10)
+    assert p == pytest.approx(oracle.p_value, rel=1e-9)
+
+
+def test_cox_with_efrons_ties_equals_statsmodels(stays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    from statsmodels.duration.hazard_regression import PHReg
+
+    x, time, event = stays
+    fit = newton(lambda b: efron(efron_sums(x, time, event, 14, b), b), np.zeros(2))
+    oracle = PHReg(time, x, status=event.astype(int), ties="efron").fit(disp=0)
+    assert fit.beta == pytest.approx(oracle.params, rel=1e-6)
+    assert fit.se == pytest.approx(oracle.bse, rel=1e-6)
