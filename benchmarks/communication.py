@@ -18,7 +18,7 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.methods.rounds.local_pass import WARM
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp as kernels
@@ -89,15 +89,15 @@ class Ruler:
         return {"1 %": ratio <= 1.01, "0.1 %": ratio <= 1.001, "lost 5 %": self.lost(error) <= 0.05}
 
 
-def started(way: Way, rank: int, seed: int, sites: list[Site], how: str) -> tuple[Fold, float]:
+def started(way: Way, rank: int, seed: int, sites: list[Site], how: str) -> tuple[Simulation, float]:
     """A run to be, and what was sent up a site before."""
     if not way.gram:
-        return Fold(way.method(rank=rank, seed=seed, aggregation=how, **way.settings), sites), 0.0
-    first = Fold(pc.SumALS(rank=rank, seed=seed, aggregation=how), sites)
+        return Simulation(way.method(rank=rank, seed=seed, aggregation=how, **way.settings), sites), 0.0
+    first = Simulation(pc.SumALS(rank=rank, seed=seed, aggregation=how), sites)
     while first.public is None or first.public.stage in ("setup", "start"):
         first.advance()
     method = way.method(rank=rank, seed=seed, aggregation=how, **(way.settings | {"rounds": 40 + WARM}))
-    fold = Fold(method, sites)
+    fold = Simulation(method, sites)
     fold.advance()  # sizes
     found = tuple(f[:, :rank] for f in first.public.factors)  # without the columns that the first sweep tries beside
     fold.public = replace(fold.public, factors=found, round=1 + WARM)

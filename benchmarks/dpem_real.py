@@ -44,7 +44,7 @@ from scipy.stats import t as student
 import polyclinic as pc
 from polyclinic.analysis.replication.consensus import matched
 from polyclinic.analysis.replication.replicate import links, published, verdict
-from polyclinic.analysis.replication.replicate_fits import KEY, Rungs
+from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
 from polyclinic.analysis.simulated.heldout import (
     CountModel,
     code_completion,
@@ -55,7 +55,7 @@ from polyclinic.analysis.simulated.heldout import (
 from polyclinic.analysis.simulated.prediction import split
 from polyclinic.config import Study
 from polyclinic.datasets.truth import Truth
-from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.protocol.loop import run
 from polyclinic.records.ingest import read_sites
@@ -132,12 +132,14 @@ def flags(method: pc.DPEM, train: list[Site]) -> dict[str, float]:
     half alone, and the halves would ask for different noise.
     """
     half = max(sum(s.patients for s in train) // 2, 1)
-    rungs = Rungs(method.with_params(**({"planning_size": half} if method.params.privacy is not None else {})), KEY, 1)
+    rungs = ReplicateFits(
+        method.with_params(**({"planning_size": half} if method.params.privacy is not None else {})), KEY, 1
+    )
     outcome = run(rungs, train)
     found = matched(rungs.chosen(outcome.public), method.params.privacy is not None)
     model = published(rungs.method, found.public, outcome)
     acts = links(found.halves, rungs.method, outcome.setting, KEY, "masked")
-    ladder = Ladder(acts, name="link")
+    ladder = Parallel(acts, name="link")
     table = verdict(found, acts, list(ladder.publics(run(ladder, train).public)), model.order_, len(train))
     back = sum(r["comes_back"] == "yes" for r in table)
     return {"back": float(back), "flagged": float(sum(bool(r["replicable"]) for r in table))}

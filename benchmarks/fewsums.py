@@ -19,7 +19,7 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.config import Study
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.patient_halves import halves_of
 from polyclinic.protocol.wire.integer_width import width
 from polyclinic.records.ingest import read_sites
@@ -76,9 +76,9 @@ class Mark:
     fit: float
 
 
-def course(method, sites) -> tuple[Fold, list[Mark]]:
+def course(method, sites) -> tuple[Simulation, list[Mark]]:
     """A run, sum by sum; fits from the first model over codes on."""
-    fold, words, marks = Fold(method, sites), 0.0, []
+    fold, words, marks = Simulation(method, sites), 0.0, []
     while (step := fold.step()) is not None:
         fold.advance()
         words += width(step, len(sites)) * step.size / 1e3
@@ -107,7 +107,7 @@ def icu(seed: int) -> Iterator[Line]:
         marks[0].sent - (marks[-1].sent - marks[-2].sent) + (marks[-1].payload - marks[-2].payload),
         3.0,
     )
-    plain = Fold(pc.SumALS(rank=rank, seed=seed), sites[::-1]).run()
+    plain = Simulation(pc.SumALS(rank=rank, seed=seed), sites[::-1]).run()
     same = all(np.array_equal(a, b) for a, b in zip(plain.public.factors, fold.public.factors))
     yield Line("ICU, masked = plain with sites in reverse, bit for bit", float(same), 1.0, most=False)
     yield Line("ICU, own seconds of cells and lift over two sweeps'", _own_time(sites, rank, seed), 1.0)
@@ -133,7 +133,7 @@ def _own_time(sites, rank: int, seed: int) -> float:
             return out
 
         method.contribute = timed
-        Fold(method, sites).run()
+        Simulation(method, sites).run()
     start = spent["True 0 cells"] + spent["True 0 lift"]
     return start / sum(v for k, v in spent.items() if k.startswith(("False 1 mode", "False 2 mode")))
 
@@ -173,7 +173,7 @@ def rare_everywhere(seed: int) -> tuple[list[np.ndarray], list[Site]]:
 
 def many(seed: int) -> Iterator[Line]:
     rare, sites = rare_everywhere(seed)
-    fold, words, found = Fold(pc.SumALS(rank=8, seed=seed, aggregation="masked"), sites), 0.0, np.inf
+    fold, words, found = Simulation(pc.SumALS(rank=8, seed=seed, aggregation="masked"), sites), 0.0, np.inf
     while (step := fold.step()) is not None:
         fold.advance()
         words += width(step, len(sites)) * step.size / 1e3

@@ -19,7 +19,7 @@ import polyclinic as pc
 from polyclinic.analysis.private.rows import Records
 from polyclinic.analysis.statistics.regression import profile
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.records.sites.site import Site
 
 
@@ -73,7 +73,7 @@ def main() -> None:
         for draw in range(a.draws):
             rng = np.random.default_rng([a.seed, size, draw])
             sites = some(every, size, rng)
-            doors = {s.name: Door(s.name, noise=SimulatedNoise(rng)) for s in sites}
+            doors = {s.name: ReleaseGate(s.name, noise=SimulatedNoise(rng)) for s in sites}
             found = pc.evaluate(
                 model,
                 sites,
@@ -117,10 +117,10 @@ def main() -> None:
 def pc_act(model: object, sites: list[Site]) -> object:
     """The paid act, for its own view of the records."""
     from polyclinic.analysis.evaluate import plan_for
-    from polyclinic.analysis.projection import Placer
+    from polyclinic.analysis.projection import Projector
 
     plan = plan_for(sites, privacy=pc.Privacy(1.0))
-    return plan.acts(Placer.of(model))[0]
+    return plan.acts(Projector.of(model))[0]
 
 
 if __name__ == "__main__":

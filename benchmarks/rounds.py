@@ -15,10 +15,10 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.aggregation.secure.masked import Masked
-from polyclinic.aggregation.secure.total_check import Check, Tag
+from polyclinic.aggregation.secure.total_check import TotalCheck, TotalTag
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Contribution, Roster, Step
-from polyclinic.protocol.loop import Fold, deliver
+from polyclinic.protocol.loop import Simulation, deliver
 from polyclinic.protocol.params import Params
 
 
@@ -49,22 +49,22 @@ class Idle(Estimator[Params, Public, Private]):
 
     name, Params, Public, Private = "idle", Params, Public, Private
 
-    def begin(self, setting, rng):
+    def init_public(self, setting, rng):
         return Public(1, np.zeros(25_000))
 
-    def next(self, public):
+    def next_step(self, public):
         return None if public.round > self.params.rounds else Step(public.round, "x", {"x": (25_000,)}, bound=1e9)
 
-    def combine(self, step, public, total):
+    def update_public(self, step, public, total):
         return replace(public, round=public.round + 1, total=total.arrays["x"])
 
-    def open(self, site, public, rng):
+    def init_site(self, site, public, rng):
         return Private()
 
     def contribute(self, step, site, private, public, rng):
         return private, Contribution({"x": np.ones(25_000)})
 
-    def close(self, site, private, public):
+    def finalize_site(self, site, private, public):
         return {}
 
 
@@ -77,7 +77,13 @@ def checks(numbers: int, sums: int) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     parts = {n: Contribution({"x": rng.random(numbers)}) for n in names}
     spent = 0.0
-    acts = [(Tag, "__init__"), (Tag, "word"), (Tag, "over"), (Check, "read"), (Check, "opened")]
+    acts = [
+        (TotalTag, "__init__"),
+        (TotalTag, "word"),
+        (TotalTag, "over"),
+        (TotalCheck, "read"),
+        (TotalCheck, "opened"),
+    ]
     kept = [(owner, name, owner.__dict__[name]) for owner, name in acts]
 
     def timed(act):
@@ -98,7 +104,7 @@ def checks(numbers: int, sums: int) -> tuple[float, float]:
         whole = 0.0
         for number in range(sums + 1):
             begun, spent = time.process_time(), spent if number > 1 else 0.0  # the first one agrees on keys
-            sides = {n: adder.side(n, roster, step, parts.get(n)) for n in (*names, "coordinator")}
+            sides = {n: adder.exchange(n, roster, step, parts.get(n)) for n in (*names, "coordinator")}
             deliver(sides)
             for n in names:
                 sides[n].check(sides["coordinator"].opened, names)
@@ -142,7 +148,7 @@ if __name__ == "__main__":
     ten = [pc.Site(f"s{k}", pc.SparseTensor([[0, 0]], [1.0], (1, 1))) for k in range(10)]
     seconds = np.inf
     for _ in range(3):
-        fold = Fold(Idle(rounds=100), ten)
+        fold = Simulation(Idle(rounds=100), ten)
         fold.begin()
         begun = time.process_time()
         while fold.advance():

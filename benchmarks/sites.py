@@ -24,9 +24,9 @@ import numpy as np
 import polyclinic as pc
 from polyclinic.aggregation.decentralised.subspace import Subspace
 from polyclinic.aggregation.secure.masked import Masked
-from polyclinic.aggregation.secure.total_check import Check, Tag
+from polyclinic.aggregation.secure.total_check import TotalCheck, TotalTag
 from polyclinic.protocol.interfaces import Contribution, Roster, Step, least_threshold
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 GOALS = {3: 0.3, 10: 0.6, 30: 1.5, 100: 2.0, 1000: 5.0}  # ms of a site
 
@@ -42,10 +42,10 @@ def one_sum(adder: Masked, roster: Roster, step: Step, parts: dict[str, Contribu
     queue: deque[Any] = deque()
     whole, begin = time.process_time(), wall()
     for s in roster.sites:
-        sides[s] = adder.side(s, roster, step, parts[s])
+        sides[s] = adder.exchange(s, roster, step, parts[s])
         queue.extend(sides[s].start())
     spent[0] += wall() - begin
-    office: Any = adder.side("coordinator", roster, step, None)
+    office: Any = adder.exchange("coordinator", roster, step, None)
     while queue:
         m = queue.popleft()
         begin = wall()
@@ -112,14 +112,14 @@ def tag() -> None:
             adder = Masked()
             roster = adder.enrol(Roster(names, threshold=least_threshold(n)))
             whole = min(one_sum(adder, roster, replace(step, round=k + 1), parts)[0] / n for k in range(6))
-            t, words = Tag(bytes(32), names), rng.integers(-(2**50), 2**50, size + 1).view(np.uint64)
+            t, words = TotalTag(bytes(32), names), rng.integers(-(2**50), 2**50, size + 1).view(np.uint64)
             word = t.word(words, "s0")
             costs = []
             for _ in range(5):
                 begin = time.process_time()
-                made = Tag(bytes(32), names)
+                made = TotalTag(bytes(32), names)
                 made.word(words, "s0")
-                Check.read(made.over(names).raw, n).accepts(words, word)
+                TotalCheck.read(made.over(names).raw, n).accepts(words, word)
                 costs.append(time.process_time() - begin)
             cost = min(costs)
             print(
@@ -144,7 +144,7 @@ def methods(n: int, rounds: int) -> None:
             if how == "median" and name == "DPEM":
                 continue
             begin = time.process_time()
-            outcome = Fold(method.with_params(aggregation=how), data).run()
+            outcome = Simulation(method.with_params(aggregation=how), data).run()
             spent = time.process_time() - begin
             print(
                 f"{n:5d} sites  {name:8s} {how:7s} {len(outcome.releases):3d} sums {spent:8.2f} s, {1e3 * spent / n / len(outcome.releases):6.2f} "
@@ -165,7 +165,7 @@ def peers(n: int, size: int) -> None:
     step = Step(1, "factors", {"x": (size,)}, bound=1.0)
     parts = {s: Contribution({"x": rng.uniform(-1, 1, size)}) for s in names}
     begin = time.process_time()
-    total = adder.at_once(roster, step, parts).arrays["x"]
+    total = adder.aggregate_local(roster, step, parts).arrays["x"]
     spent = time.process_time() - begin
     off = float(np.abs(total - sum(parts[s].arrays["x"] for s in names)).max())
     print(

@@ -9,7 +9,7 @@ import numpy as np
 
 import polyclinic as pc
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 
@@ -42,24 +42,24 @@ class Carriers(Estimator[Params, Known, Kept]):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Known:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> Known:
         return Known(1, np.zeros(setting.shape[0]), np.zeros(setting.shape[0]))
 
-    def next(self, public: Known) -> Step | None:
+    def next_step(self, public: Known) -> Step | None:
         if public.round == 1:
             return Step(1, "carriers", {"count": public.carriers.shape}, bound=N)
         if public.round == 2:
             return Step(2, "events", {"events": public.carriers.shape}, bound=N)
         return None
 
-    def combine(self, step: Step, public: Known, total: Total) -> Known:
+    def update_public(self, step: Step, public: Known, total: Total) -> Known:
         if step.round == 1:
             return replace(public, round=2, carriers=total.arrays["count"])
         return replace(public, round=3, heaviness=total.arrays["events"] / np.maximum(public.carriers, 1))
 
     # ---- hospital
 
-    def open(self, site: pc.Site, public: Known, rng: np.random.Generator) -> Kept:
+    def init_site(self, site: pc.Site, public: Known, rng: np.random.Generator) -> Kept:
         return Kept()
 
     def contribute(
@@ -74,7 +74,7 @@ class Carriers(Estimator[Params, Known, Kept]):
         events = np.bincount(code, weights=tensor.values, minlength=tensor.shape[1]).astype(float)
         return Kept(private.seen + 1), Contribution({"events": events})
 
-    def close(self, site: pc.Site, private: Kept, public: Known) -> Arrays:
+    def finalize_site(self, site: pc.Site, private: Kept, public: Known) -> Arrays:
         return {}
 
     def _publish(self, outcome: Outcome) -> None:

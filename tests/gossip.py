@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polyclinic.node.messages import Look, seal_ask, tree_of
+from polyclinic.node.messages import Ping, seal_ask, tree_of
 from polyclinic.privacy.ledger.rollback_check import Relay
 from polyclinic.privacy.ledger.witness import Witness
 from polyclinic.protocol.wire import encoding as wire
@@ -17,7 +17,7 @@ def gossip(order: Any, identity: Any, desks: dict[str, Any], folder: Path) -> No
     relay = Relay(order.digest, keys, Witness(folder / "witness.json"))
     for _ in range(3):
         for site, desk in desks.items():
-            ask = tree_of(Look(books=relay.bundle(site)))
+            ask = tree_of(Ping(books=relay.bundle(site)))
             answer = wire.decode(desk.answer(seal_ask(identity, order.digest, site, "gossip", ask)))
             if isinstance(answer.get("books"), bytes):
                 relay.heard(site, answer["books"])

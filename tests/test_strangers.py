@@ -21,7 +21,7 @@ from polyclinic.auditing.contracts.relay_view import read_by_relay
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.plugins import plug, plugged
 from polyclinic.protocol.aggregators import NAMES, by_name
-from polyclinic.protocol.interfaces import Message, Roster, Step, Sum, SumFacts, Total
+from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Message, Roster, Step, Total
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Channel
 from polyclinic.records.engine import literal
@@ -116,7 +116,7 @@ def test_every_sum_passes_the_battery(name: str) -> None:
 class Doubling(Plain):
     """Adds a site twice."""
 
-    facts = SumFacts(name="doubling", reveals="each", saw={"coordinator": "all"})
+    facts = AggregatorFacts(name="doubling", reveals="each", saw={"coordinator": "all"})
 
     def add(self, step: Step, parts: Any) -> Any:
         total, weight = super().add(step, parts)
@@ -126,7 +126,7 @@ class Doubling(Plain):
 class Showing(Plain):
     """Says that it hides, and sends contributions as they are."""
 
-    facts = SumFacts(name="showing", reveals="total", saw={"coordinator": "sums"})
+    facts = AggregatorFacts(name="showing", reveals="total", saw={"coordinator": "sums"})
 
 
 class Shares:
@@ -174,18 +174,18 @@ class Shares:
         return self.state
 
 
-class Shared(Sum):
+class Shared(Aggregator):
     """Adds shares; no letter alone is like a contribution, two of them are one."""
 
-    facts = SumFacts(name="shared", reveals="total", tolerates_loss=False, saw={"coordinator": "sums"})
+    facts = AggregatorFacts(name="shared", reveals="total", tolerates_loss=False, saw={"coordinator": "sums"})
 
     def __init__(self, sealed: bool = False) -> None:
         self.sealed = sealed
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         return 1.0
 
-    def side(self, me: str, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
+    def exchange(self, me: str, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
         return Shares(me, roster, step, mine, self.sealed)
 
 
@@ -214,10 +214,10 @@ def test_a_relay_takes_apart_a_running_sum_that_began_with_a_mask() -> None:
 class Believing(Plain):
     """Takes letters of anybody, of any round."""
 
-    facts = SumFacts(name="believing", reveals="each", saw={"coordinator": "all"})
+    facts = AggregatorFacts(name="believing", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
-        made = super().side(me, roster, step, mine, promises=promises)
+    def exchange(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
+        made = super().exchange(me, roster, step, mine, promises=promises)
         if isinstance(made, Collector):
 
             def receive(m: Any) -> Any:
@@ -236,38 +236,38 @@ class Believing(Plain):
 class Hasty(Plain):
     """Does not wait for everybody."""
 
-    facts = SumFacts(name="hasty", reveals="each", saw={"coordinator": "all"})
+    facts = AggregatorFacts(name="hasty", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
+    def exchange(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
 
-        return super().side(me, replace(roster, threshold=1), step, mine, promises=promises)
+        return super().exchange(me, replace(roster, threshold=1), step, mine, promises=promises)
 
 
 class Quiet(Plain):
     """Adds less noise than it must, and does not say what it is."""
 
-    facts = SumFacts(name="quiet", reveals="each")
+    facts = AggregatorFacts(name="quiet", reveals="each")
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         return 0.2
 
 
 class Forgetful(Plain):
     """Does not take what an engine gives."""
 
-    facts = SumFacts(name="forgetful", reveals="each", saw={"coordinator": "all"})
+    facts = AggregatorFacts(name="forgetful", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me: Any, roster: Roster, step: Step, mine: Any) -> Any:  # type: ignore[override]
-        return super().side(me, roster, step, mine)
+    def exchange(self, me: Any, roster: Roster, step: Step, mine: Any) -> Any:  # type: ignore[override]
+        return super().exchange(me, roster, step, mine)
 
 
 class Endless(Plain):
     """Waits for ever."""
 
-    facts = SumFacts(name="endless", reveals="each", saw={"coordinator": "all"})
+    facts = AggregatorFacts(name="endless", reveals="each", saw={"coordinator": "all"})
 
-    def side(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
-        made = super().side(me, roster, step, mine, promises=promises)
+    def exchange(self, me: Any, roster: Roster, step: Step, mine: Any, *, promises: Any = None) -> Any:
+        made = super().exchange(me, roster, step, mine, promises=promises)
         vars(made)["deadline"] = list
         return made
 
@@ -307,7 +307,7 @@ def test_the_battery_catches_a_broken_sum(adder: type[Plain], part: str) -> None
 class Keyed(Plain):
     """A sum that hides and signs: it wants the keys."""
 
-    facts = SumFacts(name="keyed", reveals="total", saw={"coordinator": "sums"})
+    facts = AggregatorFacts(name="keyed", reveals="total", saw={"coordinator": "sums"})
 
     def __init__(self, **options: Any) -> None:
         self.identities = options.get("identities")

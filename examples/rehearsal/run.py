@@ -68,14 +68,14 @@ def same_as_one_process(study: Path, run: Path, nodes: dict[str, Path], scratch:
     """Whether the model is, bit for bit, the one that the same node files give in one process."""
     from polyclinic.config import Node, Study
     from polyclinic.node.flare.result import read_outcome
-    from polyclinic.protocol.loop import Fold
+    from polyclinic.protocol.loop import Simulation
     from polyclinic.protocol.wire import encoding as wire
     from polyclinic.records.ingest import ingest
     from polyclinic.studies.registry import federated
 
     what = Study.read(study)
     sites = [ingest(Node.read(node), what, scratch / name).site for name, node in nodes.items()]
-    here, there = Fold(federated(what), sites).run(), read_outcome(run, federated(what))
+    here, there = Simulation(federated(what), sites).run(), read_outcome(run, federated(what))
     return wire.encode(wire.pack(here.public)) == wire.encode(wire.pack(there.public))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyclinic.protocol.interfaces import Contribution, Exchange, Message, Roster, Step, Sum, Total
+from polyclinic.protocol.interfaces import Aggregator, Contribution, Exchange, Message, Roster, Step, Total
 
 Lost = Callable[[Message], bool]
 
@@ -42,15 +42,15 @@ def add() -> Callable[..., PostOffice]:
     """Make every party's side of one sum and a post office between them (not started)."""
 
     def make(
-        adder: Sum,
+        adder: Aggregator,
         roster: Roster,
         step: Step,
         parts: Mapping[str, Contribution],
         lost: Lost = lambda m: False,
     ) -> PostOffice:
-        sides = {s: adder.side(s, roster, step, parts[s]) for s in roster.sites}
+        sides = {s: adder.exchange(s, roster, step, parts[s]) for s in roster.sites}
         if roster.coordinator is not None:
-            sides[roster.coordinator] = adder.side(roster.coordinator, roster, step, None)
+            sides[roster.coordinator] = adder.exchange(roster.coordinator, roster, step, None)
         return PostOffice(sides, lost)
 
     return make

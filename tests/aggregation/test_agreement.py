@@ -12,12 +12,12 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.aggregation.secure.bitset import to_bits
-from polyclinic.aggregation.secure.mask_graph import Circle, circle
+from polyclinic.aggregation.secure.mask_graph import MaskGraph, circle
 from polyclinic.aggregation.secure.masked import Masked
 from polyclinic.aggregation.secure.shamir import BYTES
 from polyclinic.errors import MessageRefused
 from polyclinic.protocol.interfaces import Message, Total
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 Make = Callable[..., Any]
 
@@ -67,14 +67,14 @@ def test_keys_are_agreed_once_and_secrets_shared_every_few_sums(add: Make, netwo
 def test_totals_are_the_same_bits_with_keys_once_a_run_or_per_sum_and_in_any_order_of_sites() -> None:
     sites = pc.datasets.icu_network(patients=240, seed=0)[:4]
     runs = [
-        Fold(pc.TRIP(rank=2, rounds=3, seed=0), order, adder=adder).run()
+        Simulation(pc.TRIP(rank=2, rounds=3, seed=0), order, adder=adder).run()
         for adder, order in [
             (Masked(), sites),
             (Masked(once=False), sites),
             (Masked(slots=2), list(reversed(sites))),
         ]
     ]
-    plain = Fold(pc.TRIP(rank=2, rounds=3, seed=0), sites).run()
+    plain = Simulation(pc.TRIP(rank=2, rounds=3, seed=0), sites).run()
     for run in runs[1:]:
         for a, b in zip(runs[0].public.factors, run.public.factors):
             np.testing.assert_array_equal(a, b)
@@ -188,7 +188,7 @@ def test_an_old_letter_does_not_pass_in_a_later_sum(add: Make, network: Make) ->
     _, step, _ = network(4)
     roster = first.sides["coordinator"].roster
     old = next(m for m in second.transcript if m.kind == "masked")
-    office = adder.side("coordinator", roster, replace(step, round=3), None)
+    office = adder.exchange("coordinator", roster, replace(step, round=3), None)
     with pytest.raises(MessageRefused, match="another sum"):
         office.receive(old)
     with pytest.raises(MessageRefused, match="signature is wrong"):
@@ -210,7 +210,7 @@ def test_small_federations_are_complete_and_large_ones_are_not() -> None:
             assert all(s in c.near(x) for x in near)
 
 
-def connected(c: Circle, here: set[str]) -> bool:
+def connected(c: MaskGraph, here: set[str]) -> bool:
     if not here:
         return True
     seen, todo = set(), [min(here)]
@@ -227,7 +227,7 @@ def test_a_safe_list_stays_connected_whoever_colludes() -> None:
     from itertools import combinations
 
     names = tuple("abcdefghijk")
-    c = Circle(names, 3, 2)
+    c = MaskGraph(names, 3, 2)
     passed = cut = 0
     for size in range(4, 12):
         for listed in combinations(names, size):
@@ -284,8 +284,8 @@ def test_a_site_is_not_cut_off_by_calling_its_neighbours_lost(add: Make, network
     roster, step, parts = network(90)
     adder = Masked()
     roster = adder.enrol(replace(roster, threshold=46))
-    sides: dict[str, Any] = {s: adder.side(s, roster, step, parts[s]) for s in roster.sites}
-    office: Any = adder.side("coordinator", roster, step, None)
+    sides: dict[str, Any] = {s: adder.exchange(s, roster, step, parts[s]) for s in roster.sites}
+    office: Any = adder.exchange("coordinator", roster, step, None)
     queue = [m for s in roster.sites for m in sides[s].start()]
     while queue and queue[0].kind != "survivors":
         m = queue.pop(0)

@@ -7,8 +7,8 @@ import pytest
 
 from polyclinic.aggregation.secure.blake2 import BLOCK, MANY, Digests, blocks, headed, named
 from polyclinic.aggregation.secure.prime_field import P, added
-from polyclinic.aggregation.secure.survivor_votes import VOTE, Ballot
-from polyclinic.aggregation.secure.total_check import Tag
+from polyclinic.aggregation.secure.survivor_votes import VOTE, SurvivorVotes
+from polyclinic.aggregation.secure.total_check import TotalTag
 
 
 @pytest.mark.parametrize(("size", "person"), [(16, b"vote"), (32, b""), (64, b"sixteen bytes ..")])
@@ -44,7 +44,7 @@ def test_votes_are_counted_one_by_one_or_together_alike(others: int, long: bool)
     tail = "x" * 70 if long else ""  # too long for one block: left to the library
     names = [f"s{k:03d}{tail}" for k in range(others + 1)]
     pairs = {frozenset((a, b)): rng.bytes(32) for i, a in enumerate(names) for b in names[:i]}
-    ballots = {a: Ballot(a, {b: pairs[frozenset((a, b))] for b in names if b != a}) for a in names}
+    ballots = {a: SurvivorVotes(a, {b: pairs[frozenset((a, b))] for b in names if b != a}) for a in names}
     what, me = rng.bytes(64), names[3]
     given = {a: ballots[a].votes(what, names) for a in names}
     expected = hashlib.blake2b(
@@ -67,7 +67,7 @@ def test_votes_are_counted_one_by_one_or_together_alike(others: int, long: bool)
 
 def test_the_pads_of_many_are_the_sum_of_each() -> None:
     names = tuple(f"site {k}" for k in range(5 * MANY))
-    tag, nothing = Tag(bytes(range(32)), names), np.zeros(1, np.uint64)
+    tag, nothing = TotalTag(bytes(range(32)), names), np.zeros(1, np.uint64)
     pads = {s: tag.word(nothing, s) for s in names}
     assert len(set(pads.values())) == len(names)
     for some in (names, names[::3], names[:1]):

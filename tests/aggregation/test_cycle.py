@@ -34,7 +34,7 @@ def test_what_is_handed_on_is_offset(add: Make, network: Make) -> None:
     zero = {s: type(p)({k: 0 * a for k, a in p.arrays.items()}, 1.0) for s, p in parts.items()}
     adder = Cycle()
     roster = adder.enrol(roster)
-    sides: dict[str, Any] = {s: adder.side(s, roster, step, zero[s]) for s in roster.sites}
+    sides: dict[str, Any] = {s: adder.exchange(s, roster, step, zero[s]) for s in roster.sites}
     seen = []
     queue = [m for s in roster.sites for m in sides[s].start()]
     while queue:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.protocol.aggregators import by_name
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 RULES = ["median", "multikrum", *(pytest.param(r, marks=pytest.mark.slow) for r in ("trimmed", "geometric", "krum"))]
 ATTACKS = ["huge", "permuted"]
 
 
-class Liar(Door):
+class Liar(ReleaseGate):
     """A door in the attacker's hands: what leaves is not what the site computed."""
 
     def __init__(self, site: str, lie: str) -> None:
@@ -43,7 +43,7 @@ class Liar(Door):
 def fms(model: Any, sites: Any, rule: str, lie: str | None) -> float:
     liars = sorted(s.name for s in sites)[:2] if lie else []
     doors = {n: Liar(n, lie) for n in liars if lie}
-    outcome = Fold(model, sites, adder=by_name(rule), doors=doors).run()
+    outcome = Simulation(model, sites, adder=by_name(rule), doors=doors).run()
     return pc.metrics.factor_match_score(sites.truth.factors, [np.asarray(f) for f in outcome.public.factors])
 
 

@@ -174,8 +174,8 @@ def start(n: int, threshold: int, network: Make) -> tuple[Masked, Roster, Step, 
     roster, step, parts = network(n)
     adder = Masked()
     roster = adder.enrol(replace(roster, threshold=threshold))
-    sides = {s: adder.side(s, roster, step, parts[s]) for s in roster.sites}
-    sides["coordinator"] = adder.side("coordinator", roster, step, None)
+    sides = {s: adder.exchange(s, roster, step, parts[s]) for s in roster.sites}
+    sides["coordinator"] = adder.exchange("coordinator", roster, step, None)
     return adder, roster, step, sides, [m for s in sides.values() for m in s.start()]
 
 
@@ -324,19 +324,19 @@ def test_unsafe_rosters_are_refused(network: Make) -> None:
     roster = adder.enrol(roster)
     one = parts[roster.sites[0]]
     with pytest.raises(ConfigError, match="fewer than 3"):
-        adder.side(roster.sites[0], replace(roster, sites=roster.sites[:2], threshold=2), step, one)
+        adder.exchange(roster.sites[0], replace(roster, sites=roster.sites[:2], threshold=2), step, one)
     with pytest.raises(ConfigError, match="threshold 2"):
-        adder.side(roster.sites[0], replace(roster, threshold=2), step, one)
+        adder.exchange(roster.sites[0], replace(roster, threshold=2), step, one)
     with pytest.raises(ConfigError, match="1 colluders"):
-        adder.side(roster.sites[0], replace(roster, threshold=2, colluders=1), step, one)
+        adder.exchange(roster.sites[0], replace(roster, threshold=2, colluders=1), step, one)
     with pytest.raises(ConfigError, match="verification key"):
-        adder.side(roster.sites[0], replace(roster, keys={}), step, one)
+        adder.exchange(roster.sites[0], replace(roster, keys={}), step, one)
     with pytest.raises(ConfigError, match="does not match"):
-        Masked({roster.sites[0]: Identity.generate("x")}).side(roster.sites[0], roster, step, one)
+        Masked({roster.sites[0]: Identity.generate("x")}).exchange(roster.sites[0], roster, step, one)
     with pytest.raises(ConfigError, match="only ever reveals the sum"):
-        adder.side(roster.sites[0], roster, replace(step, how="gather"), one)
+        adder.exchange(roster.sites[0], roster, replace(step, how="gather"), one)
     with pytest.raises(ConfigError, match="finite"):
-        adder.side(roster.sites[0], roster, replace(step, bound=float("inf")), one)
+        adder.exchange(roster.sites[0], roster, replace(step, bound=float("inf")), one)
 
 
 def test_a_contribution_above_the_public_bound_is_not_sent(network: Make) -> None:
@@ -344,7 +344,9 @@ def test_a_contribution_above_the_public_bound_is_not_sent(network: Make) -> Non
     adder = Masked()
     roster = adder.enrol(roster)
     with pytest.raises(ProtocolMismatch, match="exceeds"):
-        adder.side(roster.sites[0], roster, step, Contribution({"B": np.full(12, 5.1), "C": np.zeros((2, 2))}, 10.0))
+        adder.exchange(
+            roster.sites[0], roster, step, Contribution({"B": np.full(12, 5.1), "C": np.zeros((2, 2))}, 10.0)
+        )
 
 
 def test_noise_share_and_realised_noise(add: Make) -> None:
@@ -352,7 +354,7 @@ def test_noise_share_and_realised_noise(add: Make) -> None:
     step = Step(1, "statistics", {"S": (3,)}, bound=1.0, sensitivity=1.0, multiplier=2.0)
     adder = Masked()
     roster = adder.enrol(Roster(names, threshold=5, colluders=1))
-    assert adder.share(roster) == 1 / 4
+    assert adder.noise_share(roster) == 1 / 4
     parts = {s: Contribution({"S": np.full(3, 7.0)}) for s in names}  # above the bound: noise was added at the door
     total = add(adder, roster, step, parts).run()["coordinator"]
     np.testing.assert_allclose(total.arrays["S"], 42.0, rtol=1e-15)
@@ -391,9 +393,9 @@ def test_speed_ten_sites_fifteen_thousand_coordinates() -> None:
         adder = Masked()
         roster = adder.enrol(Roster(names, threshold=7))
         sides: dict[str, Any] = {
-            s: adder.side(s, roster, step, Contribution({"B": rng.uniform(-1, 1, 15_000)})) for s in names
+            s: adder.exchange(s, roster, step, Contribution({"B": rng.uniform(-1, 1, 15_000)})) for s in names
         }
-        sides["coordinator"] = adder.side("coordinator", roster, step, None)
+        sides["coordinator"] = adder.exchange("coordinator", roster, step, None)
         queue = carry(sides, [m for s in sides.values() for m in s.start()], "inbox")
         began = time.process_time()
         masked = [m for q in queue for m in sides[q.to].receive(q)]
@@ -427,7 +429,7 @@ def test_between_hospitals_a_party_holds_its_own_key_only(network: Make, truth: 
     parties = [*roster.sites, *([roster.coordinator] if roster.coordinator else [])]
     own = {p: Identity.generate(p) for p in parties}
     roster = replace(roster, keys={p: own[p].public for p in parties})
-    sides = {p: by_name(name, identities={p: own[p]}).side(p, roster, step, parts.get(p)) for p in parties}
+    sides = {p: by_name(name, identities={p: own[p]}).exchange(p, roster, step, parts.get(p)) for p in parties}
     queue = [m for p in parties for m in sides[p].start()]
     while queue:
         m = queue.pop(0)
@@ -435,4 +437,4 @@ def test_between_hospitals_a_party_holds_its_own_key_only(network: Make, truth: 
     total = next(r for r in (s.result() for s in sides.values()) if isinstance(r, Total))
     np.testing.assert_allclose(total.arrays["B"], truth(step, parts).arrays["B"], rtol=1e-12)
     with pytest.raises(ConfigError, match="no signing key"):
-        by_name(name, identities={parties[0]: own[parties[0]]}).side(parties[1], roster, step, parts[parties[1]])
+        by_name(name, identities={parties[0]: own[parties[0]]}).exchange(parties[1], roster, step, parts[parties[1]])

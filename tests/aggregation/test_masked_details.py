@@ -38,10 +38,10 @@ class Table:
         roster = replace(self.roster, attempt=attempt)
         self.sites: dict[str, MaskedSite] = {}
         for s in roster.sites:
-            made = self.adder.side(s, roster, self.step, self.parts[s], promises=self.promises.get(s))
+            made = self.adder.exchange(s, roster, self.step, self.parts[s], promises=self.promises.get(s))
             assert isinstance(made, MaskedSite)
             self.sites[s] = made
-        office = self.adder.side("coordinator", roster, self.step, None)
+        office = self.adder.exchange("coordinator", roster, self.step, None)
         assert isinstance(office, MaskedCoordinator)
         self.office = office
 
@@ -450,4 +450,4 @@ def test_the_coordinator_is_a_party_apart(table: Table) -> None:
     name = next(iter(table.sites))
     for other in (None, name):
         with pytest.raises(ConfigError, match="must be a party apart from the sites"):
-            table.adder.side(name, replace(table.roster, coordinator=other), table.step, table.parts[name])
+            table.adder.exchange(name, replace(table.roster, coordinator=other), table.step, table.parts[name])

@@ -11,7 +11,7 @@ import polyclinic as pc
 from polyclinic.aggregation.decentralised.subspace import Subspace
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.protocol.aggregators import by_name
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,9 @@ def test_letters_and_all_nodes_at_once_give_the_same_fit(ten: Any) -> None:
         together = None
 
     sites = ten[:4]
-    runs = [Fold(pc.LocalTF(rank=2, rounds=2, seed=0), sites, adder=adder).run() for adder in (Subspace(), Slow())]
+    runs = [
+        Simulation(pc.LocalTF(rank=2, rounds=2, seed=0), sites, adder=adder).run() for adder in (Subspace(), Slow())
+    ]
     for a, b in zip(runs[0].public.factors, runs[1].public.factors):
         np.testing.assert_array_equal(a, b)
     assert runs[0].traffic.by_site == runs[1].traffic.by_site
@@ -57,10 +59,10 @@ def test_masked_goes_on_without_a_silent_site_and_subspace_does_not(ten: Any) ->
     def silent(step: Any, name: str) -> bool:
         return step.round == 2 and name == quiet  # type: ignore[no-any-return]
 
-    outcome = Fold(model, ten, adder=by_name("masked"), quorum=7, silent=silent).run()
+    outcome = Simulation(model, ten, adder=by_name("masked"), quorum=7, silent=silent).run()
     assert np.isfinite(outcome.public.factors[0]).all()
     with pytest.raises(PeerLost):
-        Fold(model, ten, adder=by_name("subspace"), quorum=7, silent=silent).run()
+        Simulation(model, ten, adder=by_name("subspace"), quorum=7, silent=silent).run()
 
 
 def test_two_sites_are_refused_by_secure_sums(ten: Any) -> None:

@@ -105,8 +105,8 @@ def five(network: Make) -> Any:
 def attempt(five: Any, number: int, lost: Callable[[Any], bool], sites: tuple[str, ...] | None = None) -> Any:
     adder, roster, step, parts, promises = five
     roster = replace(roster, attempt=number, sites=sites or roster.sites)
-    sides: dict[str, Any] = {s: adder.side(s, roster, step, parts[s], promises=promises[s]) for s in roster.sites}
-    sides["coordinator"] = adder.side("coordinator", roster, step, None)
+    sides: dict[str, Any] = {s: adder.exchange(s, roster, step, parts[s], promises=promises[s]) for s in roster.sites}
+    sides["coordinator"] = adder.exchange("coordinator", roster, step, None)
     queue = [m for s in roster.sites for m in sides[s].start()]
     for _ in range(10):
         while queue:
@@ -155,7 +155,7 @@ def test_where_everybody_is_needed_the_roster_is_the_list(network: Make, how: st
     adder = by_name(how)
     roster = adder.enrol(roster)
     one, mine = roster.sites[0], Promises()
-    adder.side(one, roster, step, parts[one], promises=mine)
+    adder.exchange(one, roster, step, parts[one], promises=mine)
     fewer = replace(
         roster,
         sites=roster.sites[:3],
@@ -164,5 +164,5 @@ def test_where_everybody_is_needed_the_roster_is_the_list(network: Make, how: st
         edges=frozenset(e for e in roster.edges if roster.sites[3] not in e),
     )
     with pytest.raises(MessageRefused, match="another list"):
-        adder.side(one, fewer, step, parts[one], promises=mine)
-    adder.side(one, replace(roster, attempt=1), step, parts[one], promises=mine)
+        adder.exchange(one, fewer, step, parts[one], promises=mine)
+    adder.exchange(one, replace(roster, attempt=1), step, parts[one], promises=mine)

@@ -14,7 +14,7 @@ from polyclinic.errors import MessageRefused, PolyclinicError, ProtocolMismatch
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Message, Total
 from polyclinic.protocol.wire import encoding as wire
-from polyclinic.protocol.wire.sealed import Channel, Envelope, Identity, digest, introduce
+from polyclinic.protocol.wire.sealed import Channel, Identity, SealedMessage, digest, introduce
 
 Make = Callable[..., Any]
 
@@ -75,9 +75,9 @@ def test_a_run_under_fuzz_refuses_all_of_it_and_still_ends_right(
     roster, step, parts = network(4, 3)
     adder: Any = by_name(name)
     roster = adder.enrol(roster)
-    sides = {s: adder.side(s, roster, step, parts[s]) for s in roster.sites}
+    sides = {s: adder.exchange(s, roster, step, parts[s]) for s in roster.sites}
     if roster.coordinator:
-        sides[roster.coordinator] = adder.side(roster.coordinator, roster, step, None)
+        sides[roster.coordinator] = adder.exchange(roster.coordinator, roster, step, None)
     queue = [m for s in sorted(sides) for m in sides[s].start()]
     refused = 0
     while queue:
@@ -114,9 +114,9 @@ def test_garbage_with_a_valid_signature_is_refused_or_harmless(network: Make, na
     for _ in range(12):
         adder: Any = by_name(name)
         enrolled = adder.enrol(roster)
-        sides = {s: adder.side(s, enrolled, step, parts[s]) for s in enrolled.sites}
+        sides = {s: adder.exchange(s, enrolled, step, parts[s]) for s in enrolled.sites}
         if enrolled.coordinator:
-            sides[enrolled.coordinator] = adder.side(enrolled.coordinator, enrolled, step, None)
+            sides[enrolled.coordinator] = adder.exchange(enrolled.coordinator, enrolled, step, None)
         queue = [m for s in sorted(sides) for m in sides[s].start()]
         while queue:
             m = queue.pop(0)
@@ -137,8 +137,8 @@ def test_a_refusal_names_the_reason_and_is_logged(network: Make, caplog: pytest.
     adder: Any = by_name("masked")
     roster = adder.enrol(roster)
     a = roster.sites[0]
-    (m,) = adder.side(a, roster, step, parts[a]).start()
-    coordinator = adder.side("coordinator", roster, step, None)
+    (m,) = adder.exchange(a, roster, step, parts[a]).start()
+    coordinator = adder.exchange("coordinator", roster, step, None)
     for bad, words in [
         (replace(m, to="elsewhere"), "is not for 'coordinator'"),
         (replace(m, sender="ghost"), "not on the roster"),
@@ -155,7 +155,9 @@ def test_a_refusal_names_the_reason_and_is_logged(network: Make, caplog: pytest.
     coordinator.receive(m)
     with pytest.raises(MessageRefused, match="received before"):
         coordinator.receive(m)
-    forged = Envelope(a, replace(roster, keys={**roster.keys, a: (other := Identity.generate(a)).public}), step, other)
+    forged = SealedMessage(
+        a, replace(roster, keys={**roster.keys, a: (other := Identity.generate(a)).public}), step, other
+    )
     with pytest.raises(MessageRefused, match="signature is wrong"):
         coordinator.receive(forged.seal("coordinator", "advertise", m.body))
 
@@ -166,9 +168,9 @@ def test_a_message_of_another_roster_does_not_open(network: Make) -> None:
     adder: Any = by_name("masked")
     roster = adder.enrol(roster)
     a = roster.sites[0]
-    (m,) = adder.side(a, replace(roster, threshold=4), step, parts[a]).start()
+    (m,) = adder.exchange(a, replace(roster, threshold=4), step, parts[a]).start()
     with pytest.raises(MessageRefused, match="signature is wrong"):
-        adder.side("coordinator", roster, step, None).receive(m)
+        adder.exchange("coordinator", roster, step, None).receive(m)
 
 
 def test_a_line_opens_only_for_its_label_its_direction_and_its_key() -> None:

@@ -85,7 +85,7 @@ def test_an_impossible_contribution_is_left_out_and_named(add: Make) -> None:
 def test_too_many_liars_for_the_rule_are_refused() -> None:
     for rule, malicious in (("median", 5), ("trimmed", 5), ("krum", 4)):
         with pytest.raises(ConfigError, match="cannot stand"):
-            by_name(rule, malicious=malicious).side("coordinator", Roster(NAMES), STEP, None)
+            by_name(rule, malicious=malicious).exchange("coordinator", Roster(NAMES), STEP, None)
 
 
 def test_robust_and_secure_exclude_each_other() -> None:
@@ -96,7 +96,7 @@ def test_robust_and_secure_exclude_each_other() -> None:
         by_name("average")
     for rule in RULES:
         assert by_name(rule, identities={}).reveals == "each"
-        assert by_name(rule).share(Roster(NAMES)) == 1.0  # full noise at every site
+        assert by_name(rule).noise_share(Roster(NAMES)) == 1.0  # full noise at every site
 
 
 @pytest.mark.parametrize("rule", [r for r in RULES if r != "bounded"])
@@ -106,8 +106,8 @@ def test_the_stated_noise_is_the_noise_of_the_rule(rule: str) -> None:
     step = Step(1, "s", {"S": (4000,)}, bound=1e6, sensitivity=1.0, multiplier=2.0)
     adder: Any = by_name(rule)
     roster = Roster(NAMES, threshold=10)
-    sides = {s: adder.side(s, roster, step, Contribution({"S": 2.0 * rng.standard_normal(4000)})) for s in NAMES}
-    coordinator = adder.side("coordinator", roster, step, None)
+    sides = {s: adder.exchange(s, roster, step, Contribution({"S": 2.0 * rng.standard_normal(4000)})) for s in NAMES}
+    coordinator = adder.exchange("coordinator", roster, step, None)
     for s in NAMES:
         coordinator.receive(sides[s].start()[0])
     total = coordinator.result()

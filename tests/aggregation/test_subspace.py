@@ -136,7 +136,7 @@ def test_all_nodes_hold_the_same_bits_and_they_are_masked_s_bits(add: Make, netw
     masked = Masked()
     want = add(masked, masked.enrol(Roster(names)), step, parts).run()["coordinator"]
     assert all(same(results[s], want) for s in names)
-    assert same(adder.at_once(roster, step, parts), want)
+    assert same(adder.aggregate_local(roster, step, parts), want)
     exact = sum(parts[s].weight * parts[s].arrays["S"] for s in names)
     np.testing.assert_allclose(
         want.arrays["S"], exact, atol=FixedPoint.of(step, 5).error
@@ -165,7 +165,7 @@ def test_specimens_count_exactly_the_bytes_of_the_letters(add: Make, network: Ma
     for m in office.transcript:
         sent[m.sender, m.to] += len(wire.encode_message(m, "x/1"))
     counted: Counter[tuple[str, str]] = Counter()
-    for sender, to, size in adder.letters(roster, step, lambda m: len(wire.encode_message(m, "x/1"))):
+    for sender, to, size in adder.message_sizes(roster, step, lambda m: len(wire.encode_message(m, "x/1"))):
         counted[sender, to] += size
     assert sent == counted
 
@@ -179,7 +179,7 @@ def test_masks_are_fresh_for_every_scalar_and_sum(add: Make) -> None:
     roster = adder.enrol(Roster(names))
     firsts = []
     for _ in range(2):
-        sides: dict[str, Any] = {s: adder.side(s, roster, step, parts[s]) for s in names}
+        sides: dict[str, Any] = {s: adder.exchange(s, roster, step, parts[s]) for s in names}
         queue = [m for s in names for m in sides[s].start()]
         while queue and queue[0].kind != "value":
             m = queue.pop(0)
@@ -238,7 +238,7 @@ def test_letters_may_overtake_each_other(network: Make, truth: Make) -> None:
     adder = Subspace(network="ring")
     roster = adder.enrol(roster)
     rng = np.random.default_rng(0)
-    sides = {s: adder.side(s, roster, step, parts[s]) for s in roster.sites}
+    sides = {s: adder.exchange(s, roster, step, parts[s]) for s in roster.sites}
     queue = [m for s in roster.sites for m in sides[s].start()]
     while queue:  # any order at all
         m = queue.pop(int(rng.integers(len(queue))))
@@ -253,9 +253,9 @@ def test_another_plan_is_refused_by_name(network: Make) -> None:
     roster = adder.enrol(roster)
     other = Subspace(adder.identities, sd=2e3)
     a, b = roster.sites[:2]
-    (hello,) = [m for m in other.side(a, roster, step, parts[a]).start() if m.to == b]
+    (hello,) = [m for m in other.exchange(a, roster, step, parts[a]).start() if m.to == b]
     with pytest.raises(MessageRefused, match="another plan"):
-        adder.side(b, roster, step, parts[b]).receive(hello)
+        adder.exchange(b, roster, step, parts[b]).receive(hello)
 
 
 def test_unsafe_rosters_and_masks_are_refused(network: Make) -> None:
@@ -272,12 +272,12 @@ def test_unsafe_rosters_and_masks_are_refused(network: Make) -> None:
         (replace(good, edges=graph.ring(good.sites), colluders=2), "cut off"),
     ]:
         with pytest.raises(ConfigError, match=words):
-            adder.side(one, bad, step, parts[one])
+            adder.exchange(one, bad, step, parts[one])
     with pytest.raises(ConfigError, match="float64"):
-        Subspace(adder.identities, sd=1e9).side(one, good, step, parts[one])
+        Subspace(adder.identities, sd=1e9).exchange(one, good, step, parts[one])
     with pytest.raises(ConfigError, match="no coordinator"):
-        adder.side(one, good, step, None)
-    assert adder.share(replace(good, colluders=1)) == 1 / 4
+        adder.exchange(one, good, step, None)
+    assert adder.noise_share(replace(good, colluders=1)) == 1 / 4
 
 
 def test_digits_of_whole_numbers_add_exactly() -> None:

@@ -13,7 +13,7 @@ from polyclinic.aggregation.fixed_point import BITS, FixedPoint
 from polyclinic.aggregation.promise import Promises
 from polyclinic.aggregation.secure.masked import Masked, read
 from polyclinic.aggregation.secure.prime_field import P, accumulate, evaluate, residues, weighed
-from polyclinic.aggregation.secure.total_check import Tag
+from polyclinic.aggregation.secure.total_check import TotalTag
 from polyclinic.errors import MessageRefused
 from polyclinic.protocol.interfaces import Contribution, Roster, Step
 
@@ -46,7 +46,7 @@ def opened(network: Make, add_: Make, *, lost: int = 0) -> tuple[Any, Any, tuple
     gone = roster.sites[5 - lost :]
     office = add_(adder, roster, step, parts, lost=lambda m: m.sender in gone and m.kind == "masked")
     for s in roster.sites:
-        office.sides[s] = adder.side(s, roster, step, parts[s], promises=promises[s])
+        office.sides[s] = adder.exchange(s, roster, step, parts[s], promises=promises[s])
     office.run()
     c = office.sides["coordinator"]
     return c, {s: office.sides[s] for s in c.members}, c.members, promises
@@ -134,7 +134,7 @@ def test_tags_tell_nothing_of_single_entries_over_twenty_openings() -> None:
     """With rho known the tag of a SUM is a function of the sum: opened twenty times it says the same, whatever the parts were."""
     rng = np.random.default_rng(0)
     for _ in range(20):
-        tag = Tag(rng.bytes(32), "abc")
+        tag = TotalTag(rng.bytes(32), "abc")
         total = rng.integers(-(2**50), 2**50, 8)
         first = rng.integers(-(2**50), 2**50, (2, 8))
         other = rng.integers(-(2**50), 2**50, (2, 8))

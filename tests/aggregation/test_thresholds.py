@@ -13,11 +13,11 @@ import polyclinic as pc
 from polyclinic.aggregation.secure.masked import Masked
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost
 from polyclinic.privacy.accounting import accountant
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Contribution, Roster, Step, least_threshold
-from polyclinic.protocol.loop import Fold, roster_for
+from polyclinic.protocol.loop import Simulation, roster_for
 
 Make = Callable[..., Any]
 CANARIES = 9_000
@@ -43,9 +43,9 @@ def test_an_insider_who_subtracts_its_own_noise_learns_no_more_than_was_booked(
     names = tuple(f"site{i}" for i in range(n))
     adder = Masked()
     roster = adder.enrol(Roster(names, threshold=t))
-    doors = {s: Door(s) for s in names}
+    doors = {s: ReleaseGate(s) for s in names}
     clear = {s: Contribution({"S": there * 1.0 if s == names[0] else np.zeros(CANARIES)}) for s in names}  # type: ignore[dict-item]
-    parts = {s: doors[s].release(step, clear[s], share=adder.share(roster)) for s in names}
+    parts = {s: doors[s].release(step, clear[s], share=adder.noise_share(roster)) for s in names}
     gone = names[n - lost :]
     total = add(adder, roster, step, parts, lost=lambda m: m.sender in gone and m.kind == "masked").run()["coordinator"]
     assert total.members == n - lost
@@ -64,7 +64,7 @@ def test_nobody_colluding_is_refused(network: Make, how: str) -> None:
     adder = by_name(how)
     roster = adder.enrol(roster)
     with pytest.raises(ConfigError, match=r"0 colluders|1 colluder or more"):
-        adder.side(roster.sites[0], replace(roster, colluders=0), step, parts[roster.sites[0]])
+        adder.exchange(roster.sites[0], replace(roster, colluders=0), step, parts[roster.sites[0]])
 
 
 @pytest.mark.parametrize("how", ["masked", "subspace", "cycle"])
@@ -74,7 +74,7 @@ def test_a_sum_over_fewer_than_the_colluders_and_two_is_not_taken(network: Make,
     roster = adder.enrol(roster)
     few = replace(roster, colluders=3, threshold=4)
     with pytest.raises(ConfigError, match=r"fewer than 5|at least 5"):
-        adder.side(roster.sites[0], few, step, parts[roster.sites[0]])
+        adder.exchange(roster.sites[0], few, step, parts[roster.sites[0]])
 
 
 def test_three_sites_masked_need_all_three_whatever_the_quorum_says() -> None:
@@ -82,7 +82,7 @@ def test_three_sites_masked_need_all_three_whatever_the_quorum_says() -> None:
     sites = pc.datasets.icu_network(patients=300, seed=0)[:3]
     gone = sorted(s.name for s in sites)[2]
     method = pc.SumALS(rank=2, rounds=1, aggregation="masked", seed=0)
-    fold = Fold(method, sites, quorum=2, silent=lambda step, name: name == gone)
+    fold = Simulation(method, sites, quorum=2, silent=lambda step, name: name == gone)
     assert fold.roster.threshold == 3
     with pytest.raises(PeerLost, match="3 are needed"):
         fold.advance()
@@ -92,15 +92,17 @@ def test_plain_with_a_quorum_of_two_goes_on_after_one_loss() -> None:
     sites = pc.datasets.icu_network(patients=300, seed=0)[:3]
     gone = sorted(s.name for s in sites)[2]
     method = pc.SumALS(rank=2, rounds=1, seed=0)
-    assert Fold(method, sites, quorum=2, silent=lambda step, name: name == gone).run().history
+    assert Simulation(method, sites, quorum=2, silent=lambda step, name: name == gone).run().history
 
 
 def test_an_owners_least_number_of_sites_holds_for_every_sum() -> None:
     sites = pc.datasets.icu_network(patients=300, seed=0)[:4]
     names = sorted(s.name for s in sites)
-    doors = {n: Door(n, policy=Policy(min_sites=4, methods=("sumals",)) if n == names[1] else None) for n in names}
+    doors = {
+        n: ReleaseGate(n, policy=Policy(min_sites=4, methods=("sumals",)) if n == names[1] else None) for n in names
+    }
     method = pc.SumALS(rank=2, rounds=1, aggregation="masked", seed=0)
-    fold = Fold(method, sites, doors=doors, quorum=3, silent=lambda step, name: name == names[3])
+    fold = Simulation(method, sites, doors=doors, quorum=3, silent=lambda step, name: name == names[3])
     with pytest.raises(PeerLost, match="4 are needed"):
         fold.advance()
 
@@ -113,8 +115,8 @@ def test_a_site_signs_no_list_shorter_than_its_owner_allows(network: Make) -> No
     roster = shared.enrol(replace(roster, threshold=3))
     for m in makers.values():
         m.identities = shared.identities
-    sides: dict[str, Any] = {s: makers[s].side(s, roster, step, parts[s]) for s in roster.sites}
-    sides["coordinator"] = shared.side("coordinator", roster, step, None)
+    sides: dict[str, Any] = {s: makers[s].exchange(s, roster, step, parts[s]) for s in roster.sites}
+    sides["coordinator"] = shared.exchange("coordinator", roster, step, None)
     queue = [m for s in roster.sites for m in sides[s].start()]
     refused = []
     for _ in range(10):

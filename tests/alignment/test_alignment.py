@@ -15,7 +15,7 @@ from polyclinic.alignment import Dictionary, align_by_ring, align_to
 from polyclinic.alignment.ecdh_ring import RingSite, ring, step_of
 from polyclinic.errors import ConfigError, DataError, MessageRefused, ProtocolMismatch
 from polyclinic.protocol.interfaces import Message, Roster
-from polyclinic.protocol.wire.sealed import Envelope, introduce
+from polyclinic.protocol.wire.sealed import SealedMessage, introduce
 from polyclinic_papers.polynomial import legacy_insecure
 
 vocabularies = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=5), min_size=2, max_size=4)
@@ -83,7 +83,7 @@ def test_secrets_are_gone_after_the_ring() -> None:
     names = ("a", "b", "c")
     identities, keys = introduce([*names, "coordinator"])
     roster = Roster(names, "coordinator", threshold=3, keys=keys)
-    parties = {n: RingSite(Envelope(n, roster, step_of("m"), identities[n]), "m", ["x", n]) for n in names}
+    parties = {n: RingSite(SealedMessage(n, roster, step_of("m"), identities[n]), "m", ["x", n]) for n in names}
     queue = [m for p in parties.values() for m in p.start()]
     while queue:
         m = queue.pop(0)
@@ -96,7 +96,7 @@ def test_tampered_lists_are_refused() -> None:
     names = ("a", "b", "c")
     identities, keys = introduce([*names, "coordinator"])
     roster = Roster(names, "coordinator", threshold=3, keys=keys)
-    a, b, c = (RingSite(Envelope(n, roster, step_of("m"), identities[n]), "m", ["x"]) for n in names)
+    a, b, c = (RingSite(SealedMessage(n, roster, step_of("m"), identities[n]), "m", ["x"]) for n in names)
     hellos = [m for p in (a, b, c) for m in p.start()]
     (letter,) = [x for m in hellos if m.to == "a" for x in a.receive(m)]
     assert b.receive(letter) == []  # it overtook the hellos, and waits

@@ -14,7 +14,7 @@ from polyclinic.alignment.ecdh_ring import RingCoordinator, RingSite, ring, step
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.protocol.interfaces import Roster
 from polyclinic.protocol.loop import deliver
-from polyclinic.protocol.wire.sealed import Envelope, introduce
+from polyclinic.protocol.wire.sealed import SealedMessage, introduce
 
 MODE = "diagnosis"
 
@@ -119,9 +119,9 @@ def run(codes: dict[str, list[str]], kinds: dict[str, Any], coordinator: Any = R
     roster = Roster(names, "coordinator", threshold=len(names), keys=keys)
     parties: dict[str, Any] = {}
     for n in names:
-        envelope = Envelope(n, roster, step_of(MODE), identities[n])
+        envelope = SealedMessage(n, roster, step_of(MODE), identities[n])
         parties[n] = kinds.get(n, RingSite)(envelope, MODE, codes[n])
-    parties["coordinator"] = coordinator(Envelope("coordinator", roster, step_of(MODE), identities["coordinator"]))
+    parties["coordinator"] = coordinator(SealedMessage("coordinator", roster, step_of(MODE), identities["coordinator"]))
     deliver(parties)
     return parties
 
@@ -190,7 +190,7 @@ def test_a_short_list_does_not_come_home() -> None:
     names = ("a", "b", "c")
     identities, keys = introduce([*names, "coordinator"])
     roster = Roster(names, "coordinator", threshold=3, keys=keys)
-    site = RingSite(Envelope("a", roster, step_of(MODE), identities["a"]), MODE, ["x"])
+    site = RingSite(SealedMessage("a", roster, step_of(MODE), identities["a"]), MODE, ["x"])
     import rbcl
 
     few = np.frombuffer(b"".join(bytes(rbcl.crypto_core_ristretto255_random()) for _ in range(63)), np.uint8)
@@ -210,7 +210,7 @@ def test_lists_travel_padded_and_an_owner_may_allow_fewer() -> None:
     names = ("a", "b")
     identities, keys = introduce([*names, "coordinator"])
     roster = Roster(names, "coordinator", threshold=2, keys=keys)
-    envelope = Envelope("a", roster, step_of(MODE), identities["a"])
+    envelope = SealedMessage("a", roster, step_of(MODE), identities["a"])
     with pytest.raises(ConfigError, match="65 diagnosis codes travel as 128, at most 64"):
         RingSite(envelope, MODE, [secrets.token_hex(4) for _ in range(65)], most=64)
 

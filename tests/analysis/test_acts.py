@@ -10,12 +10,12 @@ import pytest
 import polyclinic as pc
 from polyclinic.analysis.completion import Completion
 from polyclinic.analysis.link import Link
-from polyclinic.analysis.outcome import OutcomeAct
-from polyclinic.analysis.prevalence import Carriers
-from polyclinic.analysis.projection import Covariates, Placer, variables_of
+from polyclinic.analysis.outcome import OutcomeAnalysis
+from polyclinic.analysis.prevalence import Prevalence
+from polyclinic.analysis.projection import Covariates, Projector, variables_of
 from polyclinic.analysis.statistics.roc import pooled_area
-from polyclinic.analysis.survival import SurvivalAct
-from polyclinic.analysis.table_one import PeopleAct as PeopleAct
+from polyclinic.analysis.survival import SurvivalAnalysis
+from polyclinic.analysis.table_one import TableOne as TableOne
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.loop import run
@@ -70,13 +70,13 @@ def test_coefficients_equal_statsmodels_with_a_term_for_each_hospital(
         pytest.skip("masks need three sites")
     here = spread(sites, parts)
     variables = variables_of(here)
-    act = OutcomeAct(model=model, covariates=Covariates(variables), baselines=False)
+    act = OutcomeAnalysis(model=model, covariates=Covariates(variables), baselines=False)
     public = run(act, here, adder=by_name(aggregation)).public
     x, y, dummies = [], [], []
     for k, s in enumerate(here):
         known = np.asarray(s.labels) >= 0
         columns = Covariates(variables).columns(s)[0]
-        x.append(np.concatenate([columns, Placer.of(model).has(s)], axis=1)[known])
+        x.append(np.concatenate([columns, Projector.of(model).has(s)], axis=1)[known])
         y.append(np.asarray(s.labels)[known])
         dummies.append(np.tile(np.eye(parts)[k], (int(known.sum()), 1)))
     design = np.concatenate([np.concatenate(x), np.concatenate(dummies)], axis=1)
@@ -96,15 +96,15 @@ def test_coefficients_equal_statsmodels_with_a_term_for_each_hospital(
 
 
 def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS) -> None:
-    act = OutcomeAct(model=model, covariates=Covariates(), baselines=False)
+    act = OutcomeAnalysis(model=model, covariates=Covariates(), baselines=False)
     public = run(act, sites).public
     for r in range(3):
         keep = [i for i in range(3) if i != r]
         factors = [f[:, keep] for f in model.factors_]
-        has = {s.name: Placer.of(model).has(s)[:, keep].astype(float) for s in sites}
-        less = Placer(factors, lambda s, has=has: has[s.name])  # type: ignore[misc]
+        has = {s.name: Projector.of(model).has(s)[:, keep].astype(float) for s in sites}
+        less = Projector(factors, lambda s, has=has: has[s.name])  # type: ignore[misc]
         less.has = lambda s, has=has: has[s.name] > 0  # type: ignore[method-assign, misc]
-        without = OutcomeAct(model=less, covariates=Covariates(), baselines=False)
+        without = OutcomeAnalysis(model=less, covariates=Covariates(), baselines=False)
         alone = run(without, sites).public
         assert public.tests.height[r] == pytest.approx(alone.climbs.height[0], rel=1e-9)
 
@@ -112,7 +112,7 @@ def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS
 def test_the_cross_fitted_area_equals_scikit_learn(sites: list[Site], model: pc.SumALS) -> None:
     from sklearn.metrics import roc_auc_score
 
-    act = OutcomeAct(model=model, covariates=Covariates(variables_of(sites)))
+    act = OutcomeAnalysis(model=model, covariates=Covariates(variables_of(sites)))
     public = run(act, sites).public
     for i, d in enumerate(act.judged):
         found = pooled_area([(b[1], b[0]) for b in public.bins[i]])
@@ -134,7 +134,7 @@ def test_the_cross_fitted_area_equals_scikit_learn(sites: list[Site], model: pc.
 def test_no_hospital_number_is_seen_under_masks_not_even_an_intercept(sites: list[Site], model: pc.SumALS) -> None:
     """What reaches the coordinator of a masked sum looks like noise: no array of any site can be read from it."""
     seen: list[bytes] = []
-    act = OutcomeAct(model=model, covariates=Covariates())
+    act = OutcomeAnalysis(model=model, covariates=Covariates())
 
     def tap(message: object) -> None:
         if getattr(message, "to", "") == "coordinator":
@@ -155,9 +155,9 @@ def test_no_hospital_number_is_seen_under_masks_not_even_an_intercept(sites: lis
 
 
 def test_counts_are_whole_and_equal_those_of_everybody(sites: list[Site], model: pc.SumALS) -> None:
-    carriers = Carriers(model=model)
+    carriers = Prevalence(model=model)
     public = run(carriers, sites, adder=by_name("masked")).public
-    has = np.concatenate([Placer.of(model).has(s) for s in sites])
+    has = np.concatenate([Projector.of(model).has(s) for s in sites])
     assert np.array_equal(public.carriers, has.sum(0))
     whole = pooled(sites)
     t = whole.counts()
@@ -168,7 +168,7 @@ def test_counts_are_whole_and_equal_those_of_everybody(sites: list[Site], model:
         expected = owns.T.astype(int) @ has.astype(int)
         assert np.array_equal(public.support[mode], np.take_along_axis(expected, top, axis=0))
     variables = variables_of(sites)
-    counts = run(PeopleAct(model=model, variables=variables), sites).public.counts
+    counts = run(TableOne(model=model, variables=variables), sites).public.counts
     for v, table in zip(variables, counts):
         level = v.level(whole)
         for r in range(3):
@@ -185,7 +185,7 @@ def test_a_code_that_three_patients_have_is_hidden_and_one_of_two_hundred_is_not
         if i < 200:
             coords.append([i, 2, 0])
     site = pc.Site("a", pc.SparseTensor(coords, np.ones(len(coords)), (n, 3, 1)))
-    act = Carriers(model=Placer([np.ones((3, 1)), np.ones((1, 1))], lambda s: np.ones((s.patients, 1))))
+    act = Prevalence(model=Projector([np.ones((3, 1)), np.ones((1, 1))], lambda s: np.ones((s.patients, 1))))
     shown = act.shown(run(act, [site]).public)
     assert shown[0][:, 0].tolist() == [True, False, True]
 
@@ -195,12 +195,12 @@ def test_cox_equals_statsmodels(stratified: bool, sites: list[Site], model: pc.S
     from statsmodels.duration.hazard_regression import PHReg
 
     variables = variables_of(sites)
-    act = SurvivalAct(model=model, covariates=Covariates(variables, site=stratified), width=7, until=364)
+    act = SurvivalAnalysis(model=model, covariates=Covariates(variables, site=stratified), width=7, until=364)
     public = run(act, sites, adder=by_name("masked")).public
     x, time, event, where = [], [], [], []
     for k, s in enumerate(sites):
         assert s.people is not None and s.people.time is not None and s.people.event is not None
-        x.append(np.concatenate([Covariates(variables).columns(s)[0], Placer.of(model).has(s)], axis=1))
+        x.append(np.concatenate([Covariates(variables).columns(s)[0], Projector.of(model).has(s)], axis=1))
         at = np.floor(s.people.time / 7)
         event.append(s.people.event & (at < 52))
         time.append(np.minimum(at, 51))
@@ -233,11 +233,11 @@ def test_a_site_with_one_outcome_an_empty_half_or_one_patient_does_not_fail(
         *sites[2:],
         replace(sites[1].take(np.arange(0)), name="empty"),
     ]
-    public = run(OutcomeAct(model=model, covariates=Covariates(variables_of(sites))), odd).public
+    public = run(OutcomeAnalysis(model=model, covariates=Covariates(variables_of(sites))), odd).public
     assert public.stage == "end"
     assert all(np.isfinite(b).all() for b in public.climbs.base)
     nobody = [replace(s, labels=None) for s in sites]
-    assert run(OutcomeAct(model=model, covariates=Covariates()), nobody).public.stage == "end"
+    assert run(OutcomeAnalysis(model=model, covariates=Covariates()), nobody).public.stage == "end"
 
 
 def test_hidden_codes_are_predicted_where_structure_was_planted_and_not_where_codes_were_permuted() -> None:
@@ -265,12 +265,12 @@ def test_every_act_passes_the_battery(which: str) -> None:
     variables = variables_of(sites)[:1]
     with_site, without = Covariates(variables), Covariates(variables, site=False)
     acts = [
-        Carriers(model=model),
-        PeopleAct(model=model, variables=variables),
-        OutcomeAct(model=model, covariates=without, baselines=False),
-        OutcomeAct(model=model, covariates=with_site, baselines=False),
-        SurvivalAct(model=model, covariates=without),
-        SurvivalAct(model=model, covariates=with_site),
+        Prevalence(model=model),
+        TableOne(model=model, variables=variables),
+        OutcomeAnalysis(model=model, covariates=without, baselines=False),
+        OutcomeAnalysis(model=model, covariates=with_site, baselines=False),
+        SurvivalAnalysis(model=model, covariates=without),
+        SurvivalAnalysis(model=model, covariates=with_site),
         Completion(model=model),
         Link(model=model),
     ]
@@ -304,6 +304,6 @@ def test_neither_hospitals_nor_long_records_make_codes_hold_together() -> None:
     z = {}
     for linked in (0.0, 0.1):
         sites = _tangled(linked)
-        act = Link(model=Placer((part, part), lambda site: np.ones((site.patients, 1))))
+        act = Link(model=Projector((part, part), lambda site: np.ones((site.patients, 1))))
         z[linked] = float(act.rho(run(act, sites).public)[1][0])
     assert abs(z[0.0]) < 3 < 10 < z[0.1], z

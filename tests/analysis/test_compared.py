@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import polyclinic as pc
-from polyclinic.analysis.replication.replicate_fits import Rungs
+from polyclinic.analysis.replication.replicate_fits import ReplicateFits
 from polyclinic.protocol.loop import run
 
 
@@ -12,7 +12,7 @@ def test_halves_keep_more_columns_where_the_cells_saw_little() -> None:
     sites = pc.datasets.planted_counts(
         2400, 40, 50, phenotypes=12, codes=(5, 6), sites=3, seed=0, background=0.6, events=8
     )
-    rungs = Rungs(pc.SumALS(rank=4), "key")
+    rungs = ReplicateFits(pc.SumALS(rank=4), "key")
     everybody, *halves = rungs.chosen(run(rungs, sites).public)
     assert everybody.factors[0].shape[1] == 4
     for half in halves:

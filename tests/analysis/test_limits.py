@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.entries import Note
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
@@ -16,8 +16,8 @@ from polyclinic.privacy.policy.policy import Policy
 PEOPLE = [f"p{i}" for i in range(30)]
 
 
-def _door(path: Path, run: str, policy: Policy, cohort: str = "all") -> Door:
-    return Door("north", policy=policy, ledger=Ledger(path, site="north"), study="s", run=run, cohort=cohort)
+def _door(path: Path, run: str, policy: Policy, cohort: str = "all") -> ReleaseGate:
+    return ReleaseGate("north", policy=policy, ledger=Ledger(path, site="north"), study="s", run=run, cohort=cohort)
 
 
 def test_another_set_of_people_is_refused_and_the_same_one_is_not(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_a_cohort_is_no_second_budget_unless_cohorts_are_disjoint(tmp_path: Path
 
 
 def test_the_limit_outlives_a_snapshot_of_the_book(tmp_path: Path) -> None:
-    from polyclinic.privacy.ledger.balance import Tally
+    from polyclinic.privacy.ledger.balance import Balance
 
     book = Ledger(tmp_path / "ledger.jsonl", site="north")
-    Door("north", policy=Policy(), ledger=book, study="s", run="a").evaluates(PEOPLE)
-    again = Tally.restore(book.tally.state())
+    ReleaseGate("north", policy=Policy(), ledger=book, study="s", run="a").evaluates(PEOPLE)
+    again = Balance.restore(book.tally.state())
     assert again.evaluated == book.tally.evaluated != {}
     old = {k: v for k, v in book.tally.state().items() if k != "evaluated"}
-    assert Tally.restore(old).evaluated == {}  # a snapshot of an earlier version
+    assert Balance.restore(old).evaluated == {}  # a snapshot of an earlier version
 
 
 def test_of_orders_that_come_at_once_one_is_admitted(tmp_path: Path) -> None:

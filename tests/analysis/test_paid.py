@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyclinic as pc
-from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.analysis.private.findings import noisy_area
 from polyclinic.analysis.private.forecast import BINS, SHARES, Asked, spend
-from polyclinic.analysis.private.moments import Paid, PaidPublic
+from polyclinic.analysis.private.moments import PrivateFindings, PrivateFindingsPublic
 from polyclinic.analysis.private.surrogate import Observed, Surrogate, posterior
 from polyclinic.analysis.private.unit_rows import GRID
-from polyclinic.analysis.projection import STANDARD, Covariates, Placer
+from polyclinic.analysis.projection import STANDARD, Covariates, Projector
 from polyclinic.analysis.statistics.regression import profile
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.protocol.interfaces import Setting, seeds
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.protocol.interfaces import Schema, seeds
 from polyclinic.protocol.loop import run
 from polyclinic.studies.registry import make
 from polyclinic.tensors.sparse import SparseTensor
@@ -35,12 +35,12 @@ R, CODES = 12, (20, 25)
 HOSTILE = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e308, 5e-324)
 
 
-def paid(**more: Any) -> Paid:
+def paid(**more: Any) -> PrivateFindings:
     rng = np.random.default_rng(0)
     factors = [rng.gamma(0.4, size=(n, R)) for n in CODES]
-    placer = Placer(factors, lambda site: _placed(site, factors))
+    placer = Projector(factors, lambda site: _placed(site, factors))
     given = {"planning_size": 10**6, "what": ALL, "privacy": pc.Privacy(1.0), "aggregation": "masked", **more}
-    return Paid(model=placer, variables=STANDARD, covariates=Covariates(STANDARD, site=False), **given)
+    return PrivateFindings(model=placer, variables=STANDARD, covariates=Covariates(STANDARD, site=False), **given)
 
 
 def _placed(site: pc.Site, factors: list[Any]) -> Any:
@@ -73,10 +73,10 @@ def records(draw: Any) -> pc.Site:
     return pc.Site("one", tensor, labels=[draw(st.sampled_from([0.0, 1.0, np.nan]))], people=people)
 
 
-def _states(act: Paid, seed: int) -> list[PaidPublic]:
+def _states(act: PrivateFindings, seed: int) -> list[PrivateFindingsPublic]:
     """Public states of every stage, with numbers that no honest run would make."""
     rng = np.random.default_rng(seed)
-    first = act.begin(Setting(CODES, (), ("a", "b", "c")), rng)
+    first = act.init_public(Schema(CODES, (), ("a", "b", "c")), rng)
     made = act.spending(first)
     width = act.asked(3).width
     tables = tuple(rng.normal(size=p.shape) * 10.0 ** rng.integers(0, 9) for p in made.tables)
@@ -93,10 +93,10 @@ def _states(act: Paid, seed: int) -> list[PaidPublic]:
 def test_no_record_makes_a_row_longer_than_one(site: pc.Site, seed: int, carried: int) -> None:
     act = paid(max_carried=carried)
     for public in _states(act, seed):
-        step = act.next(public)
+        step = act.next_step(public)
         assert step is not None and step.sensitivity == 1.0 and step.multiplier is not None
         with np.errstate(all="ignore"):
-            mine = act.contribute(step, site, act.open(site, public, seeds(0)), public, seeds(0))[1]
+            mine = act.contribute(step, site, act.init_site(site, public, seeds(0)), public, seeds(0))[1]
         square = 0
         for a in mine.arrays.values():
             whole = [int(x) for x in (a / GRID).ravel()]
@@ -112,9 +112,9 @@ def test_a_row_with_everything_uses_most_of_its_length() -> None:
     people = pc.People({"age": [120.0], "sex": ["M"]}, time=[5.0], event=[True])
     site = pc.Site("one", tensor, labels=[1.0], people=people)
     public = _states(act, 1)[0]
-    step = act.next(public)
+    step = act.next_step(public)
     assert step is not None
-    mine = act.contribute(step, site, act.open(site, public, seeds(0)), public, seeds(0))[1]
+    mine = act.contribute(step, site, act.init_site(site, public, seeds(0)), public, seeds(0))[1]
     assert 0.8 < sum(float(np.square(a).sum()) for a in mine.arrays.values()) <= 1
 
 
@@ -130,7 +130,7 @@ def fitted() -> tuple[Any, list[pc.Site]]:
 
 def test_the_ledger_says_what_was_asked_and_figures_are_near_the_exact_ones(fitted: tuple[Any, list[pc.Site]]) -> None:
     model, sites = fitted
-    doors = {s.name: Door(s.name, noise=SimulatedNoise(np.random.default_rng(i))) for i, s in enumerate(sites)}
+    doors = {s.name: ReleaseGate(s.name, noise=SimulatedNoise(np.random.default_rng(i))) for i, s in enumerate(sites)}
     found = pc.evaluate(
         model,
         sites,
@@ -193,7 +193,7 @@ def test_shares_sum_to_the_part_of_the_budget_that_was_asked_for() -> None:
 def test_too_few_patients_spend_nothing_but_their_number() -> None:
     sites = _network(300)
     model = pc.SumALS(rank=3, rounds=3).fit(sites)
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     found = pc.evaluate(model, sites, privacy=pc.Privacy(0.5), aggregation="masked", doors=doors)
     assert found.prevalence is None and found.outcome is None and "carriers" in found.not_bought
     assert max(d.ledger.epsilon(1e-6) for d in doors.values()) < 0.05
@@ -222,8 +222,8 @@ def test_a_private_study_pays_fit_and_findings_with_one_epsilon() -> None:
         }
     )
     m = make(study)
-    assert isinstance(m, Whole)
-    doors = {s.name: Door(s.name) for s in sites}
+    assert isinstance(m, StudyPipeline)
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     outcome = run(m, sites, doors=doors)
     m.publish(outcome)
     assert [d.ledger.epsilon(1e-6) for d in doors.values()] == pytest.approx([1.0] * 3, abs=1e-6)
@@ -283,7 +283,7 @@ def test_a_stored_model_is_evaluated_under_a_guarantee_of_its_own(tmp_path: Path
 def test_the_paid_act_passes_the_battery() -> None:
     sites = example_sites(patients=300)
     model = pc.SumALS(rank=2, rounds=3).fit(sites)
-    act = Paid(model=model, what=("carriers", "completion"), privacy=pc.Privacy(50.0), planning_size=5000)
+    act = PrivateFindings(model=model, what=("carriers", "completion"), privacy=pc.Privacy(50.0), planning_size=5000)
     pc.check_protocol(act, sites)
 
 

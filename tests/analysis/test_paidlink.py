@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.private.link import Linked, PaidLink, expected
-from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.private.link import Linked, PrivateLink, expected
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.negative_control import permuted
 from polyclinic.config import Study
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.protocol.interfaces import Setting, Step, seeds
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.protocol.interfaces import Schema, Step, seeds
 from polyclinic.protocol.loop import run
 from polyclinic.studies.analyses import replication_words
 from polyclinic.studies.registry import make
@@ -33,10 +33,10 @@ class Told:
     marginals: tuple[np.ndarray, ...]
 
 
-def act(halves: tuple[Told, ...], tested: tuple[int, ...], epsilon: float = 1.0) -> PaidLink:
+def act(halves: tuple[Told, ...], tested: tuple[int, ...], epsilon: float = 1.0) -> PrivateLink:
     privacy = pc.Privacy(epsilon, 1e-6)
-    placer = Placer(halves[0].factors, lambda site: np.zeros((site.patients, len(tested))))
-    return PaidLink(model=placer, halves=halves, tested=tested, privacy=privacy, aggregation="masked", key="key")
+    placer = Projector(halves[0].factors, lambda site: np.zeros((site.patients, len(tested))))
+    return PrivateLink(model=placer, halves=halves, tested=tested, privacy=privacy, aggregation="masked", key="key")
 
 
 def hospital(patients: int, seed: int, shape: tuple[int, ...] = SHAPE) -> pc.Site:
@@ -78,13 +78,13 @@ def test_leaving_out_each_patient_moves_the_link_by_no_more_than_is_booked(shape
     assert longest > 0.8 * most  # the bound is used, not merely kept
 
 
-def given(link: PaidLink, site: pc.Site) -> tuple[Step, list[int]]:
+def given(link: PrivateLink, site: pc.Site) -> tuple[Step, list[int]]:
     """The link's sum over one hospital, in whole steps of its grid as Python's integers."""
-    setting = Setting(site.counts().shape[1:], site.counts().axes[1:], (site.name,))
-    public = link.begin(setting, seeds(0, "begin"))
-    step = link.next(public)
+    setting = Schema(site.counts().shape[1:], site.counts().axes[1:], (site.name,))
+    public = link.init_public(setting, seeds(0, "begin"))
+    step = link.next_step(public)
     assert step is not None and step.grid is not None
-    _, made = link.contribute(step, site, link.open(site, public, seeds(0)), public, seeds(0))
+    _, made = link.contribute(step, site, link.init_site(site, public, seeds(0)), public, seeds(0))
     flat = np.concatenate([made.arrays[n].ravel() for n in step.shapes]) / step.grid
     assert np.array_equal(flat, np.rint(flat))
     return step, [int(x) for x in flat]
@@ -172,7 +172,7 @@ def test_fit_link_and_findings_of_a_private_study_share_one_epsilon() -> None:
     method = make(study)
     assert method.linked is not None and method.linked.buys and "holds together" in replication_words(study)
     sites = pc.datasets.planted_counts(3000, phenotypes=3, sites=3, seed=0)
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     method.publish(run(method, sites, doors=doors))
     spent = max(d.ledger.epsilon(1e-5) for d in doors.values())
     assert 7.0 < spent <= 8.0 * (1 + 1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.analysis.link import Link
-from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.splits import Splits, SplitsPublic, alike_pairs, joined
 from polyclinic.protocol.loop import run
 from polyclinic.records.sites.site import Site, Sites
@@ -40,7 +40,7 @@ def split() -> tuple[np.ndarray, np.ndarray]:
 def test_only_parts_that_the_same_patients_have_are_one(together: bool, groups: list[list[int]]) -> None:
     factors = split()
     assert alike_pairs(factors) == [(0, 1, 1)]
-    act = Splits(model=Placer(factors, lambda s: np.ones((s.patients, 3))), aggregation="masked")
+    act = Splits(model=Projector(factors, lambda s: np.ones((s.patients, 3))), aggregation="masked")
     found = run(act, made(together)).public
     assert isinstance(found, SplitsPublic)
     assert act.groups(found) == groups
@@ -66,7 +66,7 @@ def test_joined_columns_are_the_best_single_one_and_the_rest_stays() -> None:
 
 def test_splits_keep_the_contract() -> None:
     net = pc.datasets.planted_counts(300, 8, 12, phenotypes=3, codes=(3, 4), sites=3, seed=0)
-    pc.check_protocol(Splits(model=Placer(split(), lambda s: np.ones((s.patients, 3)))), list(net))
+    pc.check_protocol(Splits(model=Projector(split(), lambda s: np.ones((s.patients, 3)))), list(net))
 
 
 def test_what_is_flagged_was_planted_though_more_was_asked_for() -> None:
@@ -87,5 +87,5 @@ def test_three_kinds_of_codes_come_back_and_hold_together_by_every_pair() -> Non
     assert flags.sum() == 4 and (alike[flags].max(0) >= 0.9).all(), "each planted one, and nothing else"
     torn = [np.array(f) for f in found.model.factors_]  # the third kind of codes of another phenotype: one pair fails
     torn[2][:, flags] = np.roll(torn[2][:, flags], 1, axis=1)
-    act = Link(model=Placer(torn, lambda site: np.ones((site.patients, torn[0].shape[1]))))
+    act = Link(model=Projector(torn, lambda site: np.ones((site.patients, torn[0].shape[1]))))
     assert (act.rho(run(act, sites).public)[1][flags] < 3).all()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.evaluate import ActPlan
-from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.evaluate import AnalysisPlan
+from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
@@ -46,7 +46,7 @@ def test_a_simulated_study_ends_with_its_findings(tmp_path: Path) -> None:
 
 def test_phenotypes_of_the_findings_are_those_of_the_model() -> None:
     sites = example_sites(patients=120)
-    m = Whole(pc.SumALS(rank=3, rounds=6), ActPlan(("carriers",)), 1)
+    m = StudyPipeline(pc.SumALS(rank=3, rounds=6), AnalysisPlan(("carriers",)), 1)
     from polyclinic.protocol.loop import run
 
     m.publish(run(m, sites))
@@ -60,8 +60,8 @@ def test_phenotypes_of_the_findings_are_those_of_the_model() -> None:
 
 @pytest.mark.protocol
 def test_a_whole_study_passes_the_battery() -> None:
-    plan = ActPlan(("carriers", "completion"))
-    pc.check_protocol(Whole(pc.SumALS(rank=2, rounds=3), plan, 1), example_sites(patients=60))
+    plan = AnalysisPlan(("carriers", "completion"))
+    pc.check_protocol(StudyPipeline(pc.SumALS(rank=2, rounds=3), plan, 1), example_sites(patients=60))
 
 
 def test_what_a_study_cannot_evaluate_is_said_before_anything_is_read() -> None:
@@ -103,7 +103,7 @@ def test_a_study_that_does_not_say_has_one_halving_where_it_can_be_had(
     study = Study.parse({k: v for k, v in {**PLAIN, **change}.items() if v is not None})
     found = halvings(study)
     assert found.number == number and told in found.words
-    assert isinstance(make(study), Whole) == (number > 0 or study.evaluate is not None)
+    assert isinstance(make(study), StudyPipeline) == (number > 0 or study.evaluate is not None)
     signed = resolved(study)  # what hospitals read says it, and is run the same
     assert signed.study.replicate == (number or study.study.replicate) and halvings(signed).number == number
 

@@ -18,7 +18,7 @@ from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment.folders import CoordinatorFolder
 from polyclinic.node.flare.worker import Worker
 from polyclinic.node.messages import seal_ask
-from polyclinic.node.signed_study import Order, _digest
+from polyclinic.node.signed_study import StudyOrder, _digest
 from polyclinic.protocol.wire import encoding as wire
 
 ROOT = Path(__file__).parents[2]
@@ -49,17 +49,17 @@ class World:
         self.key = self.coordinator.identity()
         self.serial = itertools.count()
 
-    def order(self, name: str, method: str, head: str = "deadline = 30\n", **options: Any) -> Order:
+    def order(self, name: str, method: str, head: str = "deadline = 30\n", **options: Any) -> StudyOrder:
         """A signed study."""
         path = hospitals.study(self.root / "studies", name, method, head=head, **options)
         return coordination.sign_study(self.coordinator, Study.read(path))
 
-    def forged(self, order: Order, **changes: Any) -> Order:
+    def forged(self, order: StudyOrder, **changes: Any) -> StudyOrder:
         """Another order, correctly signed with the coordinator's key."""
         other = replace(order, **changes)
         return replace(other, signature=self.key.sign(_digest(other)).hex())
 
-    def open(self, order: Order, only: tuple[str, ...] | None = None) -> None:
+    def open(self, order: StudyOrder, only: tuple[str, ...] | None = None) -> None:
         """A process of the study at every site."""
         for name in only or tuple(self.sites):
             self.workers[name] = Worker(order, self.sites[name], self._post)
@@ -67,14 +67,14 @@ class World:
             self.workers[name].loaded.result(120)
         self.gossip(order)
 
-    def gossip(self, order: Order) -> None:
+    def gossip(self, order: StudyOrder) -> None:
         """Everybody tells everybody what they know of their books, as a coordinator's signs of life carry it."""
         gossip(order, self.key, {n: d for n, d in self.workers.items() if d.order.digest == order.digest}, self.root)
 
     def _post(self, to: str, data: bytes) -> None:
         threading.Thread(target=lambda: self.workers[to].put(data)).start()
 
-    def ask(self, order: Order, site: str, **value: Any) -> dict[str, Any]:
+    def ask(self, order: StudyOrder, site: str, **value: Any) -> dict[str, Any]:
         """An ask of the coordinator, signed, and its answer."""
         data = seal_ask(self.key, order.digest, site, str(next(self.serial)), value)
         for _ in range(60):

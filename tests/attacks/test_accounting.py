@@ -20,13 +20,13 @@ from polyclinic.privacy.accounting.accountant import Gaussian, calibrate, epsilo
 from polyclinic.privacy.accounting.charge import charge_from
 from polyclinic.privacy.accounting.mechanisms import ExactNoise
 from polyclinic.privacy.accounting.noise_grid import noise_scale
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.privacy.vocabulary import paid_vocabulary
 from polyclinic.protocol.aggregators import by_name
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.tensors.axis import Axis
 
 
@@ -47,7 +47,7 @@ def matrices(n: int = 120) -> list[pc.Site]:
     return [pc.Site(name, features=rng.normal(size=(n, 2))) for name in ("east", "north", "south")]
 
 
-def spent(doors: dict[str, Door], delta: float = 1e-6) -> float:
+def spent(doors: dict[str, ReleaseGate], delta: float = 1e-6) -> float:
     return max(d.ledger.epsilon(delta) for d in doors.values())
 
 
@@ -56,7 +56,7 @@ def spent(doors: dict[str, Door], delta: float = 1e-6) -> float:
 
 def test_the_card_has_what_the_vocabulary_cost_also_without_common_doors() -> None:
     sites = counts()
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     kept = paid_vocabulary(sites, top={1: 10}, epsilon=4.0, patients=1000, doors=doors)
     card = pc.DPEM(rank=2, rounds=2, privacy=pc.Privacy(1.0)).fit(kept, doors=doors).privacy_
     assert card.guarantee == "formal"
@@ -68,7 +68,7 @@ def test_the_card_has_what_the_vocabulary_cost_also_without_common_doors() -> No
 
 def test_the_card_has_what_a_scaler_cost_and_an_unpaid_one_leaves_no_bound() -> None:
     sites = matrices()
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     scaled = pc.Standardizer(radius=5.0, privacy=pc.Privacy(2.0)).fit(sites, doors=doors).transform(sites)
     asked = {"n_components": 2, "radius": 5.0, "paid_rounds": 2, "privacy": pc.Privacy(1.0)}
     card = pc.GaussianMixture(**asked).fit(scaled, doors=doors).privacy_  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ ADDERS = ("plain", "masked", "subspace", "median")
 @pytest.mark.parametrize("vocabulary", ["public", "paid", "data"])
 def test_card_and_worst_book_agree_for_tensors(adder: str, vocabulary: str) -> None:
     sites = counts("data" if vocabulary == "data" else "public")
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     if vocabulary == "paid":
         sites = paid_vocabulary(sites, top={1: 10}, epsilon=1.0, patients=1000, doors=doors)
     model = pc.DPEM(rank=2, rounds=2, privacy=pc.Privacy(1.0), aggregation=adder).fit(sites, doors=doors)
@@ -103,7 +103,7 @@ def test_card_and_worst_book_agree_for_tensors(adder: str, vocabulary: str) -> N
 @pytest.mark.parametrize("method", ["mixture", "standardizer", "pca"])
 def test_card_and_worst_book_agree_for_features(adder: str, scaler: bool, method: str) -> None:
     sites = matrices()
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     privacy = pc.Privacy(1.0, max_sites_per_patient=2)
     if scaler:
         first = pc.Standardizer(radius=5.0, privacy=privacy).fit(sites, doors=doors)
@@ -132,7 +132,7 @@ def test_every_estimator_pays_for_patients_at_several_sites(sites_per_patient: i
         pc.GaussianMixture(n_components=2, radius=5.0, paid_rounds=2, privacy=privacy),
     )
     for m in methods:
-        fold = Fold(m, matrices())
+        fold = Simulation(m, matrices())
         m.publish(fold.run())
         seen = [r.step.noise_sd / (r.step.multiplier * r.step.sensitivity) for r in fold.releases]  # type: ignore[operator]
         assert set(np.round(seen, 9)) == {float(sites_per_patient)}, m.name
@@ -210,7 +210,7 @@ def test_lines_of_version_1_on_coarse_grids_are_added_up_soundly(sd: float, shar
 def test_a_grid_that_cannot_be_refined_is_refused() -> None:
     coarse = Step(0, "votes", {"votes": (9,)}, bound=2.0**52, sensitivity=1.0, multiplier=2.0, grid=1.0)
     with pytest.raises(pc.errors.ConfigError, match="no proven cost"):
-        Door("n", noise=ExactNoise()).release(coarse, Contribution({"votes": np.zeros(9)}))
+        ReleaseGate("n", noise=ExactNoise()).release(coarse, Contribution({"votes": np.zeros(9)}))
 
 
 # ---- row 11: an honest study runs to its end
@@ -220,10 +220,10 @@ def test_a_private_mixture_with_exact_noise_runs_within_what_it_asked_for() -> N
     sites = matrices(300)
     m = pc.GaussianMixture(n_components=2, radius=5.0, paid_rounds=3, privacy=pc.Privacy(1.0), aggregation="masked")
     policy = Policy(max_epsilon_per_study=1.0, max_epsilon_total=1.0)
-    doors = {s.name: Door(s.name, noise=ExactNoise(), policy=policy) for s in sites}
+    doors = {s.name: ReleaseGate(s.name, noise=ExactNoise(), policy=policy) for s in sites}
     for d in doors.values():
         d.admit("s", m.name, m.params.privacy, 3, 300)
-    Fold(m, sites, doors=doors).run()
+    Simulation(m, sites, doors=doors).run()
     for d in doors.values():
         assert 0.999 < d.ledger.epsilon(1e-6) <= 1.0 + 1e-9
 
@@ -237,8 +237,8 @@ def test_what_masks_leak_is_set_aside_with_the_price() -> None:
     asked = pc.Privacy(1.0)
     roomy = epsilon([Gaussian(calibrate(1.0, 1e-6)[0] / math.sqrt(1.01))], 1e-6)
 
-    def run(limit: float) -> dict[str, Door]:
-        doors = {s.name: Door(s.name, policy=Policy(max_epsilon_total=limit), run="o") for s in sites}
+    def run(limit: float) -> dict[str, ReleaseGate]:
+        doors = {s.name: ReleaseGate(s.name, policy=Policy(max_epsilon_total=limit), run="o") for s in sites}
         for d in doors.values():
             d.admit("s", "dpem", asked, len(sites), 100, margin=Subspace.margin)
         pc.DPEM(rank=2, rounds=2, privacy=asked, aggregation="subspace").fit(sites, doors=doors)
@@ -256,7 +256,7 @@ def test_a_pruned_release_is_never_drawn_again(tmp_path: Path) -> None:
     step = Step(2, "sums", {"x": (200,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     got = set()
     for _ in range(20):  # a second job of the same order, with its store pruned each time
-        door = Door("n", ledger=Ledger(path), store=store, run="order", resumed=True)
+        door = ReleaseGate("n", ledger=Ledger(path), store=store, run="order", resumed=True)
         with contextlib.suppress(PolicyRefusal):
             got.add(door.release(step, Contribution({"x": np.ones(200)})).arrays["x"].tobytes())
         for file in store.glob("*"):
@@ -273,7 +273,9 @@ def test_a_pruned_release_is_never_drawn_again(tmp_path: Path) -> None:
 def test_the_card_speaks_of_the_sum_that_ran(named: str, ran: str) -> None:
     tapped: set[str] = set()
     model = pc.TRIP(rank=2, rounds=2, aggregation=named)
-    fold = Fold(model, counts(), adder=by_name(ran), tap=lambda m: tapped.add(f"{m.to == 'coordinator'} {m.kind}"))
+    fold = Simulation(
+        model, counts(), adder=by_name(ran), tap=lambda m: tapped.add(f"{m.to == 'coordinator'} {m.kind}")
+    )
     model.publish(fold.run())
     card = model.privacy_
     assert card.aggregation == ran

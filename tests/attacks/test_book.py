@@ -18,12 +18,12 @@ import pytest
 from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.entries import Gap, Reserve, Unknown, canonical, to_sign
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.ledger.reader import verify_lines
 from polyclinic.privacy.ledger.recovery import recover, what_is_left
-from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
@@ -35,7 +35,7 @@ def charge(n: int, study: str = "icu", **more: Any) -> Charge:
 
 
 def _race(path: Path, k: int, start: Any, out: Any) -> None:
-    door = Door("n", policy=LIMIT, ledger=Ledger(path, site="n"), study=f"s{k}")
+    door = ReleaseGate("n", policy=LIMIT, ledger=Ledger(path, site="n"), study=f"s{k}")
     step = Step(1, "x", {"x": (1,)}, bound=10.0, sensitivity=1.0, multiplier=calibrate(0.9, 1e-6)[0])
     start.wait()
     try:
@@ -69,8 +69,8 @@ def test_studies_at_once_never_exceed_a_limit(tmp_path: Path, tries: int) -> Non
 def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_burnt(tmp_path: Path) -> None:
     """Row 29: two of 5.5 under a limit of 8."""
     path, policy = tmp_path / "l.jsonl", Policy(max_epsilon_total=8.0)
-    first = Door("n", policy=policy, ledger=Ledger(path), run="order-1")
-    second = Door("n", policy=policy, ledger=Ledger(path), run="order-2")
+    first = ReleaseGate("n", policy=policy, ledger=Ledger(path), run="order-1")
+    second = ReleaseGate("n", policy=policy, ledger=Ledger(path), run="order-2")
     first.admit("a", "dpem", Privacy(5.5), 3, 100)
     with pytest.raises(PolicyRefusal, match="set aside"):
         second.admit("b", "dpem", Privacy(5.5), 3, 100)
@@ -94,9 +94,9 @@ def test_an_admitted_study_cannot_run_out_of_budget(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     Ledger(path).charge(charge(0, study="old", event=Gaussian(20.0)))
     policy = Policy(max_epsilon_total=2.0, max_epsilon_per_study=1.6)
-    door = Door("n", policy=policy, ledger=Ledger(path), run="order")
+    door = ReleaseGate("n", policy=policy, ledger=Ledger(path), run="order")
     door.admit("new", "dpem", Privacy(1.6), 3, 100)
-    other = Door("n", policy=policy, ledger=Ledger(path), study="late")
+    other = ReleaseGate("n", policy=policy, ledger=Ledger(path), study="late")
     for t, m in enumerate(calibrate(1.6, 1e-6, rounds=40)):
         door.release(
             Step(t, "x", {"x": (1,)}, bound=9.0, sensitivity=1.0, multiplier=m), Contribution({"x": np.ones(1)})
@@ -112,19 +112,19 @@ def test_an_admitted_study_cannot_run_out_of_budget(tmp_path: Path) -> None:
 
 def test_another_label_is_no_second_budget(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    Door("n", policy=LIMIT, ledger=Ledger(path), cohort="adults").admit("a", "dpem", Privacy(0.9), 3, 100)
-    other = Door("n", policy=LIMIT, ledger=Ledger(path), cohort="over 17")
+    ReleaseGate("n", policy=LIMIT, ledger=Ledger(path), cohort="adults").admit("a", "dpem", Privacy(0.9), 3, 100)
+    other = ReleaseGate("n", policy=LIMIT, ledger=Ledger(path), cohort="over 17")
     with pytest.raises(PolicyRefusal, match="all studies"):
         other.admit("b", "dpem", Privacy(0.9), 3, 100)
     apart = Policy(max_epsilon_total=1.0, cohorts_disjoint=True)
-    Door("n", policy=apart, ledger=Ledger(path), cohort="children").admit("c", "dpem", Privacy(0.9), 3, 100)
+    ReleaseGate("n", policy=apart, ledger=Ledger(path), cohort="children").admit("c", "dpem", Privacy(0.9), 3, 100)
 
 
 def test_a_reservation_ends_with_its_time(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    old = Door("n", policy=LIMIT, ledger=Ledger(path), run="gone", resume_for=-1.0)
+    old = ReleaseGate("n", policy=LIMIT, ledger=Ledger(path), run="gone", resume_for=-1.0)
     old.admit("a", "dpem", Privacy(0.9), 3, 100)
-    Door("n", policy=LIMIT, ledger=Ledger(path), run="next").admit("b", "dpem", Privacy(0.9), 3, 100)
+    ReleaseGate("n", policy=LIMIT, ledger=Ledger(path), run="next").admit("b", "dpem", Privacy(0.9), 3, 100)
 
 
 # ---- mutated books
@@ -139,7 +139,7 @@ def book(folder: Path, lines: int = 6) -> Ledger:
     return ledger
 
 
-def _chained(lines: list[bytes], key: BookKey | None) -> list[bytes]:
+def _chained(lines: list[bytes], key: LedgerKey | None) -> list[bytes]:
     import hashlib
 
     out, previous = [], "0" * 64
@@ -161,7 +161,7 @@ def mutate(folder: Path, rng: random.Random) -> str:
     kind = rng.choice(
         ["byte", "cut", "drop", "swap", "double", "rechain", "rekey", "forge", "head", "delete", "cut+head"]
     )
-    own = BookKey.of(folder / "l.jsonl.key", make=False)
+    own = LedgerKey.of(folder / "l.jsonl.key", make=False)
     at = rng.randrange(1, len(lines))
     if kind == "byte":
         data = bytearray(b"".join(lines))
@@ -187,16 +187,16 @@ def mutate(folder: Path, rng: random.Random) -> str:
         head.write_text(json.dumps(value))
     else:  # rewritten with everything that an attacker can make: chain, head, with no key, a new key, the book's own
         kept = lines[:at] if kind == "cut+head" else [*lines[: at - 1], *lines[at:]] if at > 1 else lines[:-1]
-        key = {"rechain": None, "cut+head": own, "rekey": BookKey(os.urandom(32)), "forge": own}[kind]
+        key = {"rechain": None, "cut+head": own, "rekey": LedgerKey(os.urandom(32)), "forge": own}[kind]
         made = kept if kind == "cut+head" else _chained(kept, key)
         path.write_bytes(b"".join(made))
-        bare = Head(len(made), json.loads(made[-1])["hash"], "north")
+        bare = SignedHead(len(made), json.loads(made[-1])["hash"], "north")
         head.write_text(json.dumps(asdict(bare)))
         (folder / "l.jsonl.state").unlink(missing_ok=True)
     return kind
 
 
-def found_out(folder: Path, witness: Head) -> bool:
+def found_out(folder: Path, witness: SignedHead) -> bool:
     """Whether verify, or the comparison with a head that a witness kept, finds it before anything leaves."""
     ledger = Ledger(folder / "l.jsonl", site="north")
     return bool(ledger.verify()) or bool(ledger.verify(anchor=witness))
@@ -252,7 +252,7 @@ def test_an_open_book_notices_what_happens_to_it(tmp_path: Path) -> None:
 def test_an_export_is_verified_offline_with_the_public_key_alone(tmp_path: Path) -> None:
     value = json.loads(json.dumps(book(tmp_path).export()))
     assert verify_lines(value["lines"], value["key"]) == []
-    assert verify_lines(value["lines"], BookKey(os.urandom(32)).public)
+    assert verify_lines(value["lines"], LedgerKey(os.urandom(32)).public)
     assert verify_lines(value["lines"][:3] + value["lines"][4:], value["key"])
 
 

@@ -241,13 +241,13 @@ def test_a_model_beyond_the_owners_limit_is_refused_before_it_is_made(
     east.node_path.write_text(east.node_path.read_text().replace("[keys]\n", "[keys]\nmax_numbers = 1000\n"))
     world.sites["east"] = SiteFolder.of(east.node_path)
     made: list[int] = []
-    begin = TRIP.begin
+    begin = TRIP.init_public
 
     def spied(method: TRIP, *given: Any) -> Any:
         made.append(method.params.columns)
         return begin(method, *given)
 
-    monkeypatch.setattr(TRIP, "begin", spied)
+    monkeypatch.setattr(TRIP, "init_public", spied)
     for rank, expected in ((3, "letters"), (10_000, "here")):
         order = world.order(
             f"rank-{rank}", f'name = "trip"\nrank = {rank}\nrounds = 1\nstart = "random"\naggregation = "plain"'

@@ -20,11 +20,11 @@ from polyclinic.privacy.accounting.accountant import Gaussian, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.gate import approval as reviewer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.ledger.entries import Refuse
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.signed_head import Head
+from polyclinic.privacy.ledger.signed_head import SignedHead
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
@@ -43,10 +43,10 @@ def test_a_clock_that_goes_forth_and_back_makes_no_room_for_two(
     """What was set aside for a study ends after two weeks; put the clock forth, admit another, put it back: both could spend."""
     book, now = Ledger(tmp_path / "l.jsonl"), time.time()
     (m,) = calibrate(0.9, 1e-6)
-    first = Door("n", policy=LIMIT, ledger=book, run="a")
+    first = ReleaseGate("n", policy=LIMIT, ledger=book, run="a")
     first.admit("a", "dpem", Privacy(0.9), 3, 100)
     monkeypatch.setattr(time, "time", lambda: now + 15 * DAY)
-    second = Door("n", policy=LIMIT, ledger=book, run="b")
+    second = ReleaseGate("n", policy=LIMIT, ledger=book, run="b")
     second.admit("b", "dpem", Privacy(0.9), 3, 100)
     monkeypatch.setattr(time, "time", lambda: now + 60)
     second.release(step(m), Contribution({"x": np.ones(3)}))
@@ -58,7 +58,7 @@ def test_a_clock_that_goes_forth_and_back_makes_no_room_for_two(
 
 def test_an_order_whose_time_is_over_can_be_admitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book, now = Ledger(tmp_path / "l.jsonl"), time.time()
-    door = Door("n", policy=LIMIT, ledger=book, run="a")
+    door = ReleaseGate("n", policy=LIMIT, ledger=book, run="a")
     door.admit("a", "dpem", Privacy(0.9), 3, 100)
     monkeypatch.setattr(time, "time", lambda: now + 15 * DAY)
     door.admit("a", "dpem", Privacy(0.9), 3, 100)
@@ -89,7 +89,7 @@ def test_a_removed_lock_file_lets_nobody_in_beside_its_holder(tmp_path: Path) ->
 def test_an_approval_is_not_of_facts_that_begin_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight digits of a digest can be made to agree: the second step would leave on the first one's approval."""
     monkeypatch.setattr(reviewer, "facts_digest", lambda step, share, by: "abcdef01" + f"{step.size:056x}")
-    door = Door("n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o")
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o")
     box = Outbox(tmp_path / "outbox")
     exact = [Step(1, "x", {"x": (n,)}, bound=9.0) for n in (2, 851)]
     with pytest.raises(PolicyRefusal, match="waits"):
@@ -106,8 +106,8 @@ def test_a_receipt_of_nothing_is_in_no_book(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl", site="north")
     book.charge(Charge("s", "m", 0, "x", 0, Gaussian(10.0)))
     assert Receipt("north", book.head, "signed").faults(book) == []
-    assert "names no line" in Receipt("north", Head(0, ""), "unsigned").faults(book)[0]
-    assert Receipt("north", Head(1, "0" * 64), "unsigned").faults(book)
+    assert "names no line" in Receipt("north", SignedHead(0, ""), "unsigned").faults(book)[0]
+    assert Receipt("north", SignedHead(1, "0" * 64), "unsigned").faults(book)
 
 
 @pytest.mark.parametrize("epsilon", [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e10, 1e308])
@@ -148,7 +148,7 @@ def test_extreme_budgets_are_priced_and_never_above_what_was_asked(epsilon: floa
 )
 def test_steps_with_hostile_numbers_are_refused_or_have_no_bound(hostile: dict[str, Any]) -> None:
     """A method that announces nonsense gets no cheap release: nothing leaves, or what left costs everything."""
-    door = Door("n", policy=Policy(max_epsilon_total=1.0))
+    door = ReleaseGate("n", policy=Policy(max_epsilon_total=1.0))
     wrong = Step(1, "x", {"x": (3,)}, bound=9.0, **hostile)
     with pytest.raises(
         (PolicyRefusal, ConfigError, pc.errors.PolyclinicError, ValueError, OverflowError, ZeroDivisionError)

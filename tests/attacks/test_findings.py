@@ -9,17 +9,17 @@ import pytest
 from scipy.stats import norm
 
 import polyclinic as pc
-from polyclinic.analysis.private.moments import Paid
-from polyclinic.analysis.projection import STANDARD, Covariates, Placer
+from polyclinic.analysis.private.moments import PrivateFindings
+from polyclinic.analysis.projection import STANDARD, Covariates, Projector
 from polyclinic.privacy.accounting.accountant import calibrate
-from polyclinic.protocol.interfaces import Setting, Total, seeds
+from polyclinic.protocol.interfaces import Schema, Total, seeds
 from polyclinic.tensors.sparse import SparseTensor
 
 pytestmark = pytest.mark.attack
 WHAT = ("carriers", "people", "outcome", "survival", "completion")
 
 
-def _world() -> tuple[Paid, pc.Site, pc.Site]:
+def _world() -> tuple[PrivateFindings, pc.Site, pc.Site]:
     """Everybody but the target, and the target: all phenotypes, the outcome, an age of its own."""
     rng = np.random.default_rng(0)
     factors = [np.kron(np.eye(3), np.ones((4, 1))) + 0.01, np.kron(np.eye(3), np.ones((5, 1))) + 0.01]
@@ -47,8 +47,8 @@ def _world() -> tuple[Paid, pc.Site, pc.Site]:
     )
     from polyclinic.tensors.cp import solve_memberships
 
-    placer = Placer(factors, lambda site: solve_memberships(site.counts(), factors))  # type: ignore[arg-type]
-    act = Paid(
+    placer = Projector(factors, lambda site: solve_memberships(site.counts(), factors))  # type: ignore[arg-type]
+    act = PrivateFindings(
         model=placer,
         what=WHAT,
         privacy=pc.Privacy(1.0),
@@ -61,22 +61,27 @@ def _world() -> tuple[Paid, pc.Site, pc.Site]:
 
 
 def _guess(
-    act: Paid, others: pc.Site, target: pc.Site, present: bool, rng: np.random.Generator, quieter: float = 1.0
+    act: PrivateFindings,
+    others: pc.Site,
+    target: pc.Site,
+    present: bool,
+    rng: np.random.Generator,
+    quieter: float = 1.0,
 ) -> float:
     """The best statistic there is: the likelihood ratio of all releases, given everything but the target."""
-    public = act.begin(Setting((12, 15), (), ("others",)), rng)
+    public = act.init_public(Schema((12, 15), (), ("others",)), rng)
     score = 0.0
-    while (step := act.next(public)) is not None:
+    while (step := act.next_step(public)) is not None:
         assert step.multiplier is not None
         sd = step.multiplier / quieter
-        known = act.contribute(step, others, act.open(others, public, rng), public, rng)[1].arrays
-        row = act.contribute(step, target, act.open(target, public, rng), public, rng)[1].arrays
+        known = act.contribute(step, others, act.init_site(others, public, rng), public, rng)[1].arrays
+        row = act.contribute(step, target, act.init_site(target, public, rng), public, rng)[1].arrays
         total: dict[str, Any] = {}
         for name in step.shapes:
             noise = sd * rng.standard_normal(known[name].shape)
             total[name] = known[name] + present * row[name] + noise
             score += float(((total[name] - known[name]) * row[name]).sum() - (row[name] ** 2).sum() / 2) / sd**2
-        public = act.combine(step, public, Total(total, 1.0, 1, sd))
+        public = act.update_public(step, public, Total(total, 1.0, 1, sd))
     return score
 
 

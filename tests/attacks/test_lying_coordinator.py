@@ -14,7 +14,7 @@ import pytest
 from tests.attacks.hostile_world import World
 
 from polyclinic.node.enrolment.folders import read_events
-from polyclinic.node.signed_study import COORDINATOR, Order
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Total
@@ -29,7 +29,7 @@ PRIVACY = "[privacy]\nepsilon = 0.5\ndelta = 1e-6\n"
 class Evil:
     """A coordinator that asks what it likes, correctly signed."""
 
-    def __init__(self, world: World, order: Order) -> None:
+    def __init__(self, world: World, order: StudyOrder) -> None:
         self.world, self.order = world, order
         world.open(order)
         self.desk = next(iter(world.workers.values()))
@@ -63,7 +63,7 @@ class Evil:
                 fold = self.world.workers[site].study.fold
                 adder = by_name("masked", identities={COORDINATOR: self.world.key})
                 assert fold is not None
-                side = adder.side(COORDINATOR, replace(roster, chain=fold.chain), fold.step(), None)  # type: ignore[arg-type]
+                side = adder.exchange(COORDINATOR, replace(roster, chain=fold.chain), fold.step(), None)  # type: ignore[arg-type]
             queue += [
                 m for raw in answer["letters"] for m in side.receive(wire.decode_message(bytes(raw), self.protocol))
             ]
@@ -92,7 +92,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("four"), ("east", "north", "south", "west"))
 
 
-def _charges(world: World, site: str, order: Order | None = None) -> list[Any]:
+def _charges(world: World, site: str, order: StudyOrder | None = None) -> list[Any]:
     charges = ledger_of(world.sites[site].node).charges()
     return [c for c in charges if order is None or c.study == order.study["study"]["name"]]
 

@@ -15,7 +15,7 @@ from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError
 from polyclinic.node.admission.offer import Offer
 from polyclinic.node.enrolment import membership
 from polyclinic.node.enrolment.folders import SiteFolder, private, write_json
-from polyclinic.node.signed_study import Order, read_order
+from polyclinic.node.signed_study import StudyOrder, read_order
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.privacy.ledger.entries import Accept
 
@@ -37,13 +37,13 @@ def site(world: World) -> SiteFolder:
     return folder
 
 
-def offered(site: SiteFolder, order: Order) -> Order:
+def offered(site: SiteFolder, order: StudyOrder) -> StudyOrder:
     """As a site keeps an order that reached it."""
     write_json(private(site.study(order.digest)) / "order.json", {"order": order.encode()})
     return order
 
 
-def said(order: Order, **values: Any) -> dict[str, Any]:
+def said(order: StudyOrder, **values: Any) -> dict[str, Any]:
     return {**order.study, "study": {**order.study["study"], **values}}
 
 

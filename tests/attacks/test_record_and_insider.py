@@ -40,7 +40,7 @@ def test_the_insider_audit_finds_shares_that_count_on_the_insider(
 
     With 5 sites and one lost that is 13 % of the noise: it takes many canaries to see it.
     """
-    monkeypatch.setattr(Masked, "share", lambda self, roster: 1 / roster.threshold)
+    monkeypatch.setattr(Masked, "noise_share", lambda self, roster: 1 / roster.threshold)
     found = audit(dpem(), canaries=30_000, patients=50, seed=7, insider=Insider(sites, lost))
     assert found.verdict == "failed"
     assert any("too little noise" in f for f in found.faults)

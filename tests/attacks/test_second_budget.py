@@ -11,7 +11,7 @@ from polyclinic.cli import main
 from polyclinic.config import Node, Study
 from polyclinic.errors import PolicyRefusal
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import ledger_of, policy_of
 from polyclinic.privacy.ledger.entries import Evaluate
 from polyclinic.privacy.ledger.ledger import Ledger
@@ -68,12 +68,12 @@ def test_a_study_between_hosts_knows_what_divided_runs_spent(tmp_path: Path) -> 
     owner = node(tmp_path, "north", {"a": 40, "b": 40})
     run(tmp_path, "one", ["north"], "split = true\n", 0.8)
     with pytest.raises(PolicyRefusal):
-        Door("north", policy=policy_of(owner), ledger=ledger_of(owner)).admit("two", "dpem", Privacy(0.9), 3, 80)
+        ReleaseGate("north", policy=policy_of(owner), ledger=ledger_of(owner)).admit("two", "dpem", Privacy(0.9), 3, 80)
 
 
 def test_a_divided_run_knows_what_was_spent_between_hosts(tmp_path: Path) -> None:
     owner = node(tmp_path, "north", {"a": 40, "b": 40})
-    door = Door("north", policy=policy_of(owner), ledger=ledger_of(owner))
+    door = ReleaseGate("north", policy=policy_of(owner), ledger=ledger_of(owner))
     door.admit("between hosts", "dpem", Privacy(0.8), 3, 80)  # set aside, not spent yet
     with pytest.raises(PolicyRefusal):
         run(tmp_path, "one", ["north"], "split = true\n", 0.8)
@@ -127,9 +127,9 @@ def test_parts_of_one_run_do_not_pay_for_each_other_and_runs_do(tmp_path: Path) 
     book = Ledger(tmp_path / "l.jsonl")
     owner = policy_of(node(tmp_path, "north", {"a": 20}))
 
-    def door(run: str, part: str, *beside: str) -> Door:
+    def door(run: str, part: str, *beside: str) -> ReleaseGate:
         run = run * 32
-        return Door(
+        return ReleaseGate(
             "n",
             policy=owner,
             ledger=book,
@@ -147,5 +147,7 @@ def test_parts_of_one_run_do_not_pay_for_each_other_and_runs_do(tmp_path: Path) 
     with pytest.raises(PolicyRefusal):  # a run that is called like the first, with other parts
         door("1", "x", "y").admit("s", "dpem", Privacy(0.9), 3, 50)
     with pytest.raises(PolicyRefusal):
-        Door("n", policy=owner, ledger=book).admit("s", "dpem", Privacy(0.9), 3, 50)
-    Door("n", policy=owner, ledger=book).admit("s", "dpem", Privacy(0.1), 3, 50)  # of a run the dearest part counts
+        ReleaseGate("n", policy=owner, ledger=book).admit("s", "dpem", Privacy(0.9), 3, 50)
+    ReleaseGate("n", policy=owner, ledger=book).admit(
+        "s", "dpem", Privacy(0.1), 3, 50
+    )  # of a run the dearest part counts

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-VERBS = ("begin", "next", "combine", "contribute")
+VERBS = ("init_public", "next_step", "update_public", "contribute")
 EQUATION = re.compile(r"[=<>]|sum_|\^")  # of the two that compute; a start or the next sum may be said in words
 
 
@@ -18,10 +18,10 @@ def faults_in(text: str, where: str) -> list[str]:
         if not isinstance(c, ast.ClassDef):
             continue
         verbs = {f.name: ast.get_docstring(f) for f in c.body if isinstance(f, ast.FunctionDef) and f.name in VERBS}
-        if not {"combine", "contribute"} <= set(verbs) or c.name == "Method":
+        if not {"update_public", "contribute"} <= set(verbs) or c.name == "Method":
             continue
         found += [f"{where}: {c.name}.{v} has no docstring" for v, d in verbs.items() if not d]
-        computing = {v: verbs[v] for v in ("combine", "contribute")}
+        computing = {v: verbs[v] for v in ("update_public", "contribute")}
         found += [
             f"{where}: {c.name}.{v}: no equation in {d!r}" for v, d in computing.items() if d and not EQUATION.search(d)
         ]
@@ -35,8 +35,8 @@ def test_every_method_has_its_equation() -> None:
 
 
 def test_what_is_missing_is_found() -> None:
-    text = 'class A:\n    def combine(self):\n        """Adds."""\n    def contribute(self): ...\n'
+    text = 'class A:\n    def update_public(self):\n        """Adds."""\n    def contribute(self): ...\n'
     assert faults_in(text, "a.py") == [
         "a.py: A.contribute has no docstring",
-        "a.py: A.combine: no equation in 'Adds.'",
+        "a.py: A.update_public: no equation in 'Adds.'",
     ]

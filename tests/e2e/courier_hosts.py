@@ -130,8 +130,8 @@ class Hosts:
         """The same study in one process, over the same files."""
         from polyclinic.config import Study
         from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-        from polyclinic.privacy.gate.gate import Door
-        from polyclinic.protocol.loop import Fold
+        from polyclinic.privacy.gate.gate import ReleaseGate
+        from polyclinic.protocol.loop import Simulation
         from polyclinic.records.ingest import ingest
         from polyclinic.studies.registry import federated
 
@@ -140,10 +140,10 @@ class Hosts:
         doors = None
         if noise:
             doors = {
-                s.name: Door(s.name, noise=SimulatedNoise(np.random.default_rng([NOISE, *s.name.encode()])))
+                s.name: ReleaseGate(s.name, noise=SimulatedNoise(np.random.default_rng([NOISE, *s.name.encode()])))
                 for s in sites
             }
-        return Fold(federated(study), sites, doors=doors).run()
+        return Simulation(federated(study), sites, doors=doors).run()
 
     def refused(self, order: Any) -> set[str]:
         """Files that somebody refused, by the names that stand in the logs."""

@@ -100,8 +100,8 @@ class Federation:
         """The same study on the in-process engine, over the same node files."""
         from polyclinic.config import Study
         from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-        from polyclinic.privacy.gate.gate import Door
-        from polyclinic.protocol.loop import Fold
+        from polyclinic.privacy.gate.gate import ReleaseGate
+        from polyclinic.protocol.loop import Simulation
         from polyclinic.records.ingest import ingest
         from polyclinic.studies.registry import federated
 
@@ -112,10 +112,10 @@ class Federation:
         doors = None
         if noise_seed is not None:
             doors = {
-                s.name: Door(s.name, noise=SimulatedNoise(np.random.default_rng([noise_seed, *s.name.encode()])))
+                s.name: ReleaseGate(s.name, noise=SimulatedNoise(np.random.default_rng([noise_seed, *s.name.encode()])))
                 for s in sites
             }
-        return Fold(federated(what), sites, doors=doors, quorum=what.study.quorum).run()
+        return Simulation(federated(what), sites, doors=doors, quorum=what.study.quorum).run()
 
     def charges(self, name: str, study: str) -> list[Any]:
         """What a site's ledger holds about a study."""

@@ -17,7 +17,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.config import Study
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
@@ -388,7 +388,7 @@ def test_a_real_run_is_followed_to_its_report(page: tuple[Any, Path]) -> None:
 
 def test_approving_lets_exactly_one_contribution_out(page: tuple[Any, Path]) -> None:
     browser, root = page
-    door = Door(
+    door = ReleaseGate(
         "north",
         policy=Policy(review="each"),
         ledger=Ledger(root / "ledger.jsonl", site="north"),

@@ -26,7 +26,7 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(
     from polyclinic.config import Study
     from polyclinic.node.enrolment.folders import read_json
     from polyclinic.node.flare.coordinator_service import order_of
-    from polyclinic.protocol.loop import Fold
+    from polyclinic.protocol.loop import Simulation
     from polyclinic.records.ingest import ingest
     from polyclinic.records.sites.site import Site
     from polyclinic.studies.registry import federated
@@ -52,7 +52,7 @@ def test_ring_between_real_processes_gives_the_model_of_one_process(
             tensor = place(tensor, n, agreed[axis.name]["places"], agreed[axis.name]["size"])
         placed.append(Site(s.name, tensor))
     assert outcome.setting.shape == align(raw)[0].counts().shape[1:]
-    assert same(outcome.public, Fold(federated(study), placed).run().public)
+    assert same(outcome.public, Simulation(federated(study), placed).run().public)
     codes = {c.encode() for s in raw for a in s.counts().axes[1:] for c in a.labels or ()}
     here = [f for f in federation.coordinator.run(order.id).rglob("*") if f.is_file()]
     assert not [(f, c) for f in here for c in codes if c in f.read_bytes()]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 pytest.importorskip("nvflare")
 
@@ -29,7 +29,7 @@ TRIP = 'name = "trip"\nrank = 4\ntol = 0\nrounds = {}\naggregation = "{}"'
 PRIVATE = "[privacy]\nepsilon = 4.0\ndelta = 1e-6"
 
 
-def _right(federation: Federation, study: Any, order: Order, status: Any, *, retries: bool = False) -> None:
+def _right(federation: Federation, study: Any, order: StudyOrder, status: Any, *, retries: bool = False) -> None:
     """The model of an undisturbed run, bit for bit, and every release paid once, over all attempts.
 
     With ``retries`` (subspace) what the masks of an attempt that was cut leak is paid, too; never one attempt twice, and
@@ -186,7 +186,7 @@ def test_resume_goes_on_with_the_start_that_was_cut(federation: Federation) -> N
         assert len(charges) == len(set(charges)) == len(federation.outcome(order).releases), name
 
 
-def _strike_between(federation: Federation, order: Order, name: str, found: list[str]) -> None:
+def _strike_between(federation: Federation, order: StudyOrder, name: str, found: list[str]) -> None:
     """Kill a site's worker when a charge is on disk and its release is not yet stored, so that nothing can have left."""
     from polyclinic.node.enrolment.folders import read_events
     from polyclinic.privacy.gate.owner_rules import ledger_of

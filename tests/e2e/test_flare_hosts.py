@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 pytest.importorskip("nvflare")
 
@@ -57,7 +57,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospitals]:
         assert made.keys_at_the_coordinator() == []
 
 
-def _right(four: Hospitals, study: Any, order: Order, status: Any) -> None:
+def _right(four: Hospitals, study: Any, order: StudyOrder, status: Any) -> None:
     """Finished with the model of one process; nobody paid twice, a secure sum that was cut costs one more attempt."""
     assert status["state"] == "finished", (status, four.events(order))
     reference = four.in_process(study)

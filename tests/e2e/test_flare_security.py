@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 pytest.importorskip("nvflare")
 
@@ -31,7 +31,7 @@ def _submit(federation: Federation, folder: Path) -> str:
         return str(api.get_job_status(job))
 
 
-def _job(federation: Federation, order: Order, name: str) -> Path:
+def _job(federation: Federation, order: StudyOrder, name: str) -> Path:
     from polyclinic.node.flare.startup_files import job_folder
 
     return job_folder(federation.root / name, order=order.encode(), sites=list(federation.names), quorum=1)

@@ -96,7 +96,7 @@ def test_round_overhead_ten_megabytes_ten_sites(tmp_path: Path) -> None:
 def _letters(made: Any, name: str, offsets: tuple[int, ...], head: str) -> tuple[int, float]:
     """Logical letters between nodes and seconds, for a mixture over a graph in which node i talks to i +- each offset."""
     from polyclinic.node.enrolment.folders import write_json
-    from polyclinic.node.signed_study import Order, _digest
+    from polyclinic.node.signed_study import StudyOrder, _digest
     from polyclinic.protocol.aggregators import by_name
 
     method = (
@@ -106,8 +106,10 @@ def _letters(made: Any, name: str, offsets: tuple[int, ...], head: str) -> tuple
     nodes = order.nodes(order.sites)
     n = len(nodes)
     edges = tuple(sorted({tuple(sorted((nodes[i], nodes[(i + k) % n]))) for i in range(n) for k in offsets}))
-    ring = Order(**{**order.body(), "edges": edges})
-    ring = Order(**{**ring.body(), "edges": edges, "signature": made.coordinator.identity().sign(_digest(ring)).hex()})
+    ring = StudyOrder(**{**order.body(), "edges": edges})
+    ring = StudyOrder(
+        **{**ring.body(), "edges": edges, "signature": made.coordinator.identity().sign(_digest(ring)).hex()}
+    )
     write_json(made.coordinator.run(ring.id) / "order.json", {"order": ring.encode()})
     status = made.follow(ring)
     assert status["state"] == "finished", (status, made.events(ring))

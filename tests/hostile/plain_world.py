@@ -17,12 +17,12 @@ from tests.attacks.hostile_world import World
 from polyclinic.node.admission.admission import admit
 from polyclinic.node.admission.alignment import SiteAligner
 from polyclinic.node.admission.retention import drop_data
-from polyclinic.node.coordinator.coordinator import Driver
+from polyclinic.node.coordinator.coordinator import Coordinator
 from polyclinic.node.flare.carry import driver_of
 from polyclinic.node.site.record import Record
 from polyclinic.node.site.worker import SiteStudy
 from polyclinic.privacy.gate.owner_rules import ledger_of, witness_of
-from polyclinic.privacy.ledger.rollback_check import Watch
+from polyclinic.privacy.ledger.rollback_check import RollbackCheck
 
 
 class Killed(BaseException):
@@ -48,7 +48,7 @@ class Halves:
         self.driver = self.coordinator()
         self._fsync = os.fsync
 
-    def coordinator(self) -> Driver:
+    def coordinator(self) -> Coordinator:
         return driver_of(self.order, self.world.key, self.world.coordinator.run(self.order.id))
 
     def born(self, name: str) -> SiteStudy:
@@ -63,7 +63,7 @@ class Halves:
             post=lambda to, data: self.post.append((to, data)),
             log=lambda **event: self.events.append(event),
             aligner=None if order.alignment is None else SiteAligner(order, me),
-            watch=Watch(name, order.digest, keys, witness_of(folder.node), ledger_of(folder.node), me.sign),
+            watch=RollbackCheck(name, order.digest, keys, witness_of(folder.node), ledger_of(folder.node), me.sign),
             ended=lambda: drop_data(home),
         )
         try:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.aggregation.promise import Promise
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.protocol.wire import encoding as wire
 
 
@@ -38,7 +38,7 @@ def few(lists: Iterable[Sequence[str]], sites: Sequence[str], colluders: int = 1
 class Lists:
     """Lists of survivors that sites signed in one study, and what left to open them."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: StudyOrder) -> None:
         self.order = order
         self.signers: dict[tuple[int, int, tuple[str, ...]], set[str]] = {}
         self.unmasked: Counter[tuple[str, int, str, int]] = Counter()

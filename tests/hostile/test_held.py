@@ -13,7 +13,7 @@ from tests.ingested import ingest_once
 
 from polyclinic.config import Study
 from polyclinic.node.enrolment import federation as coordination
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.studies.registry import federated
 
@@ -61,6 +61,6 @@ def test_a_coordinator_killed_while_the_sites_hold_a_sum_goes_on(
     outcome = run(Halves(shared, order), kill, sites=whom != "alone")
     study = Study.read(path)
     sites = [ingest_once(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
-    reference = Fold(federated(study), sites).run().public
+    reference = Simulation(federated(study), sites).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     assert outcome.certified.sites == tuple(sorted(shared.sites))

@@ -31,14 +31,14 @@ from tests.ingested import ingest_once
 from polyclinic.alignment.ecdh_ring import place
 from polyclinic.config import Study
 from polyclinic.errors import PeerLost, ProtocolMismatch
-from polyclinic.node.coordinator.coordinator import Driver
+from polyclinic.node.coordinator.coordinator import Coordinator
 from polyclinic.node.enrolment.folders import SiteFolder, read_events, read_json
 from polyclinic.node.flare.carry import carry, driver_of
 from polyclinic.node.messages import read_answer, seal_ask
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.node.site.worker import SiteStudy
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
 from polyclinic.studies.registry import federated
@@ -98,7 +98,7 @@ class Desks:
     The plain ones answer every ask at once, never "busy", and need no thread to be woken: the long runs take a tenth of the time.
     """
 
-    def __init__(self, world: World, order: Order, *, plain: bool) -> None:
+    def __init__(self, world: World, order: StudyOrder, *, plain: bool) -> None:
         self.world, self.order = world, order
         self.halves = Halves(world, order) if plain else None
         self._ask = None if self.halves is None else self.halves.ask
@@ -115,7 +115,7 @@ class Desks:
         assert out is not None
         return out
 
-    def run(self, ask: Callable[[str, bytes], bytes]) -> tuple[Driver, Any]:
+    def run(self, ask: Callable[[str, bytes], bytes]) -> tuple[Coordinator, Any]:
         """The honest study, its asks carried by ``ask``; no outcome where the attacker stopped it."""
         if self.halves is not None:
             self.halves.ask = ask  # type: ignore[method-assign, assignment]
@@ -237,16 +237,16 @@ def attack(world: World, name: str, count: int, seed: int, *, plain: bool = Fals
     return used
 
 
-def honest_bits(world: World, order: Order, name: str, study: Study) -> bytes:
+def honest_bits(world: World, order: StudyOrder, name: str, study: Study) -> bytes:
     """The model of the study in one process; of studies that differ in their names only it is made once."""
     if order.alignment or (world.root, name) not in _honest:  # the ring gives every study places of its own
         sites = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
         sites = [agreed_places(world, order, s) for s in sites] if order.alignment else sites
-        _honest[world.root, name] = wire.encode(wire.pack(Fold(federated(study), sites).run().public))
+        _honest[world.root, name] = wire.encode(wire.pack(Simulation(federated(study), sites).run().public))
     return _honest[world.root, name]
 
 
-def agreed_places(world: World, order: Order, site: Site) -> Site:
+def agreed_places(world: World, order: StudyOrder, site: Site) -> Site:
     """A site on the places that the ring gave its codes."""
     agreed = read_json(world.sites[site.name].study(order.digest) / "codes.json")["agreed"]
     tensor = site.counts()

@@ -24,7 +24,7 @@ from polyclinic.node.site.batch import seal_batch
 from polyclinic.node.site.inbox import EARLY
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.protocol.interfaces import Message
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.studies.registry import federated
 
@@ -43,7 +43,7 @@ def _order(world: World, name: str, method: str, tail: str = "") -> Any:
 
 def _right(world: World, study: Study, halves: Halves, outcome: Any) -> None:
     sites = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
-    reference = Fold(federated(study), sites).run().public
+    reference = Simulation(federated(study), sites).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     for name, site in world.sites.items():
         assert halves.sites[name].stage == "ready"

@@ -20,9 +20,9 @@ from polyclinic.node.admission import alignment as aligning
 from polyclinic.node.coordinator import coordinator as driver
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment.folders import read_json
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.node.site.batch import open_batch, seal_batch
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.schema import common
 from polyclinic.protocol.wire import chain as certificate
 from polyclinic.protocol.wire import encoding as wire
@@ -34,7 +34,7 @@ TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "plain"'
 class Post(deque[Any]):
     """Letters between sites; one site's are falsified as they leave, so often: before it signs their batch, or after."""
 
-    def __init__(self, world: World, order: Order, seed: int, lies: int) -> None:
+    def __init__(self, world: World, order: StudyOrder, seed: int, lies: int) -> None:
         super().__init__()
         self.order, self.sign = order, world.sites["north"].identity().sign
         self.rng, self.lies, self.left = np.random.default_rng(seed), 0, lies
@@ -103,7 +103,7 @@ def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world: Wo
             for code, place in found["places"].items():
                 assert whole.setdefault((mode, code), place) == place, (name, mode, code)
     assert len({(mode, place) for (mode, _), place in whole.items()}) == len(whole)
-    reference = Fold(federated(study), placed).run().public
+    reference = Simulation(federated(study), placed).run().public
     assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     codes = {c.encode() for s in raw for a in s.counts().axes[1:] for c in a.labels or ()}
     assert codes
@@ -130,7 +130,7 @@ def test_a_hospital_that_was_given_places_of_its_own_shares_no_sum(
     monkeypatch.setattr(aligning, "RingCoordinator", Twofold)
     told: dict[str, str] = {}
 
-    def believed(order: Order, known: Any) -> Any:  # the coordinator compares nothing
+    def believed(order: StudyOrder, known: Any) -> Any:  # the coordinator compares nothing
         told.update({s: v["alignment"] for s, v in known.items()})
         return common(order, {s: {**v, "alignment": told["east"]} for s, v in known.items()})
 

@@ -16,7 +16,7 @@ from tests.ingested import ingest_once
 from polyclinic.config import Study
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.studies.registry import federated
 
@@ -51,7 +51,7 @@ def attempt(world: World, method: str, seed: int, tail: str = "") -> int:
         assert not list(site.study(order.digest).glob("releases/*.npz"))
     if not tail:
         sites = [ingest_once(s.node, study, world.root / "in-process" / n).site for n, s in world.sites.items()]
-        reference = Fold(federated(study), sites).run().public
+        reference = Simulation(federated(study), sites).run().public
         assert wire.encode(wire.pack(outcome.public)) == wire.encode(wire.pack(reference))
     else:
         assert all(np.isfinite(f).all() for f in outcome.public.factors)

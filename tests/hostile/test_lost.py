@@ -16,7 +16,7 @@ from polyclinic.errors import PeerLost, SumBurnt
 from polyclinic.node.coordinator import coordinator as driver
 from polyclinic.node.enrolment.folders import SiteFolder, read_events
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.minimum_patients import SUPPORT, Floor
+from polyclinic.protocol.minimum_patients import SUPPORT, MinimumPatients
 from polyclinic.studies.registry import federated
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 3\naggregation = "masked"'
@@ -64,7 +64,7 @@ def test_an_owners_floor_of_sites_is_held_against_every_sum(tmp_path: Path, monk
         made.append(halves.driver)
         return halves.run()
 
-    made: list[driver.Driver] = []
+    made: list[driver.Coordinator] = []
     assert {r.members for r in short("three").releases} == {("east", "north", "south")}
     east = world.sites["east"]
     east.node_path.write_text(east.node_path.read_text().replace("min_sites = 3", "min_sites = 4"))
@@ -105,6 +105,6 @@ def test_three_of_eight_leave_together_and_two_do_not(tmp_path: Path) -> None:
         if n in halves.driver.counted
     ]
     whole = [ingest_once(s.node, study, tmp_path / "own" / n).site for n, s in world.sites.items()]
-    now, then = ([c >= 20 for c in Floor(federated(study).method, 20).counted(x)] for x in (here, whole))
+    now, then = ([c >= 20 for c in MinimumPatients(federated(study).method, 20).counted(x)] for x in (here, whole))
     assert [k.tolist() for k in outcome.public.kept] == [k.tolist() for k in now]
     assert sum(k.sum() for k in now) < sum(k.sum() for k in then)  # some codes are of too few patients now

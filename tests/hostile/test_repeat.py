@@ -17,9 +17,9 @@ from tests.hostile.spans import few
 from polyclinic.errors import PolicyRefusal, PolyclinicError
 from polyclinic.node.enrolment.folders import SiteFolder
 from polyclinic.node.refusals import SENTENCES
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import Counted
 from polyclinic.privacy.policy.differencing import alike, exposed, sketch
 from polyclinic.privacy.policy.policy import Policy
@@ -32,7 +32,7 @@ MIXTURE = 'name = "gaussianmixture"\nn_components = 2\nrounds = 2\naggregation =
 PRIVACY = "[privacy]\nepsilon = 0.1\ndelta = 1e-6\n"
 
 
-def without(world: World, order: Order, *gone: str, **more: Any) -> Order:
+def without(world: World, order: StudyOrder, *gone: str, **more: Any) -> StudyOrder:
     """The same order, signed as well, for fewer sites."""
     keys = {n: k for n, k in order.keys.items() if n not in gone}
     quorum = min(order.quorum, len(keys) - 1)
@@ -43,7 +43,7 @@ def without(world: World, order: Order, *gone: str, **more: Any) -> Order:
 class Tapped(Halves):
     """What an onlooker has at the end: every total, by its number; and each site's own part, to compare with."""
 
-    def __init__(self, world: World, order: Order) -> None:
+    def __init__(self, world: World, order: StudyOrder) -> None:
         super().__init__(world, order)
         self.totals: dict[int, Any] = {}
         self.own: dict[str, Any] = {}
@@ -221,14 +221,14 @@ def test_almost_the_same_patients_are_the_same() -> None:
 
 
 def test_the_owners_rule_and_cohorts() -> None:
-    tally, mine = Tally(), sketch("k", "123")
+    tally, mine = Balance(), sketch("k", "123")
     tally.add(Counted("o", "all", ("a", "b", "c", "d"), mine))
     assert Policy().repeat_faults(tally, "abc", mine, "all")
     assert not Policy(allow_repeat=True).repeat_faults(tally, "abc", mine, "all")
     assert not Policy().repeat_faults(tally, "abc", sketch("k", "456"), "all")
     assert Policy().repeat_faults(tally, "abc", mine, "other")
     assert not Policy(cohorts_disjoint=True).repeat_faults(tally, "abc", mine, "other")
-    assert Tally.restore(tally.state()).counted == tally.counted
+    assert Balance.restore(tally.state()).counted == tally.counted
 
 
 def test_it_agrees_with_ranks_and_is_fast() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 
-from polyclinic.node.messages import Take, seal_ask, tree_of
+from polyclinic.node.messages import SumRequest, seal_ask, tree_of
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.protocol.wire import encoding as wire
 
@@ -41,7 +41,7 @@ def begun(world: World, name: str, adder: str) -> Halves:
 def take(halves: Halves, study: Any, attempt: int) -> dict[str, Any]:
     driver, order = halves.driver, halves.order
     books = driver.books.bundle("east")
-    ask = Take(0, attempt, order.sites, **driver.relayed("east"), books=books)
+    ask = SumRequest(0, attempt, order.sites, **driver.relayed("east"), books=books)
     data = seal_ask(halves.world.key, order.digest, "east", f"again-{attempt}-{id(study)}", tree_of(ask))
     return wire.decode(study.answer(data))  # type: ignore[no-any-return]
 
@@ -67,9 +67,9 @@ def many(world: World, adder: str, times: int) -> None:
 
 
 def _look(halves: Halves) -> bytes:
-    from polyclinic.node.messages import Look
+    from polyclinic.node.messages import Ping
 
-    ask = tree_of(Look(books=halves.driver.books.bundle("east")))
+    ask = tree_of(Ping(books=halves.driver.books.bundle("east")))
     return seal_ask(halves.world.key, halves.order.digest, "east", "look", ask)
 
 
@@ -91,7 +91,7 @@ def test_nothing_leaves_after_the_end(world: World) -> None:
     for name, study in halves.sites.items():
         for process in (study, halves.born(name)):
             for number in (-1, 0, len(outcome.releases) - 1, len(outcome.releases), 10**6):
-                ask = Take(number, 7, halves.order.sites)
+                ask = SumRequest(number, 7, halves.order.sites)
                 data = seal_ask(world.key, halves.order.digest, name, f"late-{number}", tree_of(ask))
                 answer = wire.decode(process.answer(data))
                 assert not answer.get("letters"), (name, number, answer)

@@ -18,7 +18,7 @@ from tests.hostile.spans import few
 from polyclinic.aggregation.promise import Promises
 from polyclinic.errors import MessageRefused, PeerLost, SumBurnt
 from polyclinic.node.coordinator import coordinator as driver
-from polyclinic.node.messages import Mail, Take, seal_ask, tree_of
+from polyclinic.node.messages import Deliver, SumRequest, seal_ask, tree_of
 from polyclinic.node.signed_study import COORDINATOR
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Total
@@ -39,7 +39,7 @@ class Evil:
         self.exact: set[int] = set()
         self.tried = 0
 
-    def ask(self, site: str, ask: Take | Mail) -> list[bytes]:
+    def ask(self, site: str, ask: SumRequest | Deliver) -> list[bytes]:
         self.serial += 1
         h = self.halves
         sealed = seal_ask(h.world.key, h.order.digest, site, f"evil-{self.serial}", tree_of(ask))
@@ -56,13 +56,13 @@ class Evil:
         self.tried += 1
         roster = replace(order.roster(sites, attempt, paid=bool(step.noise_sd)), chain=c.chain)
         try:
-            side = by_name("masked", identities={COORDINATOR: self.halves.world.key}).side(
+            side = by_name("masked", identities={COORDINATOR: self.halves.world.key}).exchange(
                 COORDINATOR, roster, step, None
             )
         except (MessageRefused, ValueError):  # its own code refuses so small a sum
             return
         protocol = f"{c.method.name}/{c.method.version}"
-        waiting = [(s, Take(*now, sites, **lead.relayed(s))) for s in sites]
+        waiting = [(s, SumRequest(*now, sites, **lead.relayed(s))) for s in sites]
         for _ in range(8):
             while waiting:
                 site, ask = waiting.pop(0)
@@ -74,10 +74,10 @@ class Evil:
                         out = side.receive(letter)
                     except MessageRefused:
                         continue
-                    waiting += [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in out]  # type: ignore[misc]
+                    waiting += [(m.to, Deliver(*now, (wire.encode_message(m, protocol),))) for m in out]  # type: ignore[misc]
             if side.result() != "pending":
                 break
-            waiting = [(m.to, Mail(*now, (wire.encode_message(m, protocol),))) for m in side.deadline()]  # type: ignore[misc]
+            waiting = [(m.to, Deliver(*now, (wire.encode_message(m, protocol),))) for m in side.deadline()]  # type: ignore[misc]
         if isinstance(side.result(), Total):
             self.opened.setdefault(lead.number, set()).add(tuple(sorted(side.members)))  # type: ignore[attr-defined]
             if not step.noise_sd:

@@ -16,7 +16,7 @@ from polyclinic.config import Study
 from polyclinic.errors import PeerLost
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.messages import seal_ask
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.preflight import check
 from polyclinic.studies.registry import federated
@@ -31,7 +31,7 @@ def _study(shared: World, name: str, adder: str, head: str = "") -> tuple[Study,
 
 def _reference(shared: World, study: Study) -> bytes:
     sites = [ingest_once(s.node, study, shared.root / "in-process" / n).site for n, s in shared.sites.items()]
-    return wire.encode(wire.pack(Fold(federated(study), sites).run().public))
+    return wire.encode(wire.pack(Simulation(federated(study), sites).run().public))
 
 
 def _another(tree: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.protocol.interfaces import Setting, Total, seeds
-from polyclinic.protocol.loop import Fold
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.protocol.interfaces import Schema, Total, seeds
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Sites, pooled
 from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.matching import match
@@ -32,8 +32,8 @@ def likeness(model: pc.DPEM, truth: Any) -> float:
     return float(match(model.factors_, list(truth.factors)).likeness.mean())
 
 
-def doors(sites: list[pc.Site], seed: int = 0) -> dict[str, Door]:
-    return {s.name: Door(s.name, noise=SimulatedNoise(seeds(seed, s.name))) for s in sites}
+def doors(sites: list[pc.Site], seed: int = 0) -> dict[str, ReleaseGate]:
+    return {s.name: ReleaseGate(s.name, noise=SimulatedNoise(seeds(seed, s.name))) for s in sites}
 
 
 def state(rng: np.random.Generator, shape: tuple[int, ...], rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,20 +85,20 @@ def test_one_patient_moves_the_sum_by_at_most_one_in_exact_integers(shape: tuple
 
 def test_the_released_step_states_the_sensitivity_that_contribute_keeps(net: Sites) -> None:
     m = pc.DPEM(rank=3, rounds=2, planning_size=10_000, privacy=pc.Privacy(1.0, 1e-6, max_sites_per_patient=2))
-    setting = Setting(SHAPE, net[0].counts().axes[1:], ("a",))
-    public = m.begin(setting, np.random.default_rng(0))
-    step = m.next(public)
+    setting = Schema(SHAPE, net[0].counts().axes[1:], ("a",))
+    public = m.init_public(setting, np.random.default_rng(0))
+    step = m.next_step(public)
     assert step is not None
     assert (step.sensitivity, step.grid) == (1.0, em_kernels.GRID)  # sites per patient: the fold puts them in, below
     rng = np.random.default_rng(3)
     site = pc.Site("a", as_tensor([hostile(rng, SHAPE)], SHAPE))
     for _ in range(2):
-        step = m.next(public)
+        step = m.next_step(public)
         assert step is not None
-        _, c = m.contribute(step, site, m.open(site, public, rng), public, rng)
+        _, c = m.contribute(step, site, m.init_site(site, public, rng), public, rng)
         c.check(step, "a")
         assert float(sum(np.square(a).sum() for a in c.arrays.values())) <= 1.0
-        public = m.combine(step, public, Total(c.arrays, 1.0, 1, step.noise_sd))
+        public = m.update_public(step, public, Total(c.arrays, 1.0, 1, step.noise_sd))
 
 
 @pytest.mark.parametrize("bad", [-1.0, -1e-9])
@@ -152,10 +152,10 @@ def test_everything_public_is_the_same_after_another_patient_but_for_the_release
     m = pc.DPEM(rank=4, rounds=3, privacy=pc.Privacy(2.0))
     folds = []
     for s in (site, other):
-        fold = Fold(m, [s], doors=doors([s]))
+        fold = Simulation(m, [s], doors=doors([s]))
         fold.begin()
         shapes = []
-        while (step := m.next(fold.public)) is not None:
+        while (step := m.next_step(fold.public)) is not None:
             shapes.append((step.round, step.name, dict(step.shapes), step.bound, step.multiplier))
             fold.advance()
         folds.append(shapes)
@@ -287,12 +287,12 @@ def test_the_rule_does_not_give_up_where_phenotypes_can_be_read() -> None:
     """Epsilon .5 and 2,400 patients: the rule's own rank, with the count asked for and bought."""
     for size in (2_400, None):
         m = pc.DPEM(rounds=2, planning_size=size, aggregation="masked", privacy=pc.Privacy(0.5, 1e-6))
-        setting = Setting((200, 300), (), ("a", "b", "c"))
-        public = m.begin(setting, np.random.default_rng(0))
+        setting = Schema((200, 300), (), ("a", "b", "c"))
+        public = m.init_public(setting, np.random.default_rng(0))
         if size is None:
-            step = m.next(public)
+            step = m.next_step(public)
             assert step is not None
-            public = m.combine(step, public, Total({"n": np.array([2_400.0])}, 1.0, 3, step.noise_sd))
+            public = m.update_public(step, public, Total({"n": np.array([2_400.0])}, 1.0, 3, step.noise_sd))
         assert public.plan.rank == 20
 
 
@@ -335,9 +335,9 @@ def test_empty_sites_and_single_patients_do_no_harm() -> None:
 
 def test_a_resumed_run_is_the_same_run(net: Sites) -> None:
     m = pc.DPEM(rank=4, rounds=4)
-    whole = Fold(m, net)
+    whole = Simulation(m, net)
     whole.begin()
-    half = Fold(m, net)
+    half = Simulation(m, net)
     half.begin()
     for _ in range(3):
         whole.advance()

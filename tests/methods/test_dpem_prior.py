@@ -17,7 +17,7 @@ from polyclinic.methods.dpem.prior_vote import VERDICT_GRID, gains, votes
 from polyclinic.methods.dpem.state import DPEMPublic
 from polyclinic.models.phenotypes.projection import Events
 from polyclinic.privacy.accounting import accountant
-from polyclinic.protocol.interfaces import Setting, Total
+from polyclinic.protocol.interfaces import Schema, Total
 from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -86,8 +86,8 @@ def test_pieces_of_a_prior_stay_apart_under_loud_noise_and_are_joined_where_data
         method = pc.DPEM(
             rank=6, privacy=BUDGET, planning_size=size, prior=in_pieces, prior_is_public=True, aggregation="masked"
         )
-        setting = Setting(shape, tuple(in_pieces.result_.axes), ("a", "b", "c"))
-        public = method.begin(setting, np.random.default_rng(0))
+        setting = Schema(shape, tuple(in_pieces.result_.axes), ("a", "b", "c"))
+        public = method.init_public(setting, np.random.default_rng(0))
         assert public.plan.clear == (spoken == shown)
         assert public.spoken == spoken
         assert public.shares is not None
@@ -150,28 +150,29 @@ def at_the_verdict(
     asked = {"rank": 6, "rounds": 3, "planning_size": 2_000, **more}
     m = pc.DPEM(privacy=BUDGET, aggregation="masked", prior=prior, prior_is_public=True, **asked)  # type: ignore[arg-type]
     sites, rng = [pooled(bench.train)], np.random.default_rng(5)
-    public = m.begin(Setting((40, 50), tuple(sites[0].counts().axes[1:]), ("a",)), rng)
+    public = m.init_public(Schema((40, 50), tuple(sites[0].counts().axes[1:]), ("a",)), rng)
     while public.stage != "verdict":
-        step = m.next(public)
+        step = m.next_step(public)
         assert step is not None
-        _, c = m.contribute(step, sites[0], m.open(sites[0], public, rng), public, rng)
+        _, c = m.contribute(step, sites[0], m.init_site(sites[0], public, rng), public, rng)
         noisy = {k: v + step.noise_sd * rng.standard_normal(v.shape) for k, v in c.arrays.items()}
         if step.name == "vote":  # whatever they think of it
             noisy = {"n": np.array([yes * sites[0].patients])}
-        public = m.combine(step, public, Total(noisy, 1.0, 1, step.noise_sd))
+        public = m.update_public(step, public, Total(noisy, 1.0, 1, step.noise_sd))
     return m, public, sites
 
 
 def test_a_fit_that_its_patients_do_not_prefer_is_its_prior_to_the_bit(bench: Bench, in_pieces: pc.DPEM) -> None:
     for prior, columns in ((bench.like, 6), (in_pieces, 6), (bench.like, 3)):  # 3: the prior has more than this fit
         m, public, _ = at_the_verdict(bench, prior, rank=columns)
-        step = m.next(public)
+        step = m.next_step(public)
         assert step is not None
         assert (step.name, step.sensitivity, step.grid) == ("verdict", 1.0, VERDICT_GRID)
         assert step.multiplier == public.plan.multipliers[-1]
         just = float(np.hypot(np.sqrt(2_000), 2.0 * step.noise_sd))
         said = {
-            n: m.combine(step, public, Total({"n": np.array([n])}, 1.0, 1, step.noise_sd)) for n in (just, just + 1.0)
+            n: m.update_public(step, public, Total({"n": np.array([n])}, 1.0, 1, step.noise_sd))
+            for n in (just, just + 1.0)
         }
         told, fitted = said[just], said[just + 1.0]
         assert {told.stage, fitted.stage} == {"end"}
@@ -207,9 +208,9 @@ def test_patients_speak_against_a_fit_that_is_worse_than_its_prior(bench: Bench)
     torn = (public.factors[0], np.roll(public.factors[1], 1, axis=1))
 
     def said(now: DPEMPublic) -> float:
-        step = m.next(now)
+        step = m.next_step(now)
         assert step is not None
-        _, c = m.contribute(step, site, m.open(site, now, rng), now, rng)
+        _, c = m.contribute(step, site, m.init_site(site, now, rng), now, rng)
         c.check(step, "a")
         return float(c.arrays["n"][0])
 
@@ -237,13 +238,13 @@ def test_a_prior_that_was_refused_is_returned_where_patients_clearly_prefer_it(b
     for size in (2_000, 5):  # 5: the gate is closed, and the rest of the budget bought the marginals
         m, public, _ = at_the_verdict(bench, bench.like, yes=-1.0, planning_size=size)
         assert not public.taken
-        step = m.next(public)
+        step = m.next_step(public)
         assert step is not None
         chance = float(np.hypot(np.sqrt(size), 2.0 * step.noise_sd))
         for n, as_told in ((-chance - 1.0, True), (-chance + 1.0, False)):
-            end = m.combine(step, public, Total({"n": np.array([n])}, 1.0, 1, step.noise_sd))
+            end = m.update_public(step, public, Total({"n": np.array([n])}, 1.0, 1, step.noise_sd))
             assert end.stage == "end"
-            assert m.next(end) is None
+            assert m.next_step(end) is None
             assert (end.fine is public.alone) == as_told
         assert (end.plan.rank == 0) == (size == 5)
 

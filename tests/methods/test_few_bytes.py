@@ -10,7 +10,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.aggregation.robust import Median
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.tensors.matching import cosines
 from polyclinic.tensors.sparse import SparseTensor
@@ -20,7 +20,7 @@ SITES = pc.datasets.icu_network(patients=1200, seed=5)
 
 @pytest.mark.parametrize("method", [pc.SumALS, pc.TRIP])
 def test_a_robust_adder_given_to_the_fold_itself_gets_no_gram_and_no_packed_words(method: type) -> None:
-    fold = Fold(method(rank=4, rounds=2, seed=0), SITES, adder=Median())
+    fold = Simulation(method(rank=4, rounds=2, seed=0), SITES, adder=Median())
     outcome = fold.run()
     assert outcome.public.start.kind == "random" and "no sum" in outcome.public.start.reason
     assert all("packed" not in r.step.shapes for r in outcome.releases)
@@ -28,7 +28,7 @@ def test_a_robust_adder_given_to_the_fold_itself_gets_no_gram_and_no_packed_word
 
 
 def test_what_comes_down_is_the_opened_total() -> None:
-    fold = Fold(pc.SumALS(rank=8, aggregation="masked", seed=3), SITES)
+    fold = Simulation(pc.SumALS(rank=8, aggregation="masked", seed=3), SITES)
     while (step := fold.step()) is not None:
         before, up = fold.traffic.bytes_down, fold.traffic.bytes_up
         keys = not fold.number  # with the first sum keys are agreed on and shares relayed
@@ -50,7 +50,7 @@ def test_a_masked_fit_with_its_keys_is_some_twenty_kilobytes_and_says_what_it_co
 def test_weak_structure_is_searched_with_more_phenotypes_and_then_auditioned(monkeypatch: pytest.MonkeyPatch) -> None:
     """1.8 R random columns for five sweeps; any order, same bits."""
     monkeypatch.setattr("polyclinic.methods.packing.sumals_sweeps.WEAK", 0.0)
-    names, states, wide, fold = [], [], [], Fold(pc.SumALS(rank=8, seed=3), SITES)
+    names, states, wide, fold = [], [], [], Simulation(pc.SumALS(rank=8, seed=3), SITES)
     while (step := fold.step()) is not None:
         if step.name == "overlap":
             wide = [w.shape[1] for w in fold.public.start.coarse]
@@ -62,14 +62,14 @@ def test_weak_structure_is_searched_with_more_phenotypes_and_then_auditioned(mon
     search = ["overlap", *(f"wide{k}mode{n}" for k in range(1, 6) for n in (1, 2)), "audition", "mode1"]
     at = names.index("overlap")
     assert names[at - 1] == "mode1" and [n for n in names[at:] if "+" not in n][: len(search)] == search
-    masked = Fold(pc.SumALS(rank=8, seed=3, aggregation="masked"), SITES[::-1]).run()
+    masked = Simulation(pc.SumALS(rank=8, seed=3, aggregation="masked"), SITES[::-1]).run()
     ends = [masked.public.factors]
     for sums in (
         at + 1,
         names.index("audition", at) - 1,
         len(states) - 2,
     ):  # within the search, before its audition, after
-        again = Fold(pc.SumALS(rank=8, seed=3), SITES[::-1])
+        again = Simulation(pc.SumALS(rank=8, seed=3), SITES[::-1])
         again.restore(wire.decode(states[sums], limit=2**30))
         ends.append(again.run().public.factors)
     for end in ends:
@@ -95,7 +95,7 @@ def rare_everywhere(seed: int) -> tuple[list[np.ndarray], list[pc.Site]]:
 def test_a_phenotype_that_shares_its_buckets_with_another_shows_in_a_column_beside() -> None:
     """Over cells the two are one, at any rank (seed 4222). Two columns more in the first sweep, an audition, and no search."""
     rare, sites = rare_everywhere(4222)
-    fold, states, widths = Fold(pc.SumALS(rank=8, seed=4222, aggregation="masked"), sites), [], []
+    fold, states, widths = Simulation(pc.SumALS(rank=8, seed=4222, aggregation="masked"), sites), [], []
     payload = 0
     while (step := fold.step()) is not None:
         widths.append((step.name, fold.public.factors[0].shape[1] if fold.public else 0))
@@ -106,14 +106,14 @@ def test_a_phenotype_that_shares_its_buckets_with_another_shows_in_a_column_besi
     assert widths[3:9] == first and payload < 9_000
     assert float(cosines(fold.public.factors, rare).max()) > 0.9
     for sums in (4, 5, 6):  # beside, before and after the audition
-        again = Fold(pc.SumALS(rank=8, seed=4222), sites[::-1])
+        again = Simulation(pc.SumALS(rank=8, seed=4222), sites[::-1])
         again.restore(wire.decode(states[sums], limit=2**30))
         for a, b in zip(again.run().public.factors, fold.public.factors):
             np.testing.assert_array_equal(a, b)
 
 
 def test_columns_beside_that_found_nothing_go_again_without_a_sum() -> None:
-    fold = Fold(pc.SumALS(rank=14, seed=3, rounds=15), SITES)
+    fold = Simulation(pc.SumALS(rank=14, seed=3, rounds=15), SITES)
     names, seen = [], []
     while (step := fold.step()) is not None:
         names.append(step.name)
@@ -121,7 +121,7 @@ def test_columns_beside_that_found_nothing_go_again_without_a_sum() -> None:
         fold.advance()
     assert names[:7] == ["setup", "energies", "cells", "lift", "mode1", "mode2", "mode1"]
     assert seen[4:7] == [2, 2, 0] and fold.public.factors[0].shape[1] == 14
-    short = Fold(pc.SumALS(rank=14, seed=3, rounds=4), SITES).run().public  # too short for them
+    short = Simulation(pc.SumALS(rank=14, seed=3, rounds=4), SITES).run().public  # too short for them
     assert fold.public.objective <= 1.001 * short.objective
 
 
@@ -132,18 +132,18 @@ def test_one_feature_mode_has_no_columns_beside() -> None:
         t = s.counts()
         rows = np.column_stack([np.repeat(t.rows, np.diff(t.indptr)), t.codes[0]])
         sites.append(pc.Site(s.name, SparseTensor(rows, t.values, t.shape[:2])))
-    names = [r.step.name for r in Fold(pc.SumALS(rank=2, seed=3), sites).run().releases]
+    names = [r.step.name for r in Simulation(pc.SumALS(rank=2, seed=3), sites).run().releases]
     assert names[:6] == ["setup", "energies", "cells", "lift", "mode1", "mode1"] and "overlap" not in names
 
 
 def test_trip_searches_at_once_where_the_lift_loses_what_the_cells_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear structure is lifted whole; records are not. Then a wide start follows the lift, and the penalty stays that of a Gram."""
-    clear = Fold(pc.TRIP(rank=8, seed=3), SITES)
+    clear = Simulation(pc.TRIP(rank=8, seed=3), SITES)
     while not clear.public or clear.public.stage in ("setup", "start"):
         clear.advance()
     assert clear.public.start.kept > 0.989 and not clear.public.start.sweep
     monkeypatch.setattr("polyclinic.methods.starts.choice.VAGUE", 1.1)
-    names, states, fold = [], [], Fold(pc.TRIP(rank=8, seed=3, aggregation="masked"), SITES)
+    names, states, fold = [], [], Simulation(pc.TRIP(rank=8, seed=3, aggregation="masked"), SITES)
     while (step := fold.step()) is not None:
         names.append(step.name)
         fold.advance()
@@ -153,12 +153,12 @@ def test_trip_searches_at_once_where_the_lift_loses_what_the_cells_show(monkeypa
     assert [n for n in names[at + 1 :] if "+" not in n][: len(search)] == search
     assert fold.public.start.kind == "gram"
     for sums in (at, at + 3):
-        again = Fold(pc.TRIP(rank=8, seed=3), SITES[::-1])
+        again = Simulation(pc.TRIP(rank=8, seed=3), SITES[::-1])
         again.restore(wire.decode(states[sums], limit=2**30))
         for a, b in zip(again.run().public.factors, fold.public.factors):
             np.testing.assert_array_equal(a, b)
     assert pc.TRIP(rank=8, seed=3).fit(SITES).start_.weak
-    assert not any("wide" in r.step.name for r in Fold(pc.TRIP(rank=8, seed=3, rounds=5), SITES).run().releases)
+    assert not any("wide" in r.step.name for r in Simulation(pc.TRIP(rank=8, seed=3, rounds=5), SITES).run().releases)
 
 
 def test_a_short_fit_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +179,8 @@ def test_packed_rounds_of_trip_are_a_third_of_the_bytes_and_the_same_fit() -> No
 
 
 def test_a_round_of_trip_outside_its_window_is_sent_again() -> None:
-    def fit(small: bool) -> Fold:
-        fold = Fold(pc.TRIP(rank=8, seed=3, rounds=2, tol=0.0), SITES)
+    def fit(small: bool) -> Simulation:
+        fold = Simulation(pc.TRIP(rank=8, seed=3, rounds=2, tol=0.0), SITES)
         while (step := fold.step()) is not None:
             if small and step.name == "sweep" and step.round == 1:
                 less = tuple(replace(s, rows=s.rows / 100) for s in fold.public.spread)

@@ -17,8 +17,8 @@ from polyclinic.methods.starts.hashed_cp import coarse, replicable_rank
 from polyclinic.methods.starts.hashing import cells_of
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.protocol.interfaces import Total
-from polyclinic.protocol.loop import Fold
-from polyclinic.protocol.schema import setting_of
+from polyclinic.protocol.loop import Simulation
+from polyclinic.protocol.schema import schema_of
 from polyclinic.records.sites.site import pooled
 from polyclinic.tensors import cp
 from polyclinic.tensors import deterministic as ordered
@@ -144,8 +144,8 @@ def test_elsewhere_the_start_is_random_and_the_model_says_why(params: dict[str, 
 def test_a_plain_sum_between_hosts_shows_no_small_sites_gram() -> None:
     _, sites = rare_network(1200, 825)  # 600 patients each: enough together, not alone
     model = pc.SumALS(rank=3, rounds=2)
-    fold = Fold(model, sites)
-    fold.setting = replace(setting_of(model, sites), together=False)
+    fold = Simulation(model, sites)
+    fold.setting = replace(schema_of(model, sites), together=False)
     outcome = fold.run()
     assert outcome.public.start.kind == "random" and "plain sum between hosts" in outcome.public.start.reason
     gram = GramStart((70, 84), 3, seed=0)
@@ -170,13 +170,13 @@ def test_resume_at_every_sum_of_the_start() -> None:
     from polyclinic.protocol.wire import encoding as wire
 
     _, sites = three(2400, 826)
-    whole = Fold(pc.SumALS(rank=5, seed=2), sites)
+    whole = Simulation(pc.SumALS(rank=5, seed=2), sites)
     states = []
     while whole.advance():
         states.append(wire.encode(whole.state(), limit=2**30))
     assert [r.step.name for r in whole.releases][:5] == ["setup", "energies", "cells", "lift", "audition"]
     for at in range(6):
-        again = Fold(pc.SumALS(rank=5, seed=2), sites[::-1])
+        again = Simulation(pc.SumALS(rank=5, seed=2), sites[::-1])
         again.restore(wire.decode(states[at], limit=2**30))
         while again.advance():
             pass
@@ -216,7 +216,7 @@ def test_a_wrap_is_noticed_and_repaired(stage: str, monkeypatch: pytest.MonkeyPa
         return replace(made, fields=fields)
 
     monkeypatch.setattr(GramStart, "packing", narrow)
-    fold = Fold(pc.SumALS(rank=5, seed=4), sites)
+    fold = Simulation(pc.SumALS(rank=5, seed=4), sites)
     outcome = fold.run()
     names = [r.step.name for r in outcome.releases]
     assert f"{stage}+1" in names and names.index("mode1") > names.index(stage)
@@ -250,7 +250,7 @@ def test_a_wrap_in_a_sweep_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pc.SumALS, "_packing", narrow)
     model = pc.SumALS(rank=13, seed=1)
-    outcome = Fold(model, sites).run()
+    outcome = Simulation(model, sites).run()
     assert {"mode1+1", "mode2+1"} <= {r.step.name for r in outcome.releases}
     model.publish(outcome)
     assert model.score(sites) > 0.99 * whole.score(sites)

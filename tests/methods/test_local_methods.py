@@ -57,9 +57,9 @@ def test_elastic_force_holds_sites_together() -> None:
     sites = pc.datasets.icu_network(patients=600, seed=0)
 
     def spread(elastic: float) -> float:
-        from polyclinic.protocol.loop import Fold
+        from polyclinic.protocol.loop import Simulation
 
-        outcome = Fold(pc.DPFact(rank=6, rounds=20, elastic=elastic, sparsity=0), sites).run()
+        outcome = Simulation(pc.DPFact(rank=6, rounds=20, elastic=elastic, sparsity=0), sites).run()
         return sum(float(np.square(p.factors[0] - outcome.public.factors[0]).sum()) for p in outcome.privates.values())
 
     assert spread(3.0) < spread(0.3)

@@ -89,9 +89,9 @@ def test_paper_variant_keeps_y_at_zero() -> None:
 
 def test_patients_never_enter_a_release() -> None:
     m = pc.TRIP(rank=3, rounds=2, warmup=1)
-    from polyclinic.protocol.loop import Fold
+    from polyclinic.protocol.loop import Simulation
 
-    for step in (r.step for r in Fold(m, example_sites()).run().releases):
+    for step in (r.step for r in Simulation(m, example_sites()).run().releases):
         assert all(max(shape, default=0) <= 12 for shape in step.shapes.values())
 
 

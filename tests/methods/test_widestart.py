@@ -11,7 +11,7 @@ import polyclinic as pc
 from polyclinic.methods.packing.packed_sums import Packing
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.starts.wide import WIDE, WideStart
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -38,21 +38,21 @@ def test_who_asks_for_a_random_start_few_rounds_or_few_numbers_gets_whole_words(
         pc.SumALS(rank=8, packed=False),
         pc.SumALS(rank=8, nonnegative=False),
     ):
-        fold = Fold(method, SITES)
+        fold = Simulation(method, SITES)
         for _ in range(3):
             fold.advance()
         assert [r.step.name for r in fold.releases] == ["setup", "mode1", "mode2"], method
 
 
 def test_resume_at_every_sum_of_a_wide_start() -> None:
-    whole, states = Fold(pc.SumALS(rank=8, seed=2), SITES), []
+    whole, states = Simulation(pc.SumALS(rank=8, seed=2), SITES), []
     while whole.advance():
         states.append(wire.encode(whole.state(), limit=2**30))
     names = [r.step.name for r in whole.releases]
     wide = [f"wide{k}mode{n}" for k in range(1, WIDE + 1) for n in (1, 2)]
     assert [n for n in names if "+" not in n][: len(wide) + 4] == ["setup", "rows", *wide, "audition", "mode1"]
     for at in (0, 1, 4, names.index("audition") - 1, names.index("audition"), len(states) - 2):
-        again = Fold(pc.SumALS(rank=8, seed=2), SITES[::-1])
+        again = Simulation(pc.SumALS(rank=8, seed=2), SITES[::-1])
         again.restore(wire.decode(states[at], limit=2**30))
         assert all(np.array_equal(a, b) for a, b in zip(again.run().public.factors, whole.public.factors)), names[at]
 
@@ -73,7 +73,7 @@ def test_a_wrap_of_a_wide_start_is_noticed_and_repaired(stage: str, monkeypatch:
     for broken in (False, True):
         if broken:
             monkeypatch.setattr(WideStart, "packing", narrow)
-        fold = Fold(pc.SumALS(rank=8, seed=4), SITES)
+        fold = Simulation(pc.SumALS(rank=8, seed=4), SITES)
         while fold.public is None or (fold.public.start.sweep, fold.public.start.mode) < (1, 2):
             fold.advance()
         starts.append(fold.public.start)
@@ -96,7 +96,7 @@ def test_of_very_many_codes_the_heaviest_are_searched_among_and_the_others_enter
         noise = rng.random(len(who)) < 0.3
         a[noise], b[noise] = (rng.integers(0, n, int(noise.sum())) for n in shape)
         sites.append(pc.Site(f"h{k}", SparseTensor(np.column_stack([who, a, b]), np.ones(len(who)), (500, *shape))))
-    fold = Fold(pc.SumALS(rank=3, seed=1), sites)
+    fold = Simulation(pc.SumALS(rank=3, seed=1), sites)
     sizes = []
     while (step := fold.step()) is not None:
         sizes.append((step.name, step.size))
@@ -109,7 +109,7 @@ def test_of_very_many_codes_the_heaviest_are_searched_among_and_the_others_enter
     assert last[-1] > 2 * last[-2], "the other codes enter in the last sweep"
     model = pc.SumALS(rank=3, seed=1, aggregation="masked").fit(sites[::-1])
     assert model.score(sites) > 0.98 * pc.CPALS(rank=3, seed=0).fit(sites).score(sites)
-    masked = Fold(pc.SumALS(rank=3, seed=1, aggregation="masked"), sites[::-1]).run().public.factors
+    masked = Simulation(pc.SumALS(rank=3, seed=1, aggregation="masked"), sites[::-1]).run().public.factors
     assert all(np.array_equal(a, b) for a, b in zip(masked, fold.public.factors))
     assert pc.SumALS(rank=3, seed=1, packed=False).fit(sites).start_.kind == "gram"
 
@@ -119,7 +119,7 @@ def test_sites_without_a_count_end_as_before() -> None:
     none = [
         pc.Site(s.name, SparseTensor(np.empty((0, 3), np.int64), np.empty(0), (s.patients, *shape[1:]))) for s in SITES
     ]
-    fold = Fold(pc.SumALS(rank=8, rounds=16), none)
+    fold = Simulation(pc.SumALS(rank=8, rounds=16), none)
     fold.run()
     assert [r.step.name for r in fold.releases][:3] == ["setup", "rows", "mode1"]
     assert all(np.isfinite(f).all() for f in fold.public.factors)
@@ -130,7 +130,7 @@ def test_methods_that_start_wide_pass_the_battery(cls: type) -> None:
     """But for the parts that no packed sum passes (see the battery of the Gram start)."""
     sites = list(pc.datasets.planted_counts(160, 140, 160, phenotypes=3, codes=(5, 6), sites=3, seed=4))
     method = cls(rank=7, rounds=15, tol=0.5)
-    assert any(r.step.name.startswith("wide") for r in Fold(method, sites).run().releases)
+    assert any(r.step.name.startswith("wide") for r in Simulation(method, sites).run().releases)
     parts = ["order", "resume", "silent", "wire", "degenerate", "sums", "retry", "return", "publish"]
     battery = pc.check_protocol(cls(rank=7, rounds=15, tol=0.5), sites, parts=parts)
     assert battery.passed and all(p.state == "passed" for p in battery.parts), str(battery)

@@ -14,7 +14,7 @@ import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.privacy.ledger.signed_head import Head
+from polyclinic.privacy.ledger.signed_head import SignedHead
 
 GROUPS = {"cardiac": (("d1", "d2", "d3"), ("t1", "t2")), "renal": (("d4", "d5"), ("t3", "t4", "t5"))}
 NEW = {"burns": (("d8", "d9"), ("t8", "t9"))}
@@ -79,7 +79,7 @@ def test_a_run_keeps_its_model_with_rule_and_receipts(world: Path) -> None:
     assert m.origin.rule["codes"] == {"diagnosis": m.origin.rule["codes"]["diagnosis"]}
     for site in ("north", "south"):  # whose real ledgers lie beside their node files
         node = pc.Node.read(world / site / "node.toml")
-        written, now = Head.from_json(m.origin.receipts[site]), ledger_of(node).head  # type: ignore[arg-type]
+        written, now = SignedHead.from_json(m.origin.receipts[site]), ledger_of(node).head  # type: ignore[arg-type]
         assert written.valid
         assert (written.site, written.key) == (site, now.key)
         assert 0 < written.count <= now.count  # the second run went on in the same book

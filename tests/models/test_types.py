@@ -72,7 +72,7 @@ class Mine(FederatedFactorization[FactorParams, Lacking, Lacking]):  # E
 class Mixed(Estimator[Params, Lacking, Lacking]):
     Public, Private = Lacking, Lacking
 
-    def next(self, public: int) -> Step | None:  # E
+    def next_step(self, public: int) -> Step | None:  # E
         return None
 
 

@@ -28,21 +28,21 @@ from polyclinic.node.courier.mailbox import Mailbox, shown
 from polyclinic.node.courier.peer_messages import LetterBox
 from polyclinic.node.courier.sealed_file import (
     HalfParcel,
-    Parcel,
+    SealedFile,
     card_of,
     open_parcel,
     own_key,
     read_card,
     seal_parcel,
 )
-from polyclinic.node.courier.site import Branch, branch_box
+from polyclinic.node.courier.site import CourierSite, branch_box
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, read_events, read_json
 from polyclinic.node.flare.result import read_outcome
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.studies.registry import federated
@@ -64,11 +64,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _sealed(two: Any, data: bytes = b"the marker MARKER-1234") -> bytes:
-    parcel = Parcel("north", "coordinator", "answer", "ab" * 32, "01", data)
+    parcel = SealedFile("north", "coordinator", "answer", "ab" * 32, "01", data)
     return seal_parcel(parcel, two["north"][0], two["coordinator"][1].public_key().public_bytes_raw())
 
 
-def _open(two: Any, data: bytes, **other: Any) -> Parcel:
+def _open(two: Any, data: bytes, **other: Any) -> SealedFile:
     args = {"sender": "north", "me": "coordinator", "identity": two["north"][0].public, **other}
     return open_parcel(data, args["sender"], args["me"], two["coordinator"][1], args["identity"])
 
@@ -135,10 +135,10 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two: A
         tmp_path / "north-home",
         {"coordinator": two["coordinator"][0].public},
     )
-    assert other.put(Parcel("north", "coordinator", "answer", "ab", "01", b"x")) is None  # no card yet
+    assert other.put(SealedFile("north", "coordinator", "answer", "ab", "01", b"x")) is None  # no card yet
     (tmp_path / "north-in" / "coordinator.card").write_bytes((tmp_path / "out" / "coordinator.card").read_bytes())
     other.take()
-    made = other.put(Parcel("north", "coordinator", "answer", "ab", "01", b"x"))
+    made = other.put(SealedFile("north", "coordinator", "answer", "ab", "01", b"x"))
     assert made is not None
     data = made.read_bytes()
     inbox = tmp_path / "in" / made.name
@@ -149,7 +149,7 @@ def test_a_modified_file_is_refused_by_name_and_a_whole_one_is_taken_once(two: A
     assert [p.data for p in box.take()] == [b"x"]
     inbox.write_bytes(data)
     assert box.take() == []  # doubled
-    again = other.put(Parcel("north", "coordinator", "answer", "ab", "01", b"x"))
+    again = other.put(SealedFile("north", "coordinator", "answer", "ab", "01", b"x"))
     assert again is not None
     bad = bytearray(again.read_bytes())
     bad[60] ^= 4
@@ -270,7 +270,7 @@ class World:
     ) -> tuple[dict[str, Any], object, dict[str, Any]]:
         order = coordination.sign_study(self.coordinator, Study.read(path))
         over = threading.Event()
-        branches = [Branch(s, branch_box(s)) for s in self.sites.values()]
+        branches = [CourierSite(s, branch_box(s)) for s in self.sites.values()]
         threads = [threading.Thread(target=b.run, args=(over.is_set,), daemon=True) for b in branches]
         (self.root / "stop").unlink(missing_ok=True)
         carrier = subprocess.Popen(
@@ -295,10 +295,10 @@ class World:
         doors = None
         if noise:
             doors = {
-                s.name: Door(s.name, noise=SimulatedNoise(np.random.default_rng([NOISE, *s.name.encode()])))
+                s.name: ReleaseGate(s.name, noise=SimulatedNoise(np.random.default_rng([NOISE, *s.name.encode()])))
                 for s in sites
             }
-        return Fold(federated(study), sites, doors=doors).run()
+        return Simulation(federated(study), sites, doors=doors).run()
 
 
 @pytest.fixture(scope="module")
@@ -351,12 +351,12 @@ def test_a_file_that_the_carrier_changes_is_named_in_the_log(world: World) -> No
         (world.root / "north" / "out" / "north.card").read_bytes()
     )
     office.take()
-    made = office.put(Parcel("coordinator", "north", "ask", "ab" * 32, "01", b"hello"))
+    made = office.put(SealedFile("coordinator", "north", "ask", "ab" * 32, "01", b"hello"))
     assert made is not None
     data = bytearray(made.read_bytes())
     data[-1] ^= 1
     (world.root / "north" / "in" / made.name).write_bytes(bytes(data))
-    Branch(north, box).once()
+    CourierSite(north, box).once()
     assert any(e.get("file") == made.name for e in read_events(north.events))
     office.withdraw(made)
 

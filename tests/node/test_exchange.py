@@ -16,7 +16,7 @@ from polyclinic.errors import MessageRefused
 from polyclinic.node.courier import mailbox
 from polyclinic.node.courier.exchange_folder import ExchangeFolder, HalfFile
 from polyclinic.node.courier.mailbox import Mailbox
-from polyclinic.node.courier.sealed_file import Parcel, own_key
+from polyclinic.node.courier.sealed_file import SealedFile, own_key
 from polyclinic.protocol.wire.sealed import Identity
 
 NAMES = ("north", "south", "coordinator")
@@ -49,7 +49,7 @@ class Exchange:
         self.outbox = root / "coordinator" / "out"
 
     def sealed(self, data: bytes = b"x", sender: str = "north") -> Path:
-        made = self.boxes[sender].put(Parcel(sender, "coordinator", "answer", "ab", "01", data))
+        made = self.boxes[sender].put(SealedFile(sender, "coordinator", "answer", "ab", "01", data))
         assert made is not None
         return made
 
@@ -240,7 +240,7 @@ def test_nothing_is_written_through_a_link(exchange: Exchange, tmp_path: Path) -
     work.start()
     end = time.monotonic() + 10
     while swapped[0] < 40 and time.monotonic() < end:
-        exchange.boxes["north"].put(Parcel("north", "coordinator", "answer", "ab", "01", bytes(200_000)))
+        exchange.boxes["north"].put(SealedFile("north", "coordinator", "answer", "ab", "01", bytes(200_000)))
     stop.set()
     work.join()
     assert swapped[0] >= 5
@@ -276,11 +276,11 @@ def test_folders_that_are_away_come_back(exchange: Exchange) -> None:
     shutil.rmtree(exchange.outbox)
     assert exchange.take() == []
     assert exchange.take() == []
-    assert box.put(Parcel("coordinator", "north", "ask", "ab", "01", b"x")) is None
+    assert box.put(SealedFile("coordinator", "north", "ask", "ab", "01", b"x")) is None
     box.waiting()
     assert [e["event"] for e in exchange.said] == ["failed", "failed"]
     shutil.move(aside, exchange.root / "coordinator" / "in")
     exchange.outbox.mkdir()
     exchange.carry(exchange.sealed(b"honest"))
     assert exchange.take() == [b"honest"]
-    assert box.put(Parcel("coordinator", "north", "ask", "ab", "01", b"x")) is not None
+    assert box.put(SealedFile("coordinator", "north", "ask", "ab", "01", b"x")) is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 pytest.importorskip("nvflare")
 
@@ -18,8 +18,8 @@ from polyclinic.cli import main
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.node.enrolment.folders import SiteFolder, read_events, read_json
-from polyclinic.node.messages import ALIGN, Refused, Take
-from polyclinic.protocol.loop import Fold
+from polyclinic.node.messages import ALIGN, Refused, SumRequest
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.ingest import ingest
 from polyclinic.records.sites.site import Site
 from polyclinic.studies.registry import federated
@@ -48,7 +48,7 @@ class Listening(World):
         study = Study.read(path)
         return [ingest(s.node, study, self.root / "in-process" / n).site for n, s in self.sites.items()]
 
-    def placed(self, path: Path, order: Order) -> list[Site]:
+    def placed(self, path: Path, order: StudyOrder) -> list[Site]:
         """The sites in one process, on the places that they agreed on between hosts."""
         out = []
         for s in self.raw(path):
@@ -87,7 +87,7 @@ def test_ring_between_hosts_gives_the_model_of_one_process_and_shows_no_code(
             for x, y in zip(a.counts().axes[1:], b.counts().axes[1:]):
                 names = [(p, q) for p, q in zip(x.names or (), y.names or ()) if p and q]
                 assert all(p == q for p, q in names)
-    assert _same(outcome.public, Fold(federated(Study.read(path)), placed).run().public)
+    assert _same(outcome.public, Simulation(federated(Study.read(path)), placed).run().public)
     for mode, axis in enumerate(outcome.setting.axes):
         if "vocabulary" not in more or axis.name == "drug":
             assert axis.names is None
@@ -121,7 +121,7 @@ def test_union_needs_the_owners_word_and_gives_the_alignment_of_one_process(
         order = world.order(path)
         world.open(order)
         outcome = world.lead(order).run()
-        reference = Fold(federated(Study.read(path)), align(world.raw(path))).run()
+        reference = Simulation(federated(Study.read(path)), align(world.raw(path))).run()
         assert outcome.setting.axes == reference.setting.axes
         assert _same(outcome.public, reference.public)
     finally:
@@ -167,7 +167,7 @@ def test_site_killed_during_the_ring_makes_a_new_attempt_and_a_late_start_keeps_
     outcome = world.lead(order).run()
     events = [e["event"] for e in read_events(world.coordinator.run(order.id) / "events.jsonl")]
     assert events.count("aligned") == 1
-    assert _same(outcome.public, Fold(federated(Study.read(path)), world.placed(path, order)).run().public)
+    assert _same(outcome.public, Simulation(federated(Study.read(path)), world.placed(path, order)).run().public)
 
 
 def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world: Listening) -> None:
@@ -178,7 +178,7 @@ def test_codes_cannot_be_agreed_on_again_after_the_first_sum(world: Listening) -
         desk.loaded.result(60)
     desk = world.desks["north"]
     desk.study.record.file.write_bytes(b"x")
-    assert desk.study._guarded("1", Take(ALIGN, 1, ("north", "east"))) == Refused("malformed")
+    assert desk.study._guarded("1", SumRequest(ALIGN, 1, ("north", "east"))) == Refused("malformed")
     assert "its codes stay" in read_events(world.sites["north"].events)[-1]["what"]
 
 
@@ -205,5 +205,5 @@ def test_owner_may_insist_on_public_lists_and_on_enough_sites(world: Listening) 
     world.open(order)
     desk = world.desks["north"]
     desk.loaded.result(60)
-    two = Take(ALIGN, 1, ("east", "north"))  # the policy asks for three
+    two = SumRequest(ALIGN, 1, ("east", "north"))  # the policy asks for three
     assert desk.study._guarded("1", two) == Refused("malformed")

@@ -17,8 +17,8 @@ from polyclinic.errors import PeerLost, PolyclinicError
 from polyclinic.node.enrolment.folders import SiteFolder, read_json
 from polyclinic.node.flare.result import read_model, write_outcome
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.loop import Fold
-from polyclinic.protocol.minimum_patients import SUPPORT, Floor
+from polyclinic.protocol.loop import Simulation
+from polyclinic.protocol.minimum_patients import SUPPORT, MinimumPatients
 from polyclinic.records.sites.rare_codes import carriers
 from polyclinic.studies.registry import federated
 
@@ -65,7 +65,7 @@ def test_the_coordinator_publishes_the_model_itself(world: World) -> None:
     world.open(order)
     write_outcome(world.coordinator.run(order.id), world.lead(order).run())
     found = read_model(world.coordinator.run(order.id), order)
-    assert isinstance(found, Floor) and found.model_.result_.factors[0].shape[1] == 3
+    assert isinstance(found, MinimumPatients) and found.model_.result_.factors[0].shape[1] == 3
     assert "how many patients have each code" in str(found.privacy_)
 
 
@@ -83,7 +83,7 @@ def test_several_starts_stand_on_one_floor(world: World) -> None:
     sites = [ingest_once(s.node, study, world.root / "alone" / "starts" / n).site for n, s in world.sites.items()]
     for k, m in enumerate(found.models_):
         one = federated(study).with_params(seed=study.seed + k, n_starts=1)
-        one.publish(Fold(one, sites).run())
+        one.publish(Simulation(one, sites).run())
         assert all(np.array_equal(a, b) for a, b in zip(m.factors_, one.factors_))
 
 
@@ -99,7 +99,7 @@ def test_no_code_left_ends_the_study_and_names_the_modes(world: World) -> None:
 
 def test_with_one_nothing_is_added(world: World) -> None:
     path = world.study("floor-off", TRIP.format(2, "plain"))
-    assert not isinstance(federated(Study.read(path)), Floor)
+    assert not isinstance(federated(Study.read(path)), MinimumPatients)
     order = world.order(path)
     world.open(order)
     assert all(r.step.name != SUPPORT for r in world.lead(order).run().releases)

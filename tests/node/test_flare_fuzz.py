@@ -11,7 +11,7 @@ import pytest
 
 from polyclinic.errors import PolyclinicError
 from polyclinic.node.messages import open_ask, seal_ask
-from polyclinic.node.signed_study import Order, read_order
+from polyclinic.node.signed_study import StudyOrder, read_order
 from polyclinic.protocol.interfaces import Message
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Identity
@@ -46,7 +46,7 @@ def _resident() -> int:
 def test_malformed_messages_leave_no_trace(tries: int) -> None:
     rng = np.random.default_rng(0)
     coordinator = Identity.generate("coordinator")
-    order = Order(
+    order = StudyOrder(
         "s", {"method": {"name": "trip"}}, {}, {"north": "00", "coordinator": coordinator.public.hex()}, 1, 1.0
     )
     letter = Message(

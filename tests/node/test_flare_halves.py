@@ -25,10 +25,10 @@ from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, rea
 from polyclinic.node.flare.carry import carry, driver_of
 from polyclinic.node.flare.result import read_certified, read_model, write_outcome
 from polyclinic.node.flare.worker import Worker
-from polyclinic.node.messages import Look, open_ask, seal_ask, tree_of
-from polyclinic.node.signed_study import Order, make_order, read_order
+from polyclinic.node.messages import Ping, open_ask, seal_ask, tree_of
+from polyclinic.node.signed_study import StudyOrder, make_order, read_order
 from polyclinic.protocol.interfaces import Step
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity
@@ -42,7 +42,7 @@ TRIP = 'name = "trip"\nrank = 3\nrounds = {}\naggregation = "{}"'
 class Lead:
     """A driver whose asks are carried by function calls."""
 
-    def __init__(self, order: Order, identity: Any, folder: Path, ask: Any, stopped: Any = lambda: False) -> None:
+    def __init__(self, order: StudyOrder, identity: Any, folder: Path, ask: Any, stopped: Any = lambda: False) -> None:
         self.driver, self.ask, self.stopped = driver_of(order, identity, folder), ask, stopped
         self.folder, self.events = folder, folder / "events.jsonl"
 
@@ -74,7 +74,7 @@ class World:
     def order(self, path: Path) -> Any:
         return coordination.sign_study(self.coordinator, Study.read(path))
 
-    def open(self, order: Order) -> None:
+    def open(self, order: StudyOrder) -> None:
         self.desks = {n: Worker(order, s, self._post) for n, s in self.sites.items()}
 
     def _post(self, to: str, data: bytes) -> None:
@@ -87,13 +87,13 @@ class World:
         time.sleep(self.slow.get(site, 0.0) if len(data) > 400 else 0.0)
         return self.desks[site].answer(data)
 
-    def lead(self, order: Order, stopped: Any = lambda: False) -> Lead:
+    def lead(self, order: StudyOrder, stopped: Any = lambda: False) -> Lead:
         return Lead(order, self.coordinator.identity(), self.coordinator.run(order.id), self.ask, stopped)
 
     def reference(self, path: Path) -> Any:
         study = Study.read(path)
         sites = [ingest_once(s.node, study, self.root / "in-process" / n).site for n, s in self.sites.items()]
-        return Fold(federated(study), sites).run()
+        return Simulation(federated(study), sites).run()
 
 
 @pytest.fixture(scope="module")
@@ -191,25 +191,25 @@ def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_t
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One site's arithmetic differs: in the last bits it takes over the coordinator's, beyond them it refuses."""
-    from polyclinic.protocol.public_state import Folding
+    from polyclinic.protocol.public_state import PublicState
 
     for size, name in ((2.0**-40, "bits"), (2.0**-20, "lies")):
         path = world.study(name, TRIP.format(3, "plain"), head="deadline = 5\nquorum = 2\n")
         order = world.order(path)
         world.open(order)
         world.desks["south"].loaded.result(60)
-        honest = Folding.fold
+        honest = PublicState.fold
 
         def other(self: Any, step: Step, total: Any, size: Any = size, honest: Any = honest) -> Any:
             public = honest(self, step, total)
-            if type(self) is Folding and self is world.desks["south"].study.fold:
+            if type(self) is PublicState and self is world.desks["south"].study.fold:
                 public = replace(public, factors=tuple(f * (1 + size) for f in public.factors))
             return public
 
-        monkeypatch.setattr(Folding, "fold", other)
+        monkeypatch.setattr(PublicState, "fold", other)
         lead = world.lead(order)
         outcome = lead.run()
-        monkeypatch.setattr(Folding, "fold", honest)
+        monkeypatch.setattr(PublicState, "fold", honest)
         events = read_events(lead.events)
         assert any(e["event"] == "differs" and e["site"] == "south" for e in events)
         took = "south" in read_json(lead.folder / "certificate.json")["votes"]
@@ -262,7 +262,7 @@ def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world: 
     for name, folder in world.sites.items():
         whole = ingest_once(folder.node, study, world.root / "in-process" / f"hosted-{each}-{name}").site
         sites += hosted(whole, order.nodes([name])).values()
-    assert _same(outcome.public, Fold(federated(study), sites).run().public)
+    assert _same(outcome.public, Simulation(federated(study), sites).run().public)
 
 
 def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world: World) -> None:
@@ -295,12 +295,12 @@ def test_order_of_another_coordinator_is_refused(world: World) -> None:
 def test_ask_that_the_coordinator_did_not_sign_for_this_site_is_refused(world: World) -> None:
     order = world.order(world.study("asks", TRIP.format(1, "plain")))
     key = order.keys["coordinator"]
-    good = seal_ask(world.coordinator.identity(), order.digest, "north", "1", tree_of(Look()))
-    assert open_ask(good, key, order.digest, "north") == ("1", Look())
+    good = seal_ask(world.coordinator.identity(), order.digest, "north", "1", tree_of(Ping()))
+    assert open_ask(good, key, order.digest, "north") == ("1", Ping())
     for data, to in ((good, "south"), (good[:-1], "north"), (b"", "north"), (bytes(64) + good[64:], "north")):
         with pytest.raises(MessageRefused):
             open_ask(data, key, order.digest, to)
-    rogue = seal_ask(world.sites["south"].identity(), order.digest, "north", "1", tree_of(Look()))
+    rogue = seal_ask(world.sites["south"].identity(), order.digest, "north", "1", tree_of(Ping()))
     with pytest.raises(MessageRefused):
         open_ask(rogue, key, order.digest, "north")
 

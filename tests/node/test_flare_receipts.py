@@ -17,7 +17,7 @@ from polyclinic.node.flare.result import read_model, write_outcome
 from polyclinic.node.run_study import publish
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.signed_head import Head, heads_of
+from polyclinic.privacy.ledger.signed_head import SignedHead, heads_of
 
 
 def call(*arguments: object) -> None:
@@ -102,4 +102,4 @@ def test_heads_that_nobody_signed_are_not_kept(done: Any) -> None:
     assert heads_of({name: asdict(head)}) == {name: head}
     assert heads_of({"west": asdict(head), name: asdict(replace(head, count=1)), "x": 3, "y": {"count": "?"}}) == {}
     assert heads_of(None) == {}
-    assert not Head(1, "0" * 64).valid
+    assert not SignedHead(1, "0" * 64).valid

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.node.test_flare_halves import World
 
-from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.config import Study
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.minimum_patients import Floor
+from polyclinic.protocol.minimum_patients import MinimumPatients
 from polyclinic.studies.registry import federated
 
 HEAD = "deadline = 200\nreplicate = 1\n"
@@ -24,10 +24,10 @@ def large(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     return World(tmp_path, policy=request.param, patients=PATIENTS)
 
 
-def whole(path: Path) -> Whole:
+def whole(path: Path) -> StudyPipeline:
     made = federated(Study.read(path))
-    inner = made.method if isinstance(made, Floor) else made
-    assert isinstance(inner, Whole)
+    inner = made.method if isinstance(made, MinimumPatients) else made
+    assert isinstance(inner, StudyPipeline)
     return inner
 
 

@@ -17,7 +17,7 @@ from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.node.enrolment.federation import sign_study
 from polyclinic.node.flare.result import read_model, write_outcome
 from polyclinic.privacy.gate.owner_rules import ledger_of
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.studies.registry import federated
 
 METHOD = 'name = "{}"\nrank = 3\nrounds = 2\nn_starts = 3\naggregation = "{}"\n{}'
@@ -57,7 +57,7 @@ def test_best_of_several_starts_is_the_one_of_one_process(world: World, name: st
     assert 0.0 < best.stability_ <= 1.0
     for k, m in enumerate(models):  # each start is the bits of the one that runs alone
         one = federated(study).with_params(seed=study.seed + k, n_starts=1)
-        one.publish(Fold(one, sites).run())
+        one.publish(Simulation(one, sites).run())
         assert all(np.array_equal(a, b) for a, b in zip(m.factors_, one.factors_))
         assert [h["round"] for h in m.history_] == [h["round"] for h in one.history_]
         assert m.history_[-1]["objective"] == one.history_[-1]["objective"]
@@ -84,7 +84,7 @@ def test_a_study_that_does_not_say_is_signed_with_its_halving_and_flags_are_thos
     there = read_model(world.coordinator.run(order.id), order)
     study = Study.read(path)
     alone = federated(study)
-    alone.publish(Fold(alone, _sites(world, study)).run())
+    alone.publish(Simulation(alone, _sites(world, study)).run())
     found, here = (m.findings_ for m in (there.model_, alone.model_))
     assert len(here.replicability) == 2
     assert [r["replicable"] for r in found.replicability] == [r["replicable"] for r in here.replicability]

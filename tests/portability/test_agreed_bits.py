@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.outcome import OutcomeAct
-from polyclinic.analysis.private.moments import Paid
-from polyclinic.analysis.projection import Covariates, Placer
+from polyclinic.analysis.outcome import OutcomeAnalysis
+from polyclinic.analysis.private.moments import PrivateFindings
+from polyclinic.analysis.projection import Covariates, Projector
 from polyclinic.protocol.interfaces import Step
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import state_digest
 
@@ -48,12 +48,12 @@ def _act(kind: str, **more: Any) -> Any:
         np.add.at(out, who, t.values[:, None] * factors[0][t.codes[0]] * factors[1][t.codes[1]])
         return out
 
-    return kind(model=Placer(factors, place), seed=1, **more)  # type: ignore[operator]
+    return kind(model=Projector(factors, place), seed=1, **more)  # type: ignore[operator]
 
 
 METHODS = {
-    "outcome": lambda: _act(OutcomeAct, covariates=Covariates(site=False)),  # type: ignore[arg-type]
-    "paid": lambda: _act(Paid, what=("carriers", "outcome"), privacy=pc.Privacy(200.0), planning_size=10**6),  # type: ignore[arg-type]
+    "outcome": lambda: _act(OutcomeAnalysis, covariates=Covariates(site=False)),  # type: ignore[arg-type]
+    "paid": lambda: _act(PrivateFindings, what=("carriers", "outcome"), privacy=pc.Privacy(200.0), planning_size=10**6),  # type: ignore[arg-type]
     "trip": lambda: pc.TRIP(rank=3, rounds=4, seed=1),
     "sumals": lambda: pc.SumALS(rank=3, rounds=6, seed=1),
     "sumals from the Gram": lambda: pc.SumALS(rank=4, seed=1),
@@ -81,10 +81,10 @@ for one in stored:
     public = wire.unpack(method.Public, one["public"])
     step = wire.unpack(Step, one["step"])
     total = Total(one["arrays"], one["weight"], one["members"], one["noise_sd"])
-    mine = wire.canonical(method.combine(step, public, total))
+    mine = wire.canonical(method.update_public(step, public, total))
     after = wire.unpack(method.Public, one["after"])
     assert within(wire.pack(mine), wire.pack(after), 2.0**-36), (one["number"], step.name)
-    assert within(wire.pack(method.next(mine)), wire.pack(method.next(after)), 2.0**-36), one["number"]
+    assert within(wire.pack(method.next_step(mine)), wire.pack(method.next_step(after)), 2.0**-36), one["number"]
     same += state_digest(mine) == state_digest(after)
 print(same, len(stored))
 """
@@ -100,7 +100,7 @@ def _record(name: str, path: Path) -> None:
         sites = list(pc.datasets.planted_counts(1200, 30, 40, phenotypes=4, codes=(5, 6), sites=3, seed=0))
     else:
         sites = pc.datasets.icu_network(patients=300, seed=0)[:3]
-    fold, kept = Fold(method, sites), []  # type: ignore[var-annotated]
+    fold, kept = Simulation(method, sites), []  # type: ignore[var-annotated]
     honest = method.combine
 
     def combine(step: Step, public: Any, total: Any) -> Any:

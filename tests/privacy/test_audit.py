@@ -16,7 +16,7 @@ from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
 from polyclinic.privacy.card.card import make_card
-from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.facts import MethodFacts
 from polyclinic.privacy.release import Release
 from polyclinic.protocol.interfaces import Contribution, Method, Step
@@ -48,10 +48,10 @@ class UnitSums(Method[Any, Any, Any]):
         self.params = Params(**values)
         self.normalise = normalise
 
-    def begin(self, setting: Any, rng: np.random.Generator) -> Any:
+    def init_public(self, setting: Any, rng: np.random.Generator) -> Any:
         return Public(1, setting.shape)
 
-    def next(self, public: Any) -> Step | None:
+    def next_step(self, public: Any) -> Step | None:
         p = self.params
         if public.round > p.rounds:
             return None
@@ -59,10 +59,10 @@ class UnitSums(Method[Any, Any, Any]):
         multiplier = calibrate(p.privacy.epsilon, p.privacy.delta, rounds=p.rounds)[0]
         return Step(public.round, "sums", shapes, bound=1e9, sensitivity=1.0, multiplier=multiplier, grid=GRID)
 
-    def combine(self, step: Step, public: Any, total: Any) -> Any:
+    def update_public(self, step: Step, public: Any, total: Any) -> Any:
         return replace(public, round=public.round + 1)
 
-    def open(self, site: Any, public: Any, rng: np.random.Generator) -> Any:
+    def init_site(self, site: Any, public: Any, rng: np.random.Generator) -> Any:
         return Private()
 
     def contribute(self, step: Step, site: Any, private: Any, public: Any, rng: np.random.Generator) -> Any:
@@ -76,7 +76,7 @@ class UnitSums(Method[Any, Any, Any]):
         arrays = {f"mode{n}": np.trunc(w / GRID).sum(0) * GRID for n, w in enumerate(wide, start=1)}
         return private, Contribution(arrays)
 
-    def close(self, site: Any, private: Any, public: Any) -> Any:
+    def finalize_site(self, site: Any, private: Any, public: Any) -> Any:
         return {}
 
 
@@ -186,9 +186,9 @@ def test_nothing_to_audit_is_said_so() -> None:
 
 def test_the_result_stands_on_the_card_and_never_bare() -> None:
     result = audit(private(), canaries=300, noise=SimulatedNoise(np.random.default_rng(7)))
-    step = private().next(Public(1, (3, 4)))
+    step = private().next_step(Public(1, (3, 4)))
     releases = [Release(k, step) for k in range(4)]  # type: ignore[arg-type]
-    card = make_card(MethodFacts(formal=True), Happened.of("unitsums", releases)).with_audit(result.summary())
+    card = make_card(MethodFacts(formal=True), ReleaseHistory.of("unitsums", releases)).with_audit(result.summary())
     assert "one-run lower bound" in str(card)
     for line in (*str(card).splitlines(), *str(result).splitlines()):
         if "epsilon" in line and any(c.isdigit() for c in line):

@@ -18,10 +18,10 @@ from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.accounting.noise_grid import EXACT, FINE, LEAST, event_of, noise_scale
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest, release_digest
-from polyclinic.privacy.ledger.balance import Account, Tally
+from polyclinic.privacy.ledger.balance import Account, Balance
 from polyclinic.privacy.ledger.entries import Approve, CloseLine, Gap, Reserve
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
@@ -53,7 +53,7 @@ def test_the_noise_that_is_drawn_is_the_one_in_the_event(sensitivity: float, mul
     assert math.sqrt(share) * scale.sd >= LEAST * scale.grid
     assert event_of(s) == Gaussian(multiplier)
     out = (
-        Door("n")
+        ReleaseGate("n")
         .release(
             Step(1, "x", {"x": (4000,)}, bound=9.0, sensitivity=sensitivity, multiplier=multiplier),
             Contribution({"x": np.zeros(4000)}),
@@ -120,7 +120,7 @@ def test_values_of_their_own_grid_are_paid_for_with_its_rounding() -> None:
 
 
 def test_a_line_says_what_the_release_was() -> None:
-    door = Door("n", study="icu")
+    door = ReleaseGate("n", study="icu")
     door.method = "dpem"
     values = Contribution({"x": np.zeros(3)})
     door.release(step(), values, share=0.5, number=7, by=facts_of("masked"), attempt=2)
@@ -143,7 +143,7 @@ def test_a_line_says_what_the_release_was() -> None:
 
 
 def test_a_further_attempt_pays_what_the_masks_leak_and_no_noise() -> None:
-    door = Door("n", run="r")
+    door = ReleaseGate("n", run="r")
     values = Contribution({"x": np.zeros(3)})
     leak = [Gaussian(50.0)]
     first = door.release(step(), values, by=facts_of("subspace"), also=leak)
@@ -174,7 +174,7 @@ def test_in_memory_the_last_two_rounds_are_kept() -> None:
 
 @pytest.mark.parametrize(("name", "told"), [("rare", True), ("size", False), ("strange", True)])
 def test_what_is_rare_here_stands_beside_steps_that_could_tell_it(tmp_path: Path, name: str, told: bool) -> None:
-    door = Door("n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o")
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o")
     door.facts = MethodFacts(steps={"rare": StepMeaning("codes", "a rare code"), "size": StepMeaning("how many")})
     door.here = ("here: 3 of 9 codes",)
     with pytest.raises(PolicyRefusal, match="waits"):
@@ -193,7 +193,7 @@ def test_what_is_rare_here_stands_beside_steps_that_could_tell_it(tmp_path: Path
 
 
 def test_a_reservation_covers_exactly_what_was_set_aside() -> None:
-    tally = Tally()
+    tally = Balance()
     tally.add(Reserve("o", "icu", "all", (Gaussian(10.0),), until=100.0))
     fits = charge(Gaussian(10.0), run="o")
     assert tally.covers(fits, now=50.0)
@@ -209,7 +209,7 @@ def test_a_reservation_covers_exactly_what_was_set_aside() -> None:
 
 
 def test_reserved_and_spent_are_added_in_the_right_scope() -> None:
-    tally = Tally()
+    tally = Balance()
     tally.add(Reserve("o", "icu", "adults", (Gaussian(10.0),)))
     tally.add(Reserve("p", "ward", "children", (Gaussian(5.0),)))
     tally.add(charge(Gaussian(20.0), run="o", cohort="adults"))
@@ -227,7 +227,7 @@ def test_reserved_and_spent_are_added_in_the_right_scope() -> None:
     assert summary["cohort adults"] == pytest.approx([1 / 400, 0, held["adults"]])
     assert summary["all"] == pytest.approx([1 / 400, 0, sum(held.values())])
     assert abs(summary["time"] - time.time()) < 60
-    again = Tally.restore(tally.state())
+    again = Balance.restore(tally.state())
     assert again.state() == tally.state()
     tally.add(CloseLine("o", "finished"))
     assert "o" not in tally.open
@@ -236,7 +236,7 @@ def test_reserved_and_spent_are_added_in_the_right_scope() -> None:
 
 
 def test_a_gap_is_counted_in_its_cohort_and_over_all() -> None:
-    tally = Tally()
+    tally = Balance()
     tally.add(Gap(5, "aa", "dpo", "fire", "adults", (Gaussian(10.0), Unbounded())))
     assert (tally.all.mu2, tally.all.unbounded) == (pytest.approx(0.01), 1)  # type: ignore[comparison-overlap]
     assert tally.cohorts["adults"].mu2 == pytest.approx(0.01)
@@ -250,7 +250,7 @@ def test_a_gap_is_counted_in_its_cohort_and_over_all() -> None:
 
 
 def test_an_admission_begins_the_run_that_follows(tmp_path: Path) -> None:
-    door = Door("n", policy=Policy(), ledger=Ledger(tmp_path / "l.jsonl"))
+    door = ReleaseGate("n", policy=Policy(), ledger=Ledger(tmp_path / "l.jsonl"))
     door.admit("s", "dpem", Privacy(1.0), 3, 100)
     session = door.session
     assert session
@@ -260,9 +260,9 @@ def test_an_admission_begins_the_run_that_follows(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path: Path) -> None:
-    assert inspect.signature(Door).parameters["resume_for"].default == 14 * 24 * 3600
+    assert inspect.signature(ReleaseGate).parameters["resume_for"].default == 14 * 24 * 3600
     ledger = Ledger(tmp_path / "l.jsonl")
-    Door("n", policy=Policy(), ledger=ledger, run="o").admit("s", "dpem", Privacy(1.0), 3, 100)
+    ReleaseGate("n", policy=Policy(), ledger=ledger, run="o").admit("s", "dpem", Privacy(1.0), 3, 100)
     left = ledger.tally.open["o"].until - time.time()
     assert 14 * 86_400 - 60 < left <= 14 * 86_400
 
@@ -292,12 +292,12 @@ def test_a_head_that_is_whole_is_not_written_again_before_the_next_line(tmp_path
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
 def test_a_share_is_a_part(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):
-        Door("n").release(step(), Contribution({"x": np.zeros(3)}), share=share)
+        ReleaseGate("n").release(step(), Contribution({"x": np.zeros(3)}), share=share)
 
 
 def test_a_gathered_release_carries_all_the_noise_itself() -> None:
     shown = Step(1, "x", {"x": (4000,)}, bound=9.0, sensitivity=1.0, multiplier=10.0, how="gather")
-    door = Door("n")
+    door = ReleaseGate("n")
     out = door.release(shown, Contribution({"x": np.zeros(4000)}), share=0.1).arrays["x"]
     assert out.std() == pytest.approx(10.0, rel=0.06)
     (line,) = door.ledger.charges()
@@ -306,7 +306,7 @@ def test_a_gathered_release_carries_all_the_noise_itself() -> None:
 
 def test_a_refused_study_gives_back_what_was_set_aside(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = Door("n", policy=Policy(min_patients=50), ledger=ledger, run="o")
+    door = ReleaseGate("n", policy=Policy(min_patients=50), ledger=ledger, run="o")
     door.admit("s", "dpem", Privacy(1.0), 3, 2**31)
     assert "o" in ledger.tally.open
     with pytest.raises(PolicyRefusal):
@@ -323,7 +323,7 @@ def test_values_that_must_be_of_many_patients_are_not_shown_of_few(
 ) -> None:
     """The Gram's second moments: at least 16 patients a cell where anybody sees a site's own."""
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = Door("n", policy=Policy(allow_gather=True), ledger=ledger)
+    door = ReleaseGate("n", policy=Policy(allow_gather=True), ledger=ledger)
     door.admit("s", "sumals", None, 3, patients)
     cells = Step(0, "cells", {"x": (3,)}, bound=9.0, how=how, patients=1024)  # type: ignore[arg-type]
     leaves = leaves and (how == "sum" or patients >= 1024)
@@ -407,7 +407,7 @@ def test_an_identity_is_tied_once_and_names_are_approved_ahead(tmp_path: Path) -
     bare = Ledger()
     bare.tie(b"a" * 32, lambda words: b"s" * 64)
     assert not bare.entries
-    tally = Tally()
+    tally = Balance()
     tally.add(Approve("o", "lloyd-*", "ahead", "dpo"))
     tally.add(Approve("o", "sums", "ahead", "dpo"))
     assert tally.approves("o", "lloyd-0-1", "any facts")
@@ -418,6 +418,6 @@ def test_an_identity_is_tied_once_and_names_are_approved_ahead(tmp_path: Path) -
 
 
 def test_a_reservation_without_an_end_does_not_end() -> None:
-    tally = Tally()
+    tally = Balance()
     tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
     assert tally.open["o"].left(1e12) == pytest.approx(0.01)

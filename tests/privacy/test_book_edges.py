@@ -35,11 +35,11 @@ from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise, add_noise, discrete_gaussian
 from polyclinic.privacy.accounting.noise_grid import NoiseScale, event_of, noise_scale, on_grid, together
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest
 from polyclinic.privacy.ledger import ledger_file as bookfile
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import (
     START,
     Approve,
@@ -53,8 +53,8 @@ from polyclinic.privacy.ledger.entries import (
     sealed,
 )
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.reader import Reading, verify_lines
-from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.reader import LedgerReader, verify_lines
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
@@ -83,13 +83,15 @@ def snapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 def test_a_book_is_read_on_from_its_own_snapshot(snapped: Ledger) -> None:
     path = snapped.path
     assert path is not None
-    made = Reading.from_snapshot(path, path.with_name("l.jsonl.state"))
+    made = LedgerReader.from_snapshot(path, path.with_name("l.jsonl.state"))
     assert made is not None and made.count == 8
     assert made.offset < path.stat().st_size
     os.truncate(path, made.offset)
-    assert Reading.from_snapshot(path, path.with_name("l.jsonl.state")) is not None, "it ends where the snapshot does"
+    assert LedgerReader.from_snapshot(path, path.with_name("l.jsonl.state")) is not None, (
+        "it ends where the snapshot does"
+    )
     os.truncate(path, made.offset - 1)
-    assert Reading.from_snapshot(path, path.with_name("l.jsonl.state")) is None, "lines of the snapshot are gone"
+    assert LedgerReader.from_snapshot(path, path.with_name("l.jsonl.state")) is None, "lines of the snapshot are gone"
 
 
 def test_a_snapshot_of_another_key_is_not_believed(snapped: Ledger, tmp_path: Path) -> None:
@@ -100,12 +102,12 @@ def test_a_snapshot_of_another_key_is_not_believed(snapped: Ledger, tmp_path: Pa
         other.charge(charge(n))
     assert other.path is not None
     theirs = other.path.with_name("l.jsonl.state")
-    assert Reading.from_snapshot(other.path, theirs) is not None
-    assert Reading.from_snapshot(snapped.path, theirs) is None, "whole, but signed by another book's key"
+    assert LedgerReader.from_snapshot(other.path, theirs) is not None
+    assert LedgerReader.from_snapshot(snapped.path, theirs) is None, "whole, but signed by another book's key"
     snapped.path.with_name("l.jsonl.key").unlink()
-    assert Reading.from_snapshot(snapped.path, state) is None, "nobody here can vouch for it"
-    assert Reading.from_snapshot(snapped.path, tmp_path / "none") is None
-    assert Reading.from_snapshot(tmp_path / "none", state) is None
+    assert LedgerReader.from_snapshot(snapped.path, state) is None, "nobody here can vouch for it"
+    assert LedgerReader.from_snapshot(snapped.path, tmp_path / "none") is None
+    assert LedgerReader.from_snapshot(tmp_path / "none", state) is None
 
 
 def test_a_crash_leaves_one_line_without_a_head_and_no_two(tmp_path: Path) -> None:
@@ -128,9 +130,9 @@ def test_a_snapshot_that_was_edited_is_not_believed(snapped: Ledger) -> None:
     good = json.loads(state.read_text())
     edited = {**json.loads(good["state"]), "count": 7}
     state.write_text(json.dumps({**good, "state": json.dumps(edited)}))
-    assert Reading.from_snapshot(snapped.path, state) is None
+    assert LedgerReader.from_snapshot(snapped.path, state) is None
     state.write_text(json.dumps(good))
-    assert Reading.from_snapshot(snapped.path, state) is not None
+    assert LedgerReader.from_snapshot(snapped.path, state) is not None
 
 
 def test_what_a_crash_left_of_a_head_is_swept(tmp_path: Path) -> None:
@@ -150,11 +152,11 @@ def test_what_a_crash_left_of_a_head_is_swept(tmp_path: Path) -> None:
 def test_a_book_has_one_key(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(charge())
-    read = Reading()
+    read = LedgerReader()
     assert ledger.path is not None
     for line in ledger.path.read_bytes().splitlines(keepends=True):
         assert read.take(line) == []
-    other = BookKey.of(tmp_path / "other.key", make=True)
+    other = LedgerKey.of(tmp_path / "other.key", make=True)
     assert other is not None
     _, line = sealed(2, Began(other.public), read.hash, "", other.sign)
     assert read.take(line) == ["line 3: begins with another key; the book was rewritten"]
@@ -216,7 +218,7 @@ def test_a_line_that_does_not_hold_is_not_taken_in(tmp_path: Path) -> None:
     ledger.charge(charge())
     assert ledger.path is not None
     first, second = ledger.path.read_bytes().splitlines(keepends=True)
-    read = Reading()
+    read = LedgerReader()
     assert read.take(first) == []
     for wrong in (b"{\n", second.replace(b"dpem", b"trip"), first):
         assert read.take(wrong)
@@ -232,7 +234,7 @@ def test_one_wrong_line_is_one_fault_and_the_others_are_read(tmp_path: Path) -> 
         ledger.charge(charge(n))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"rubbish\n", *lines[3:]]))
-    read = Reading()
+    read = LedgerReader()
     entries, faults = read.all(path)
     assert [f[:23] for f in faults] == ["line 3: not an entry of"]
     assert (len(entries), read.count, read.offset) == (3, 4, path.stat().st_size)
@@ -251,7 +253,7 @@ def test_a_torn_end_of_a_wrong_book_is_told_too(tmp_path: Path) -> None:
 
 def test_a_charge_that_cannot_be_added_up_is_a_fault() -> None:
     _, line = sealed(0, Charge("icu", "dpem", 1, "x", 0, Gaussian("much")), START, "n")  # type: ignore[arg-type]
-    (fault,) = Reading(trusted=9)._lines(line)[1]
+    (fault,) = LedgerReader(trusted=9)._lines(line)[1]
     assert fault.startswith("line 1: not an entry of a ledger")
 
 
@@ -270,17 +272,17 @@ def test_only_lines_that_were_checked_before_are_trusted(tmp_path: Path) -> None
     value = json.loads(lines[1])
     lines[1] = lines[1].replace(value["signature"].encode(), b"00" * 64)
     path.write_bytes(b"".join(lines))
-    assert Reading(trusted=2).all(path)[1] == []
-    assert Reading(trusted=1).all(path)[1] == ["line 2: was not signed by the book's key"]
+    assert LedgerReader(trusted=2).all(path)[1] == []
+    assert LedgerReader(trusted=1).all(path)[1] == ["line 2: was not signed by the book's key"]
     first = json.loads(lines[0])["signature"].encode()
     path.write_bytes(lines[0].replace(first, b"00" * 64))
-    assert Reading().all(path)[1] == ["line 1: was not signed by the book's key"]
+    assert LedgerReader().all(path)[1] == ["line 1: was not signed by the book's key"]
 
 
 def test_a_number_that_is_none_does_not_make_the_next_line_wrong() -> None:
     _, bad = sealed("one", Note("a"), START, "n")  # type: ignore[arg-type]
     entry, good = sealed(1, Note("b"), opened(bad.rstrip())[0].hash, "n")
-    read = Reading(trusted=9)
+    read = LedgerReader(trusted=9)
     assert read._line(bad.rstrip(), 0)[1] == ["line 1: is entry one; lines were removed or reordered"]
     entries, faults, _ = read._lines(bad + good)
     assert len(entries) == 2 and len(faults) == 2 and all(f.startswith("line 1:") for f in faults)
@@ -457,7 +459,7 @@ def test_noise_that_cannot_be_drawn_is_refused(sd: Any) -> None:
 
 
 def test_what_was_set_aside_covers_itself_and_hardly_more() -> None:
-    tally = Tally()
+    tally = Balance()
     tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
     same = Charge("icu", "dpem", 1, "x", 0, Gaussian(10.0), run="o")
     assert tally.covers(same)
@@ -519,19 +521,19 @@ def test_little_noise_has_its_price_too(mu: float) -> None:
 def test_what_was_set_aside_is_given_back(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     rules = Policy(max_epsilon_total=1.0)
-    door = Door("n", policy=rules, ledger=ledger)
+    door = ReleaseGate("n", policy=rules, ledger=ledger)
     door.give_back("nothing was asked yet")
     assert ledger.count == 0
     door.admit("icu", "dpem", Privacy(0.9), 3, 50)
     assert max(r.left(time.time()) for r in ledger.tally.open.values()) > 0
     door.give_back("another site refused")
     assert not ledger.tally.open
-    Door("n", policy=rules, ledger=ledger).admit("next", "dpem", Privacy(0.9), 3, 50)
+    ReleaseGate("n", policy=rules, ledger=ledger).admit("next", "dpem", Privacy(0.9), 3, 50)
 
 
 def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
-    door = Door("n", policy=Policy(max_evaluations=1), ledger=ledger)
+    door = ReleaseGate("n", policy=Policy(max_evaluations=1), ledger=ledger)
     door.admit("icu", "sumals", None, 3, 50)
     door.evaluates(["ann", "bob"])
     (line,) = [e.body for e in ledger.entries if isinstance(e.body, Evaluate)]
@@ -539,12 +541,12 @@ def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refuse
     door.evaluates(["bob", "ann"])
     with pytest.raises(PolicyRefusal, match="exact"):
         door.evaluates(["ann"])
-    Door("n", ledger=Ledger()).evaluates(["anybody"])
+    ReleaseGate("n", ledger=Ledger()).evaluates(["anybody"])
 
 
 def test_noise_is_for_as_many_sites_as_the_study_says() -> None:
     step = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
-    door = Door("n", policy=Policy(), ledger=Ledger(site="n"))
+    door = ReleaseGate("n", policy=Policy(), ledger=Ledger(site="n"))
     assert door.noise_sd(step) == 10
     door.admit("icu", "dpem", Privacy(0.5, max_sites_per_patient=3), 3, 50)
     assert door.noise_sd(step) == 30
@@ -554,7 +556,7 @@ def test_noise_is_for_as_many_sites_as_the_study_says() -> None:
 
 def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
-    door = Door("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path / "s", wait=60.0, run="order")
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path / "s", wait=60.0, run="order")
     looks = []
 
     def sleep(seconds: float) -> None:
@@ -571,7 +573,7 @@ def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("multiplier", [None, 10.0])
 def test_an_owner_is_told_of_rare_codes_where_nothing_hides_them(tmp_path: Path, multiplier: float | None) -> None:
-    door = Door("n", policy=Policy(review="names"), ledger=Ledger(site="n"), store=tmp_path)
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=Ledger(site="n"), store=tmp_path)
     door.here = ("here: 3 of 9 codes",)
     step = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=0.05, multiplier=multiplier)
     with pytest.raises(PolicyRefusal, match="waits"):
@@ -580,7 +582,7 @@ def test_an_owner_is_told_of_rare_codes_where_nothing_hides_them(tmp_path: Path,
     (waiting,) = door.outbox.all()
     assert ("here: 3 of 9 codes" in waiting.facts["words"]) == (multiplier is None)
     assert waiting.facts["approves"] == "every release of this step with these facts"
-    every = Door("n", policy=Policy(review="each"), ledger=Ledger(site="n"), store=tmp_path / "each")
+    every = ReleaseGate("n", policy=Policy(review="each"), ledger=Ledger(site="n"), store=tmp_path / "each")
     with pytest.raises(PolicyRefusal, match="waits"):
         every.release(step, Contribution({"x": np.ones(3)}))
     assert every.outbox is not None
@@ -593,8 +595,8 @@ def test_a_release_that_was_paid_and_not_sent_leaves_as_the_same_bytes(
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
     step, mine = Step(1, "x", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=9.0), Contribution({"x": np.ones(3)})
 
-    def door() -> Door:
-        return Door("n", ledger=ledger, store=tmp_path / "s", run="order")
+    def door() -> ReleaseGate:
+        return ReleaseGate("n", ledger=ledger, store=tmp_path / "s", run="order")
 
     drawn: list[Contribution] = []
 
@@ -612,11 +614,11 @@ def test_a_release_that_was_paid_and_not_sent_leaves_as_the_same_bytes(
 
 
 def test_a_book_without_a_line_has_a_head_without_a_key(tmp_path: Path) -> None:
-    assert Ledger(tmp_path / "l.jsonl").head == Head(0, START)
+    assert Ledger(tmp_path / "l.jsonl").head == SignedHead(0, START)
 
 
 def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path: Path) -> None:
-    payer = Payer(Policy(max_epsilon_total=1.0), Ledger(tmp_path / "l.jsonl"))
+    payer = BudgetHolder(Policy(max_epsilon_total=1.0), Ledger(tmp_path / "l.jsonl"))
     assert payer.reserve("a", "icu", Privacy(0.9), 0.0, 60.0) == []
     (fault,) = payer.reserve("b", "icu", Privacy(0.9), 0.0, 60.0)
     assert "would be" in fault

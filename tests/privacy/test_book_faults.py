@@ -18,14 +18,14 @@ import pytest
 from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, epsilon
 from polyclinic.privacy.accounting.charge import Charge
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.ledger import ledger_file as bookfile
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import Approve, CloseLine, Gap, Note, Unknown, canonical, opened, sealed
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.reader import Reading
-from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.reader import LedgerReader
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
@@ -112,13 +112,13 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
 
 def test_a_book_is_read_on_only_where_somebody_else_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, reads = tmp_path / "l.jsonl", []
-    real = Reading.on
+    real = LedgerReader.on
 
     def counted(self: Any, *a: Any) -> Any:
         reads.append(1)
         return real(self, *a)
 
-    monkeypatch.setattr(Reading, "on", counted)
+    monkeypatch.setattr(LedgerReader, "on", counted)
     one = Ledger(path)
     for n in range(3):
         one.charge(charge(n))
@@ -174,7 +174,7 @@ def test_heads_say_what_was_spent_or_are_light(tmp_path: Path) -> None:
     assert (full.count, full.hash, full.site, full.book) == (light.count, light.hash, "n", light.book)
     memory = Ledger()
     memory.charge(charge())
-    assert memory.head == Head(1, memory.entries[-1].hash)
+    assert memory.head == SignedHead(1, memory.entries[-1].hash)
     assert memory.verify() == ()
 
 
@@ -193,10 +193,10 @@ def test_a_head_of_this_book_is_not_held_against_it(
     for n in range(3):
         book.charge(charge(n))
         heads.append(book.light_head)
-    for head in [*heads, Head(0, "")]:
+    for head in [*heads, SignedHead(0, "")]:
         assert book.against(head, "a friend") == []
         assert book.verify(anchor=head) == ()
-    bare = Head(heads[0].count, heads[0].hash)  # as versions before wrote it
+    bare = SignedHead(heads[0].count, heads[0].hash)  # as versions before wrote it
     assert book.against(bare, "a friend") == []
     assert "rewritten" in book.against(replace(bare, hash="0" * 64), "a friend")[0]
     assert "cut or put back" in book.against(replace(heads[-1], count=99), "a friend")[0]
@@ -330,29 +330,29 @@ def test_a_line_is_written_in_ascii_and_read_back(tmp_path: Path) -> None:
 
 
 def test_a_gap_owns_up_to_the_lines_it_speaks_of() -> None:
-    tally = Tally()
+    tally = Balance()
     tally.gaps.append(["B", 5, 9, ["h1"]])
     assert [tally.owned_up("B", n, "x") for n in (4, 5, 6, 9, 10)] == [False, False, True, True, False]
     assert not tally.owned_up("C", 6, "x")
     assert tally.owned_up("C", 99, "h1")
-    assert not Tally().owned_up("B", 6, "h1")
+    assert not Balance().owned_up("B", 6, "h1")
 
 
 def test_the_head_file_is_the_books_own_or_of_a_version_that_did_not_sign(book: Ledger, tmp_path: Path) -> None:
     file = tmp_path / "l.jsonl.head"
     good = book.head
 
-    def verdict(head: Head) -> list[str]:
+    def verdict(head: SignedHead) -> list[str]:
         file.write_text(json.dumps(asdict(head)))
         return [f for f in Ledger(book.path).verify() if "signed by the book's key" in f]
 
     assert verdict(good) == []
-    assert verdict(Head(good.count, good.hash)) == []
+    assert verdict(SignedHead(good.count, good.hash)) == []
     assert verdict(replace(good, signature="00" * 64))
     other = Ledger(tmp_path / "other.jsonl", site="n")
     other.charge(charge())
     assert verdict(replace(other.head, count=good.count, hash=good.hash))
-    key = BookKey.of(tmp_path / "other.jsonl.key", make=False)
+    key = LedgerKey.of(tmp_path / "other.jsonl.key", make=False)
     assert key is not None
     bare = replace(good, key=key.public, signature="")
     assert verdict(replace(bare, signature=key.sign(bare.signed_words()).hex())), "a good signature of another key"
@@ -360,7 +360,7 @@ def test_the_head_file_is_the_books_own_or_of_a_version_that_did_not_sign(book: 
 
 @pytest.mark.parametrize(("said", "leaves"), [(True, True), (False, False), (None, False)])
 def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path: Path, said: bool | None, leaves: bool) -> None:
-    door = Door(
+    door = ReleaseGate(
         "n", policy=Policy(review="names"), ledger=Ledger(tmp_path / "l.jsonl"), store=tmp_path, run="o", wait=1.5
     )
     box = Outbox(tmp_path / "outbox")
@@ -392,7 +392,7 @@ def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path: Path, s
 
 def test_agreement_ahead_while_it_waits_lets_it_out(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = Door("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path, run="o", wait=5.0)
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path, run="o", wait=5.0)
     box = Outbox(tmp_path / "outbox")
 
     def owner() -> None:

@@ -16,7 +16,7 @@ from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.mask_leakage import Masks
 from polyclinic.privacy.card.card import Card, central_card
 from polyclinic.privacy.card.card import make_card as from_lines
-from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.facts import MethodFacts
 from polyclinic.privacy.release import Release, Step
 from polyclinic.protocol.aggregators import facts_of
@@ -46,7 +46,7 @@ def make_card(
 
     by = facts_of(aggregation)
     done = [Release(n, s, by=by, leak=leak(s), attempt=dict(attempts).get(n, 0)) for n, s in enumerate(steps)]  # type: ignore[call-overload]
-    happened = Happened.of(method, done, axes=axes, asked=privacy, **more)
+    happened = ReleaseHistory.of(method, done, axes=axes, asked=privacy, **more)
     return from_lines(METHODS.get(method, MethodFacts()), happened)
 
 
@@ -178,7 +178,9 @@ def test_a_method_without_facts_says_that_nobody_looked() -> None:
     """Also when it is called like a method that was studied: no table goes by names."""
     steps = [Step(1, "factors", {"x": (3,)}, bound=9.0)]
     assert make_card("mine", steps).attacks == ("no attack was studied",)
-    assert from_lines(MethodFacts(), Happened.of("trip", [Release(0, steps[0])])).attacks == ("no attack was studied",)
+    assert from_lines(MethodFacts(), ReleaseHistory.of("trip", [Release(0, steps[0])])).attacks == (
+        "no attack was studied",
+    )
 
 
 def exact(*names: str) -> list[Step]:
@@ -229,7 +231,7 @@ def test_codes_that_were_paid_for_elsewhere_are_not_called_formal() -> None:
 def test_a_site_that_was_not_in_every_exact_sum_is_named() -> None:
     step = Step(1, "factors", {"x": (3,)}, bound=9.0)
     members = [("east", "north", "south"), ("east", "south")]
-    happened = Happened.of("trip", [Release(n, step, members=m) for n, m in enumerate(members)])
+    happened = ReleaseHistory.of("trip", [Release(n, step, members=m) for n, m in enumerate(members)])
     assert any("north" in r and "drops out" in r for r in from_lines(METHODS["trip"], happened).reasons)
 
 

@@ -15,10 +15,10 @@ import polyclinic as pc
 from polyclinic.methods.localtf import DistributedSGD
 from polyclinic.methods.similarity.federated import ConsensusUnPSL
 from polyclinic.privacy.card.card import Card
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.vocabulary import paid_vocabulary
 from polyclinic.protocol.aggregators import by_name
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.tensors.axis import Axis
 
 SUMS = ("plain", "masked", "subspace", "cycle", "median")
@@ -64,7 +64,7 @@ def matrices() -> list[pc.Site]:
     return [pc.Site(n, features=rng.normal(size=(60, 3)), labels=np.arange(60) % 2) for n in names]
 
 
-def agree(card: Card, doors: dict[str, Door]) -> None:
+def agree(card: Card, doors: dict[str, ReleaseGate]) -> None:
     """The card's epsilon is that of the worst book; none where a line of the book has no bound."""
     books = [d.ledger.charges() for d in doors.values()]
     if card.epsilon is None:
@@ -81,12 +81,12 @@ def agree(card: Card, doors: dict[str, Door]) -> None:
         assert all(c.paid and c.formal and c.adjacency == "patient" for b in books for c in b)
 
 
-def ran(card: Card, doors: dict[str, Door]) -> None:
+def ran(card: Card, doors: dict[str, ReleaseGate]) -> None:
     books = [d.ledger.charges() for d in doors.values()]
     assert card.aggregation == ", ".join(sorted({c.by.name for b in books for c in b}))
 
 
-def fitted(model: Any, sites: list[pc.Site], doors: dict[str, Door]) -> Card:
+def fitted(model: Any, sites: list[pc.Site], doors: dict[str, ReleaseGate]) -> Card:
     return model.fit(sites, doors=doors).privacy_  # type: ignore[no-any-return]
 
 
@@ -98,7 +98,7 @@ def test_tensors(name: str, adder: str) -> None:
     for starts in (1,) if patient else (1, 2):  # several private starts are refused: see below
         for vocabulary in ("public", "paid", "data"):
             sites = tensors("data" if vocabulary == "data" else "public")
-            doors = {s.name: Door(s.name) for s in sites}
+            doors = {s.name: ReleaseGate(s.name) for s in sites}
             if vocabulary == "paid":
                 sites = paid_vocabulary(sites, top={1: 10}, epsilon=1.0, patients=1000, doors=doors)
             model = kind(**SMALL, n_starts=starts, aggregation=adder, **more)
@@ -125,7 +125,7 @@ def test_features(name: str, adder: str) -> None:
     for scaler in (None, {}, {"radius": 5.0, **PAID}):
         for starts in (1, 2) if kind is pc.GaussianMixture and "privacy" not in more else (1,):
             sites = matrices()
-            doors = {s.name: Door(s.name) for s in sites}
+            doors = {s.name: ReleaseGate(s.name) for s in sites}
             if scaler is not None:
                 sites = pc.Standardizer(**scaler).fit(sites, doors=doors).transform(sites)  # type: ignore[arg-type]
             model = kind(aggregation=adder, **more, **({} if starts == 1 else {"n_starts": starts}))
@@ -139,7 +139,7 @@ def test_features(name: str, adder: str) -> None:
 
 
 def heard(
-    model: Any, sites: list[pc.Site], adder: str, doors: dict[str, Door]
+    model: Any, sites: list[pc.Site], adder: str, doors: dict[str, ReleaseGate]
 ) -> tuple[set[tuple[str, str]], Card, list[Any]]:
     """Who received which kind of message from a site; the card; and every line of the books."""
     got: set[tuple[str, str]] = set()
@@ -147,7 +147,7 @@ def heard(
     def tap(m: Any) -> None:
         got.add(("coordinator" if m.to == "coordinator" else "site", m.kind))
 
-    model.publish(Fold(model, sites, adder=by_name(adder), tap=tap, doors=doors).run())
+    model.publish(Simulation(model, sites, adder=by_name(adder), tap=tap, doors=doors).run())
     return got, model.privacy_, [c for d in doors.values() for c in d.ledger.charges()]
 
 
@@ -164,7 +164,7 @@ def test_who_saw_what_is_what_a_tap_heard(name: str, adder: str) -> None:
     sites = tensors("public") if name in TENSORS else matrices()
     sites = [*sites, *(replace(s, name=f"{s.name}2") for s in sites)]  # krum wants more than three
     given = SMALL if name in TENSORS else {}
-    got, card, lines = heard(kind(**(given | more)), sites, adder, {s.name: Door(s.name) for s in sites})
+    got, card, lines = heard(kind(**(given | more)), sites, adder, {s.name: ReleaseGate(s.name) for s in sites})
     saw = card.saw
     each = ("coordinator", "contribution") in got
     assert each == ("each site's contribution" in saw.get("the coordinator", ""))

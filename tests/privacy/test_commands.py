@@ -10,7 +10,7 @@ import pytest
 
 from polyclinic.cli import main
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
@@ -102,7 +102,7 @@ def test_a_missing_ledger_is_a_configuration_error(capsys: pytest.CaptureFixture
 
 
 def test_the_owner_reads_and_approves(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    door = Door("north", policy=Policy(review="each"), study="icu", store=tmp_path)
+    door = ReleaseGate("north", policy=Policy(review="each"), study="icu", store=tmp_path)
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
     with pytest.raises(Exception, match="waits"):
         door.release(step, Contribution({"x": np.ones(3)}))

@@ -13,8 +13,8 @@ import pytest
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import door_of, ledger_of
 from polyclinic.privacy.ledger.data_source import Claim, Register, places_of, state_folder
 from polyclinic.privacy.policy.policy import Policy
@@ -33,7 +33,7 @@ def omop(url: str, **more: Any) -> Node:
     return Node.parse({"site": {"name": "n"}, "source": {"kind": "omop", "url": url, **more}})
 
 
-def admit(owner: Node, study: str = "icu", epsilon: float | None = 0.5) -> Door:
+def admit(owner: Node, study: str = "icu", epsilon: float | None = 0.5) -> ReleaseGate:
     door = door_of(owner)
     door.admit(study, "dpem", None if epsilon is None else Privacy(epsilon), 3, 50)
     return door
@@ -62,7 +62,7 @@ def test_a_second_node_file_is_no_second_budget(tmp_path: Path, own_state: Path)
 
 def test_of_two_that_were_both_looked_at_one_gets_the_records(tmp_path: Path) -> None:
     rules = Policy.model_validate(LIMIT)
-    first, second = (Payer(rules, ledger_of(node(tmp_path / n, n, "../e.csv"))) for n in ("a", "b"))
+    first, second = (BudgetHolder(rules, ledger_of(node(tmp_path / n, n, "../e.csv"))) for n in ("a", "b"))
     for payer in (first, second):
         assert payer.study_faults("o", "icu", "dpem", Privacy(0.5), 3, 50, resume=False, margin=0.0) == []
     assert first.reserve("o", "icu", Privacy(0.5), 0.0, 60.0) == []

@@ -13,7 +13,7 @@ from polyclinic.errors import ConfigError, PolicyRefusal, ProtocolMismatch
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.mechanisms import ExactNoise, SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.release_store import ReleaseStore
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
@@ -39,7 +39,7 @@ def fixed(seed: int = 0) -> SimulatedNoise:
 @pytest.mark.parametrize("noise", [fixed, ExactNoise], ids=["simulated", "exact"])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_noise_has_the_share_of_the_announced_variance(noise: Any, share: float) -> None:
-    out = Door("n", noise=noise()).release(step(), values(), share=share, attempt=0)
+    out = ReleaseGate("n", noise=noise()).release(step(), values(), share=share, attempt=0)
     error = out.arrays["x"] - 3.0
     assert error.std() == pytest.approx(10 * share**0.5, rel=0.06)
     assert abs(error.mean()) < 5 * error.std() / 4000**0.5
@@ -47,13 +47,13 @@ def test_noise_has_the_share_of_the_announced_variance(noise: Any, share: float)
 
 @pytest.mark.parametrize("noise", [fixed, ExactNoise], ids=["simulated", "exact"])
 def test_what_leaves_is_whole_multiples_of_the_grid(noise: Any) -> None:
-    out = Door("n", noise=noise()).release(step(size=50), values(50), share=1.0, attempt=0).arrays["x"] / GRID
+    out = ReleaseGate("n", noise=noise()).release(step(size=50), values(50), share=1.0, attempt=0).arrays["x"] / GRID
     assert np.array_equal(out, np.rint(out))
     assert np.abs(out).max() < 2**53
 
 
 def test_exact_noise_without_an_announced_grid_brings_its_own() -> None:
-    door = Door("n", noise=ExactNoise())
+    door = ReleaseGate("n", noise=ExactNoise())
     out = door.release(step(grid=None, size=500), values(500, 0.1), share=1.0, attempt=0).arrays["x"]
     assert out.std() == pytest.approx(10, rel=0.2)
     (charge,) = door.ledger.charges()
@@ -65,13 +65,13 @@ def test_exact_noise_without_an_announced_grid_brings_its_own() -> None:
 
 def test_the_ledger_is_charged_the_guaranteed_noise_of_the_total() -> None:
     for share in (1.0, 1 / 7):
-        door = Door("n", noise=fixed())
+        door = ReleaseGate("n", noise=fixed())
         door.release(step(), values(), share=share, attempt=0)
         assert door.ledger.charges()[0].event == Gaussian(10.0)
 
 
 def test_calibrated_rounds_spend_the_epsilon_that_was_asked_for() -> None:
-    door = Door("n", noise=fixed())
+    door = ReleaseGate("n", noise=fixed())
     door.admit("icu", "dpem", Privacy(epsilon=1.0), 3, 100)
     for t, m in enumerate(calibrate(1.0, 1e-6, shares=(0.07, 0.33, 0.6))):
         door.release(step(t, multiplier=m), values(), share=0.5, attempt=0)
@@ -79,7 +79,7 @@ def test_calibrated_rounds_spend_the_epsilon_that_was_asked_for() -> None:
 
 
 def test_patients_at_several_sites_get_that_much_more_noise() -> None:
-    door = Door("n", noise=fixed())
+    door = ReleaseGate("n", noise=fixed())
     door.admit("icu", "dpem", Privacy(epsilon=1.0, max_sites_per_patient=3), 3, 100)
     assert door.noise_sd(step()) == 30
     out = door.release(step(), values(), share=1.0, attempt=0)
@@ -91,7 +91,7 @@ def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_p
 ) -> None:
     """Bytes are prepared, the line is written, then they get their name; a crash at either point loses and costs nothing."""
     path, store = tmp_path / "ledger.jsonl", tmp_path / "out"
-    door = Door("n", ledger=Ledger(path), store=store, run="7f")
+    door = ReleaseGate("n", ledger=Ledger(path), store=store, run="7f")
     with monkeypatch.context() as m:
         m.setattr(Ledger, "charge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -99,7 +99,7 @@ def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_p
     (part,) = store.glob("*.part")
     before = part.read_bytes()
     assert not list(store.glob("*.npz"))
-    door = Door("n", ledger=Ledger(path), store=store, run="7f")
+    door = ReleaseGate("n", ledger=Ledger(path), store=store, run="7f")
     with monkeypatch.context() as m:
         m.setattr(ReleaseStore, "keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -107,7 +107,7 @@ def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_p
     assert part.read_bytes() != before, "bytes without a line never left: they are drawn anew"
     booked = part.read_bytes()
     assert len(Ledger(path).charges()) == 1
-    again = Door("n", ledger=Ledger(path), store=store, run="7f")
+    again = ReleaseGate("n", ledger=Ledger(path), store=store, run="7f")
     again.release(step(), values(), share=1.0, attempt=0)
     assert len(Ledger(path).charges()) == 1
     assert next(store.glob("*.npz")).read_bytes() == booked
@@ -116,11 +116,11 @@ def test_nothing_leaves_before_its_charge_is_on_disk_and_a_crash_in_between_is_p
 def test_a_line_without_its_bytes_is_never_drawn_again(tmp_path: Path) -> None:
     """A store that was pruned or put back: fresh noise for an old charge would average out (attack 19)."""
     path, store = tmp_path / "ledger.jsonl", tmp_path / "out"
-    door = Door("n", ledger=Ledger(path), store=store, run="7f")
+    door = ReleaseGate("n", ledger=Ledger(path), store=store, run="7f")
     door.release(step(), values(), share=1.0, attempt=0)
     for file in store.glob("*.npz"):
         file.unlink()
-    for other in (door, Door("n", ledger=Ledger(path), store=store, run="7f", resumed=True)):
+    for other in (door, ReleaseGate("n", ledger=Ledger(path), store=store, run="7f", resumed=True)):
         with pytest.raises(PolicyRefusal, match="not released again"):
             other.release(step(), values(), share=1.0, attempt=0)
     assert len(Ledger(path).charges()) == 1
@@ -130,17 +130,17 @@ def test_a_line_without_its_bytes_is_never_drawn_again(tmp_path: Path) -> None:
 def test_every_attempt_sends_the_same_bytes_and_pays_once(tmp_path: Path, stored: bool) -> None:
     store = tmp_path / "out" if stored else None
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = Door("n", ledger=ledger, study="icu", store=store)
+    door = ReleaseGate("n", ledger=ledger, study="icu", store=store)
     first = door.release(step(), values(), share=0.5, attempt=0).arrays["x"]
     if stored:  # a resumed process, too
-        door = Door("n", ledger=Ledger(tmp_path / "l.jsonl"), study="icu", store=store)
+        door = ReleaseGate("n", ledger=Ledger(tmp_path / "l.jsonl"), study="icu", store=store)
     for attempt in (0, 1, 5):
         assert np.array_equal(door.release(step(), values(), share=0.5, attempt=attempt).arrays["x"], first)
     assert len(ledger.charges()) == 1
 
 
 def test_what_the_way_to_add_leaks_is_paid_in_every_attempt() -> None:
-    door = Door("n", noise=fixed())
+    door = ReleaseGate("n", noise=fixed())
     for attempt in (0, 1, 1):
         door.release(step(), values(), share=0.5, attempt=attempt, also=(Gaussian(40.0),))
     assert [c.event.multiplier for c in door.ledger.charges()] == pytest.approx([(0.01 + 1 / 1600) ** -0.5, 40.0])  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ def test_what_the_way_to_add_leaks_is_paid_in_every_attempt() -> None:
 
 def test_replaying_a_folder_with_other_values_pays_anew(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = Door("n", ledger=ledger, study="icu", store=tmp_path / "out")
+    door = ReleaseGate("n", ledger=ledger, study="icu", store=tmp_path / "out")
     first = door.release(step(), values(), share=1.0, attempt=0).arrays["x"]
     second = door.release(step(), values(value=4.0), share=1.0, attempt=0).arrays["x"]
     assert len(ledger.charges()) == 2
@@ -156,7 +156,7 @@ def test_replaying_a_folder_with_other_values_pays_anew(tmp_path: Path) -> None:
 
 
 def test_a_step_without_a_bound_is_recorded_as_unbounded() -> None:
-    door = Door("n")
+    door = ReleaseGate("n")
     out = door.release(step(sensitivity=None, multiplier=None, grid=None), values(), share=1.0, attempt=0)
     assert np.array_equal(out.arrays["x"], values().arrays["x"])
     assert door.ledger.charges()[0].event == Unbounded()
@@ -165,7 +165,7 @@ def test_a_step_without_a_bound_is_recorded_as_unbounded() -> None:
 
 def test_the_budget_stops_a_run_before_the_release() -> None:
     ledger = Ledger()
-    door = Door("n", policy=Policy(max_epsilon_per_study=0.5), ledger=ledger, noise=fixed(), study="icu")
+    door = ReleaseGate("n", policy=Policy(max_epsilon_per_study=0.5), ledger=ledger, noise=fixed(), study="icu")
     door.release(step(0), values(), share=1.0, attempt=0)
     with pytest.raises(PolicyRefusal, match="allowed"):
         door.release(step(1), values(), share=1.0, attempt=0)
@@ -176,8 +176,10 @@ def test_the_budget_stops_a_run_before_the_release() -> None:
 def test_showing_a_contribution_needs_the_owners_leave() -> None:
     shown = step(how="gather")
     with pytest.raises(PolicyRefusal, match="gather"):
-        Door("n", policy=Policy()).release(shown, values(), share=1.0, attempt=0)
-    out = Door("n", policy=Policy(allow_gather=True), noise=fixed()).release(shown, values(), share=0.01, attempt=0)
+        ReleaseGate("n", policy=Policy()).release(shown, values(), share=1.0, attempt=0)
+    out = ReleaseGate("n", policy=Policy(allow_gather=True), noise=fixed()).release(
+        shown, values(), share=0.01, attempt=0
+    )
     assert (out.arrays["x"] - 3).std() == pytest.approx(10, rel=0.06), "shown alone, it carries all the noise"
 
 
@@ -191,7 +193,7 @@ def test_showing_a_contribution_needs_the_owners_leave() -> None:
     ],
 )
 def test_what_was_not_announced_is_refused_before_the_charge(bad: Any, reason: str) -> None:
-    door = Door("n")
+    door = ReleaseGate("n")
     with pytest.raises(ProtocolMismatch, match=reason):
         door.release(step(), Contribution(bad), share=1.0, attempt=0)
     assert not door.ledger.charges()
@@ -200,12 +202,12 @@ def test_what_was_not_announced_is_refused_before_the_charge(bad: Any, reason: s
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
 def test_impossible_shares_are_refused(share: float) -> None:
     with pytest.raises(ConfigError):
-        Door("n").release(step(), values(), share=share, attempt=0)
+        ReleaseGate("n").release(step(), values(), share=share, attempt=0)
 
 
 def test_the_first_release_waits_for_the_owner_and_then_leaves_unchanged(tmp_path: Path) -> None:
-    def door() -> Door:
-        return Door(
+    def door() -> ReleaseGate:
+        return ReleaseGate(
             "n", policy=Policy(review="first"), ledger=Ledger(tmp_path / "l.jsonl"), study="icu", store=tmp_path / "out"
         )
 
@@ -227,8 +229,8 @@ def test_the_first_release_waits_for_the_owner_and_then_leaves_unchanged(tmp_pat
 def test_a_step_of_the_same_name_with_other_facts_waits_again(tmp_path: Path) -> None:
     """ATTACKS row 31: the two numbers of a first step were approved, and 851 others left unseen."""
 
-    def door() -> Door:
-        return Door(
+    def door() -> ReleaseGate:
+        return ReleaseGate(
             "n", policy=Policy(review="first"), ledger=Ledger(tmp_path / "l.jsonl"), study="icu", store=tmp_path
         )
 
@@ -260,14 +262,14 @@ def test_steps_that_were_approved_ahead_do_not_wait(tmp_path: Path) -> None:
 
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.write(Approve("order", "stat*", "ahead", "officer"))
-    door = Door("n", policy=Policy(review="names"), ledger=ledger, study="icu", store=tmp_path, run="order")
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=ledger, study="icu", store=tmp_path, run="order")
     assert door.release(step(), values()).arrays["x"].shape == values().arrays["x"].shape
     with pytest.raises(PolicyRefusal, match="waits"):
         door.release(Step(0, "setup", {"size": (2,)}, bound=1e9), Contribution({"size": np.ones(2)}))
 
 
 def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_path: Path) -> None:
-    door = Door("n", policy=Policy(review="each"), study="icu", outbox=tmp_path)
+    door = ReleaseGate("n", policy=Policy(review="each"), study="icu", outbox=tmp_path)
     for t in (1, 2):
         with pytest.raises(PolicyRefusal, match="waits"):
             door.release(step(t), values(), share=1.0, attempt=0)
@@ -282,7 +284,7 @@ def test_every_release_waits_when_each_is_reviewed_and_rejection_is_final(tmp_pa
 
 def test_review_without_an_outbox_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match="outbox"):
-        Door("n", policy=Policy(review="each"))
+        ReleaseGate("n", policy=Policy(review="each"))
 
 
 @pytest.mark.parametrize("how", ["deleted", "put back", "edited"])
@@ -291,8 +293,8 @@ def test_a_stored_release_without_its_line_is_not_sent_again(tmp_path: Path, how
     path, store = tmp_path / "book" / "l.jsonl", tmp_path / "out"
     step = Step(1, "sums", {"x": (5,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
 
-    def door() -> Door:
-        return Door("n", ledger=Ledger(path, site="n"), store=store, run="order", resumed=True)
+    def door() -> ReleaseGate:
+        return ReleaseGate("n", ledger=Ledger(path, site="n"), store=store, run="order", resumed=True)
 
     mine = Contribution({"x": np.ones(5)})
     first = door()

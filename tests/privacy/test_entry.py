@@ -12,7 +12,7 @@ from polyclinic.privacy.accounting import accountant as acc
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.entry_level import entry_noise, entry_step
 from polyclinic.privacy.card.card import make_card
-from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.release import Release, Step
 
 ASKED = Privacy(1.2, 1e-4, level="entry", clip=1.0)
@@ -47,7 +47,7 @@ def test_joint_release_of_all_matrices_costs_what_theorem_4_1_says(modes: int) -
     assert alone is not None
     assert made.noise_sd == pytest.approx(alone.sd)
     assert (made.adjacency, made.formal) == ("entry", False)
-    card = make_card(DPFact.facts, Happened.of("dpfact", [Release(n, made) for n in range(20)], asked=ASKED))
+    card = make_card(DPFact.facts, ReleaseHistory.of("dpfact", [Release(n, made) for n in range(20)], asked=ASKED))
     assert card.claimed == pytest.approx(1.2)
     assert card.epsilon == pytest.approx(0.877, abs=1e-3)
     assert card.guarantee == "heuristic"

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
-from polyclinic.privacy.ledger.ledger import Charge, Head, Ledger
-from polyclinic.privacy.ledger.signed_head import BookKey
+from polyclinic.privacy.ledger.ledger import Charge, Ledger, SignedHead
+from polyclinic.privacy.ledger.signed_head import LedgerKey
 
 
 def charge(n: int = 1, study: str = "icu", **more: Any) -> Charge:
@@ -112,7 +112,7 @@ def test_any_changed_byte_any_cut_and_any_order_is_found(sample: tuple[Path, byt
         path.write_bytes(whole)
 
 
-def rewritten(lines: list[bytes], at: int, key: BookKey | None = None, **event: Any) -> list[bytes]:
+def rewritten(lines: list[bytes], at: int, key: LedgerKey | None = None, **event: Any) -> list[bytes]:
     """All lines with one changed and everything after it chained anew, signed with a key or with what was there."""
     import hashlib
 
@@ -149,11 +149,11 @@ def test_a_book_that_is_chained_anew_is_found_without_its_key_by_signatures_and_
     anchor = full.head
     kept = lines(full)
     assert full.path is not None
-    for key in (None, BookKey(os.urandom(32)), BookKey.of(full.path.with_name("ledger.jsonl.key"), make=False)):
+    for key in (None, LedgerKey(os.urandom(32)), LedgerKey.of(full.path.with_name("ledger.jsonl.key"), make=False)):
         data = rewritten(kept, 2, key, multiplier=90.0)
         full.path.write_bytes(b"".join(data))
         head = full.path.with_name("ledger.jsonl.head")
-        head.write_text(json.dumps(asdict(Head(len(data), json.loads(data[-1])["hash"]))))
+        head.write_text(json.dumps(asdict(SignedHead(len(data), json.loads(data[-1])["hash"]))))
         found = Ledger(full.path).verify()
         own = key is not None and key.public == anchor.key
         assert any("signed" in f for f in found) != own
@@ -195,7 +195,7 @@ def test_a_ledger_put_back_whole_is_found_by_the_exported_head(full: Ledger) -> 
     assert full.path is not None
     old = {p: p.read_bytes() for p in full.path.parent.iterdir()}
     full.charge(charge(7))
-    anchor = Head(**full.export()["head"])  # type: ignore[arg-type]
+    anchor = SignedHead(**full.export()["head"])  # type: ignore[arg-type]
     assert full.verify(anchor=anchor) == ()
     for p, data in old.items():
         p.write_bytes(data)

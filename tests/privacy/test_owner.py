@@ -15,11 +15,11 @@ from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Gaussian, epsilon
 from polyclinic.privacy.accounting.mechanisms import ExactNoise
 from polyclinic.privacy.card.card import make_card
-from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.gate.owner_rules import door_of, ledger_of, noise_of, policy_between, policy_of
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.release import Contribution, Release, Step
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 
 def node(tmp_path: Path, **sections: Any) -> Node:
@@ -49,10 +49,10 @@ def test_a_ledger_begun_inside_the_folder_is_moved_out_and_goes_on(tmp_path: Pat
     made = node(tmp_path)
     inside = Ledger(made.home / "ledger.jsonl", site="north")
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
-    from polyclinic.privacy.gate.gate import Door
+    from polyclinic.privacy.gate.gate import ReleaseGate
 
-    Door("north", ledger=inside, study="old").release(step, Contribution({"x": np.ones(3)}))
-    Door("north", ledger=inside, study="old2").release(step, Contribution({"x": np.ones(3)}))
+    ReleaseGate("north", ledger=inside, study="old").release(step, Contribution({"x": np.ones(3)}))
+    ReleaseGate("north", ledger=inside, study="old2").release(step, Contribution({"x": np.ones(3)}))
     ledger = ledger_of(made)
     assert ledger.path == tmp_path / "north.ledger.jsonl"
     assert ledger.verify() == ()
@@ -97,7 +97,7 @@ def test_seeded_noise_of_a_rehearsal_is_called_not_private_in_ledger_and_card(tm
     (charge,) = ledger_of(made).charges()
     assert charge.noise.startswith("not private: simulated noise")
     for label in (noise_of(made).label, f"{ExactNoise.label}; {noise_of(made).label}"):  # at one site is enough
-        happened = Happened.of("dpem", [Release(0, step)], asked=pc.Privacy(1.0), noise=label)
+        happened = ReleaseHistory.of("dpem", [Release(0, step)], asked=pc.Privacy(1.0), noise=label)
         card = make_card(pc.DPEM.facts, happened)
         assert (card.guarantee, card.epsilon) == ("none", None)
         assert "not private: simulated noise" in str(card)
@@ -117,7 +117,7 @@ def network() -> list[pc.Site]:
 @pytest.mark.parametrize("aggregation", ["plain", "masked", "subspace"])
 def test_ledger_and_card_agree_on_what_a_run_cost(aggregation: str) -> None:
     method = pc.DPEM(rank=3, rounds=3, privacy=pc.Privacy(1.0, 1e-6), aggregation=aggregation)
-    fold = Fold(method, network())
+    fold = Simulation(method, network())
     method.publish(fold.run())
     card = method.privacy_
     plain = epsilon([Gaussian(r.step.multiplier) for r in fold.releases], 1e-6)  # type: ignore[arg-type]
@@ -132,11 +132,13 @@ def test_ledger_and_card_agree_on_what_a_run_cost(aggregation: str) -> None:
 
 
 def test_a_whole_fit_with_exact_noise_and_ledgers_on_disk(tmp_path: Path) -> None:
-    from polyclinic.privacy.gate.gate import Door
+    from polyclinic.privacy.gate.gate import ReleaseGate
 
     sites = network()
     doors = {
-        s.name: Door(s.name, ledger=Ledger(tmp_path / f"{s.name}.jsonl"), noise=ExactNoise(), store=tmp_path / s.name)
+        s.name: ReleaseGate(
+            s.name, ledger=Ledger(tmp_path / f"{s.name}.jsonl"), noise=ExactNoise(), store=tmp_path / s.name
+        )
         for s in sites
     }
     fitted = pc.DPEM(rank=3, rounds=2, privacy=pc.Privacy(4.0, 1e-6), aggregation="masked").fit(sites, doors=doors)

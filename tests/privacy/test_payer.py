@@ -30,9 +30,9 @@ from polyclinic.privacy.accounting.accountant import (
 )
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.privacy.ledger.balance import Account, Tally, cost, part_label
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.ledger.balance import Account, Balance, cost, part_label
 from polyclinic.privacy.ledger.entries import Accept, CloseLine, Counted, Evaluate, Refuse, Reserve, Rules, Withdraw
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.differencing import sketch
@@ -52,7 +52,7 @@ def charge(cohort: str, multiplier: float = 10.0, study: str = "s", **more: Any)
 
 def test_defaults_of_the_door() -> None:
     """Who says nothing waits for nobody, resumes nothing, sets nothing aside for leaks, and has no patients."""
-    door = inspect.signature(Door).parameters
+    door = inspect.signature(ReleaseGate).parameters
     told = {n: door[n].default for n in ("wait", "resumed", "run", "cohort", "beside", "others", "resume_for")}
     assert told == {
         "wait": 0.0,
@@ -63,7 +63,7 @@ def test_defaults_of_the_door() -> None:
         "others": (),
         "resume_for": 14 * 86_400.0,
     }
-    admit, release = inspect.signature(Door.admit).parameters, inspect.signature(Door.release).parameters
+    admit, release = inspect.signature(ReleaseGate.admit).parameters, inspect.signature(ReleaseGate.release).parameters
     assert {n: admit[n].default for n in ("sites", "patients", "resume", "margin")} == {
         "sites": 1,
         "patients": 0,
@@ -72,13 +72,13 @@ def test_defaults_of_the_door() -> None:
     }
     assert {n: release[n].default for n in ("share", "attempt", "number")} == {"share": 1.0, "attempt": 0, "number": -1}
     with pytest.raises(PolicyRefusal, match="fewer than 1 patients"):
-        Door("n", policy=Policy(min_patients=1)).admit("s", "m")
+        ReleaseGate("n", policy=Policy(min_patients=1)).admit("s", "m")
 
 
 def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
     for order, policy in (("a", Policy()), ("b", Policy()), ("c", Policy(min_sites=2)), ("d", Policy())):
-        assert Payer(policy, book).reserve(order, "s", Privacy(0.1), 0.0, 60.0) == []
+        assert BudgetHolder(policy, book).reserve(order, "s", Privacy(0.1), 0.0, 60.0) == []
     rules = [e.body for e in book.entries if isinstance(e.body, Rules)]
     assert len(rules) == 3
     assert [r.text for r in rules] == ["{}", '{"min_sites":2}', "{}"]
@@ -90,7 +90,7 @@ def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path) -> None
 
 def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
-    payer = Payer(None, book, "adults")
+    payer = BudgetHolder(None, book, "adults")
     assert payer.study_faults("o", "s", "m", Privacy(9.0), 1, 0, resume=False, margin=0.0) == []
     assert payer.reserve("o", "s", Privacy(9.0), 0.0, 60.0) == []
     payer.evaluates("o", ["p"], "what")
@@ -102,7 +102,7 @@ def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path: Path) -> No
 
 def test_refusing_frees_what_is_open_and_only_that(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
-    payer = Payer(Policy(), book)
+    payer = BudgetHolder(Policy(), book)
     payer.refuse("o", ["why"])
     assert not [e for e in book.entries if isinstance(e.body, Refuse)]
     payer.reserve("o", "s", Privacy(0.1), 0.0, 60.0)
@@ -116,8 +116,8 @@ def test_refusing_frees_what_is_open_and_only_that(tmp_path: Path) -> None:
 
 def test_several_owners_all_agree_and_all_pay(tmp_path: Path) -> None:
     books = {n: Ledger(tmp_path / f"{n}.jsonl") for n in "abc"}
-    others = [Payer(Policy(), books["b"]), Payer(Policy(max_epsilon_total=0.5), books["c"])]
-    door = Door("joined", policy=Policy(), ledger=books["a"], others=others, run="o")
+    others = [BudgetHolder(Policy(), books["b"]), BudgetHolder(Policy(max_epsilon_total=0.5), books["c"])]
+    door = ReleaseGate("joined", policy=Policy(), ledger=books["a"], others=others, run="o")
     with pytest.raises(PolicyRefusal, match=r"allowed 0\.5"):
         door.admit("s", "dpem", Privacy(0.9), 3, 50)
     assert not any(b.tally.open for b in books.values())
@@ -135,13 +135,13 @@ def test_several_owners_all_agree_and_all_pay(tmp_path: Path) -> None:
     assert len(books["a"].charges()) == 1, "its own book last: nothing left"
     door.close()
     assert not any(b.tally.open for b in books.values())
-    alone = Door("x", ledger=Ledger(), others=[Payer(Policy(min_patients=9), books["b"])])
+    alone = ReleaseGate("x", ledger=Ledger(), others=[BudgetHolder(Policy(min_patients=9), books["b"])])
     with pytest.raises(PolicyRefusal, match="fewer than 9"):
         alone.admit("t", "dpem", None, 3, 5)
 
 
 def test_of_a_run_the_dearest_part_counts_and_runs_add_up() -> None:
-    tally = Tally()
+    tally = Balance()
     for cohort, m in (
         (part_label(ONE, "a"), 10.0),
         (part_label(ONE, "b"), 5.0),
@@ -164,7 +164,7 @@ def test_of_a_run_the_dearest_part_counts_and_runs_add_up() -> None:
 
 
 def test_what_is_set_aside_for_parts_counts_with_what_they_spent() -> None:
-    tally = Tally()
+    tally = Balance()
     a, b = part_label(ONE, "a"), part_label(ONE, "b")
     tally.add(charge(a, 10.0))
     tally.add(Reserve("p", "s", b, (Gaussian(8.0),)))
@@ -242,7 +242,7 @@ def test_events_are_written_and_read_back(event: Any) -> None:
 
 
 def test_decisions_change_what_an_order_may() -> None:
-    tally = Tally()
+    tally = Balance()
     for body in (Accept("a", "dpo"), Accept("b", "dpo"), Reserve("a", "s", events=(Gaussian(9.0),)), Reserve("b", "s")):
         tally.add(body)
     assert tally.accepted == {"a", "b"}
@@ -264,14 +264,14 @@ def test_decisions_change_what_an_order_may() -> None:
     for people in ("x", "x", "y"):
         tally.add(Evaluate("o", "all", people))
     assert tally.evaluated == {"all": ["x", "y"]}
-    assert Tally.restore(tally.state()).state() == tally.state()
+    assert Balance.restore(tally.state()).state() == tally.state()
 
 
 def test_a_list_of_sites_is_written_once_and_not_without_rules(tmp_path: Path) -> None:
     book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
-    Payer(None, book).counts("o", crowd, ["a", "b", "c", "d"], "what", write=True, shown=False)
+    BudgetHolder(None, book).counts("o", crowd, ["a", "b", "c", "d"], "what", write=True, shown=False)
     assert book.count == 0
-    payer = Payer(Policy(), book)
+    payer = BudgetHolder(Policy(), book)
     payer.counts("o", crowd, ["a", "b", "c", "d"], "what", write=False, shown=False)
     assert book.count == 0
     for sites in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
@@ -284,7 +284,7 @@ def test_a_list_of_sites_is_written_once_and_not_without_rules(tmp_path: Path) -
 @pytest.mark.parametrize("write", [True, False])
 def test_who_agreed_to_show_whom_an_order_loses_agreed_for_that_order_alone(tmp_path: Path, write: bool) -> None:
     book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
-    payer, fewer = Payer(Policy(), book), ["a", "b", "c"]
+    payer, fewer = BudgetHolder(Policy(), book), ["a", "b", "c"]
     payer.counts("o", crowd, [*fewer, "d"], "what", write=True, shown=True)
     for order, shown in (("o", False), ("another", True), ("another", False)):
         with pytest.raises(PolicyRefusal, match="'d'"):

@@ -16,10 +16,10 @@ from polyclinic.errors import MessageRefused
 from polyclinic.privacy.accounting.accountant import Gaussian, epsilon
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.card.card import make_card
-from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.facts import MethodFacts
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.privacy.release import Release, Step
 
 FACTS = MethodFacts(formal=True)
@@ -37,13 +37,13 @@ def line(site: str, n: int, **more: Any) -> Charge:
     return replace(Charge("icu", "dpem", n, "statistics", 0, Gaussian(10.0), **given), **more)  # type: ignore[arg-type]
 
 
-def book(site: str, lines: int = 4, more: tuple[Charge, ...] = ()) -> StudyBook:
+def book(site: str, lines: int = 4, more: tuple[Charge, ...] = ()) -> StudyExtract:
     ledger = Ledger(site=site)
     for n in range(lines):
         ledger.charge(line(site, n, cohort="women of ward 7", release=f"r{n}", bytes="ab"))
     for c in (*more, line(site, 0, run="another order")):
         ledger.charge(c)
-    return StudyBook.of(ledger, site, "o", KEYS[site].sign)
+    return StudyExtract.of(ledger, site, "o", KEYS[site].sign)
 
 
 RELEASES = [Release(n, step(n), members=NAMES, by=Masked.facts) for n in range(4)]
@@ -51,7 +51,7 @@ RELEASES = [Release(n, step(n), members=NAMES, by=Masked.facts) for n in range(4
 
 def test_it_travels_whole_and_tells_nothing_but_what_is_public() -> None:
     made = book("north")
-    back = StudyBook.read(made.pack())
+    back = StudyExtract.read(made.pack())
     assert back == made
     assert back.holds(PUBLIC["north"])
     assert len(back.lines) == 4, "the other order's line is not in it"
@@ -73,14 +73,14 @@ def test_whoever_changes_it_is_found(n: int) -> None:
     assert not changed.holds(PUBLIC["north"])
     assert not made.holds(PUBLIC["east"])
     packed = {"north": changed.pack(), "east": book("south").pack(), "south": book("south").pack()}
-    assert [b.site for b in StudyBook.several(packed, PUBLIC, "o")] == ["south"]
+    assert [b.site for b in StudyExtract.several(packed, PUBLIC, "o")] == ["south"]
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 64 + b"no zlib", b"x" * 64 + zlib.compress(b"[1, 2]")])
 def test_what_cannot_be_read_is_refused(data: Any) -> None:
     with pytest.raises(MessageRefused):
-        StudyBook.read(data)
-    assert StudyBook.several({"north": data}, PUBLIC, "o") == ()
+        StudyExtract.read(data)
+    assert StudyExtract.several({"north": data}, PUBLIC, "o") == ()
 
 
 ODD: dict[str, Any] = {
@@ -107,8 +107,8 @@ def test_a_line_of_another_kind_is_not_read_whoever_signed_it(field: str) -> Non
     text = json.dumps([site, order, groups]).encode()
     signed = KEYS["north"].sign(b"polyclinic/study/2" + hashlib.sha256(text).digest())
     with pytest.raises(MessageRefused):
-        StudyBook.read(signed + zlib.compress(text))
-    assert StudyBook.several({"north": signed + zlib.compress(text)}, PUBLIC, "o") == ()
+        StudyExtract.read(signed + zlib.compress(text))
+    assert StudyExtract.several({"north": signed + zlib.compress(text)}, PUBLIC, "o") == ()
 
 
 def test_a_site_signs_for_itself_and_its_nodes_only() -> None:
@@ -116,33 +116,33 @@ def test_a_site_signs_for_itself_and_its_nodes_only() -> None:
     for site, holds in (("north", True), ("north.07", True), ("south", False)):
         ledger = Ledger(site="north")
         ledger.charge(line(site, 0))
-        made = StudyBook.of(ledger, "north", "o", KEYS["north"].sign)
+        made = StudyExtract.of(ledger, "north", "o", KEYS["north"].sign)
         assert made.holds(PUBLIC["north"]) is holds
 
 
 def test_a_book_that_unpacks_to_too_much_is_refused() -> None:
     with pytest.raises(MessageRefused):
-        StudyBook.read(b"x" * 64 + zlib.compress(b" " * (65 * 2**20)))
+        StudyExtract.read(b"x" * 64 + zlib.compress(b" " * (65 * 2**20)))
 
 
 def test_the_card_is_that_of_the_worst_book_and_says_who_signed() -> None:
     dear = book("south", more=(line("south", 3, attempt=1),))
-    card = make_card(FACTS, Happened.of("dpem", RELEASES, books=(book("east"), book("north"), dear)))
+    card = make_card(FACTS, ReleaseHistory.of("dpem", RELEASES, books=(book("east"), book("north"), dear)))
     assert card.epsilon == pytest.approx(epsilon([Gaussian(10.0)] * 5, 1e-6), abs=1e-9)
     assert card.guarantee == "formal"
     assert card.books == "signed by east, north, south: every site that took part"
 
 
 def test_a_site_that_did_not_sign_is_named_and_counted() -> None:
-    card = make_card(FACTS, Happened.of("dpem", RELEASES, books=(book("east"), book("north"))))
+    card = make_card(FACTS, ReleaseHistory.of("dpem", RELEASES, books=(book("east"), book("north"))))
     assert card.epsilon == pytest.approx(epsilon([Gaussian(10.0)] * 4, 1e-6), abs=1e-9)
     assert "not by south" in card.books
 
 
 def test_a_book_that_says_too_little_does_not_make_the_card_smaller() -> None:
-    poor = StudyBook("south", "o", book("south").lines[:1])
+    poor = StudyExtract("south", "o", book("south").lines[:1])
     poor = replace(poor, signature=KEYS["south"].sign(poor._words()))
-    happened = Happened.of("dpem", RELEASES, books=(poor,))
+    happened = ReleaseHistory.of("dpem", RELEASES, books=(poor,))
     assert happened.differ == ("south",)
     card = make_card(FACTS, happened)
     assert card.epsilon == pytest.approx(epsilon([Gaussian(10.0)] * 4, 1e-6), abs=1e-9)
@@ -150,8 +150,8 @@ def test_a_book_that_says_too_little_does_not_make_the_card_smaller() -> None:
 
 
 def test_starts_join_what_was_signed() -> None:
-    one = Happened.of("dpem", RELEASES, books=tuple(book(n) for n in NAMES))
-    two = Happened.of("dpem", RELEASES, books=tuple(book(n, lines=5) for n in NAMES[:2]))
+    one = ReleaseHistory.of("dpem", RELEASES, books=tuple(book(n) for n in NAMES))
+    two = ReleaseHistory.of("dpem", RELEASES, books=tuple(book(n, lines=5) for n in NAMES[:2]))
     both = one.with_starts([two])
     assert both.signed == ("east", "north")
     assert both.unsigned == ("south",)

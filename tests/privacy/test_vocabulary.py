@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.vocabulary import GRID, counts, paid_vocabulary
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
@@ -48,7 +48,7 @@ def network(patients: int = 3000) -> list[Site]:
 
 
 def test_frequent_codes_are_found_and_the_axis_says_paid() -> None:
-    doors = {n: Door(n, noise=SimulatedNoise(np.random.default_rng(3))) for n in "ab"}
+    doors = {n: ReleaseGate(n, noise=SimulatedNoise(np.random.default_rng(3))) for n in "ab"}
     out = paid_vocabulary(network(), top={1: 5}, epsilon=1.0, patients=10_000, doors=doors)
     kept = out[0].counts()
     assert kept.shape == (3000, 5, 6)
@@ -62,7 +62,7 @@ def test_frequent_codes_are_found_and_the_axis_says_paid() -> None:
 
 def test_codes_within_the_noise_are_left_out() -> None:
     few = network(5)
-    doors = {n: Door(n, noise=SimulatedNoise(np.random.default_rng(3))) for n in "ab"}
+    doors = {n: ReleaseGate(n, noise=SimulatedNoise(np.random.default_rng(3))) for n in "ab"}
     assert paid_vocabulary(few, top={1: 40}, epsilon=0.1, patients=10, doors=doors)[0].counts().shape[1] < 8
 
 

@@ -16,8 +16,8 @@ from polyclinic.errors import LedgerError, MessageRefused
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.ledger.recovery import recover, what_is_left
-from polyclinic.privacy.ledger.rollback_check import Relay, Seen, Watch
-from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.rollback_check import Relay, RollbackCheck, Seen
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
 from polyclinic.privacy.ledger.witness import Known, Witness, vouch_words
 
 NAMES = ("east", "north", "south")
@@ -38,9 +38,9 @@ class Party:
         for _ in range(n):
             Ledger(self.book, site=self.name).charge(Charge("icu", "dpem", 1, "x", 0, Gaussian(multiplier)))
 
-    def watch(self, keys: dict[str, bytes], order: str = "o") -> Watch:
+    def watch(self, keys: dict[str, bytes], order: str = "o") -> RollbackCheck:
         witness, ledger = Witness(self.folder / "witness.json"), Ledger(self.book, site=self.name)
-        return Watch(self.name, order, keys, witness, ledger, self.key.sign)
+        return RollbackCheck(self.name, order, keys, witness, ledger, self.key.sign)
 
 
 class Round:
@@ -96,7 +96,7 @@ def _put_back(p: Party, saved: Path) -> None:
 
 
 def _cut(p: Party) -> None:
-    key = BookKey.of(p.folder / "l.jsonl.key", make=False)
+    key = LedgerKey.of(p.folder / "l.jsonl.key", make=False)
     lines = p.book.read_bytes().splitlines(keepends=True)[:-1]
     p.book.write_bytes(b"".join(lines))
     (p.folder / "l.jsonl.head").unlink()
@@ -104,7 +104,7 @@ def _cut(p: Party) -> None:
     last = json.loads(lines[-1])
     book = json.loads(lines[0])["hash"]
     assert key is not None
-    bare = Head(len(lines), last["hash"], p.name, book, key.public)
+    bare = SignedHead(len(lines), last["hash"], p.name, book, key.public)
     head = replace(bare, signature=key.sign(bare.signed_words()).hex())
     (p.folder / "l.jsonl.head").write_text(json.dumps(asdict(head)))
     assert not Ledger(p.book, site=p.name).verify(), "its owner, who has the key, cut it without a trace"
@@ -208,8 +208,8 @@ def test_statements_and_heads_cannot_be_made_up(witnessed: Any, tmp_path: Path) 
     east.hear(json.dumps({"seen": [replace(bare, signature=other_order).plain()]}).encode())
     assert "north" in east.lacking(NAMES)
     # a lie about east's book: another key, or no signature of east's under it
-    key = BookKey(os.urandom(32))
-    head = Head(10**6, "ab" * 32, "east", "cd" * 32, key.public)
+    key = LedgerKey(os.urandom(32))
+    head = SignedHead(10**6, "ab" * 32, "east", "cd" * 32, key.public)
     head = replace(head, signature=key.sign(head.signed_words()).hex())
     lie = Known(head, witnessed["north"].key.sign(vouch_words(key.public)).hex())
     said = Seen("east", "north", east.fresh, (lie,))
@@ -254,7 +254,7 @@ def test_a_coordinator_flags_a_shorter_book_and_a_rewritten_one(witnessed: Any, 
     known = max(keep.about("north"), key=lambda k: k.head.count)
     assert keep.shorter("north", replace(known.head, count=known.head.count - 1))
     assert not keep.shorter("north", known.head)
-    key = BookKey.of(witnessed["north"].folder / "l.jsonl.key", make=False)
+    key = LedgerKey.of(witnessed["north"].folder / "l.jsonl.key", make=False)
     other = replace(known.head, hash="ee" * 32)
     assert key is not None
     other = replace(other, signature=key.sign(other.signed_words()).hex())
@@ -292,13 +292,13 @@ def test_new_books_do_not_push_out_a_head_that_was_kept(witnessed: Any, tmp_path
 def test_a_rewritten_book_of_another_site_is_in_the_log_once(witnessed: Any, tmp_path: Path) -> None:
     p, log = witnessed["north"], []
     head = Ledger(p.book, site="north").head
-    key = BookKey.of(p.folder / "l.jsonl.key", make=False)
+    key = LedgerKey.of(p.folder / "l.jsonl.key", make=False)
     bare = replace(head, hash="0" * 64, signature="")
     assert key is not None
     fork = Known(replace(bare, signature=key.sign(bare.signed_words()).hex()), p.key.sign(vouch_words(head.key)).hex())
     keys = {n: x.public for n, x in witnessed.items()}
     south = witnessed["south"]
-    watch = Watch(
+    watch = RollbackCheck(
         "south",
         "o",
         keys,
@@ -349,7 +349,7 @@ def test_recovery_keeps_what_was_spent_after_the_book_was_put_back(parties: Any,
     _backup(north, tmp_path / "backup")
     north.charge(2)
     known = Ledger(north.book).head
-    summary = BookKey.of(north.folder / "l.jsonl.key", make=False).unseal(known.sealed)  # type: ignore[union-attr]
+    summary = LedgerKey.of(north.folder / "l.jsonl.key", make=False).unseal(known.sealed)  # type: ignore[union-attr]
     _put_back(north, tmp_path / "backup")
     import time
 

@@ -8,8 +8,8 @@ import pytest
 import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.protocol.composition import Halved, Ladder, Then
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.protocol.composition import Halved, Parallel, Sequential
 from polyclinic.protocol.loop import run
 from polyclinic.protocol.patient_halves import halves_of
 
@@ -41,14 +41,14 @@ def test_halves_are_bit_equal_to_two_separate_fits(sites: list[pc.Site]) -> None
 def test_two_private_halves_cost_one_epsilon(sites: list[pc.Site], aggregation: str) -> None:
     privacy = pc.Privacy(epsilon=2.0, delta=1e-5)
     m = pc.DPEM(rank=3, rounds=3, privacy=privacy, aggregation=aggregation, planning_size=200)
-    doors = {s.name: Door(s.name) for s in sites}
+    doors = {s.name: ReleaseGate(s.name) for s in sites}
     run(Halved(m, "key"), sites, doors=doors)
     assert max(d.ledger.epsilon(1e-5) for d in doors.values()) == pytest.approx(2.0, rel=1e-3)
 
 
 def test_ranks_side_by_side_equal_ranks_alone(sites: list[pc.Site]) -> None:
     methods = [pc.TRIP(rank=2, rounds=3), pc.TRIP(rank=3, rounds=5)]
-    ladder = Ladder(methods)
+    ladder = Parallel(methods)
     outcome = run(ladder, sites)
     for m, public in zip(methods, ladder.publics(outcome.public)):
         alone = run(m, sites).public
@@ -58,7 +58,7 @@ def test_ranks_side_by_side_equal_ranks_alone(sites: list[pc.Site]) -> None:
 def test_a_ladder_of_private_fits_is_refused() -> None:
     m = pc.DPEM(rank=2, rounds=2, privacy=pc.Privacy(1.0), planning_size=100)
     with pytest.raises(ConfigError, match="paid for"):
-        Ladder([m, m])
+        Parallel([m, m])
 
 
 @pytest.mark.protocol
@@ -67,7 +67,9 @@ def test_combinators_pass_the_battery(kind: str, sites: list[pc.Site]) -> None:
     m = pc.SumALS(rank=2, rounds=3)
     made = {  # type: ignore[no-untyped-call]
         "halved": lambda: Halved(m, "key"),
-        "ladder": lambda: Ladder([m, pc.SumALS(rank=3, rounds=2)]),
-        "then": lambda: Then(m, lambda public, setting: pc.SumALS(rank=2, rounds=2, seed=1), (m.Public, m.Private)),
+        "ladder": lambda: Parallel([m, pc.SumALS(rank=3, rounds=2)]),
+        "then": lambda: Sequential(
+            m, lambda public, setting: pc.SumALS(rank=2, rounds=2, seed=1), (m.Public, m.Private)
+        ),
     }[kind]()
     pc.check_protocol(made, sites)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.methods.factorization import Factorization, FederatedFactorization
-from polyclinic.protocol.loop import Fold, run
-from polyclinic.protocol.minimum_patients import SUPPORT, Floor
+from polyclinic.protocol.loop import Simulation, run
+from polyclinic.protocol.minimum_patients import SUPPORT, MinimumPatients
 from polyclinic.records.sites.rare_codes import carriers, floor, without_cells
 from polyclinic.studies.registry import federated, make
 from polyclinic.tensors.sparse import SparseTensor
@@ -47,7 +47,7 @@ def test_codes_of_few_patients_over_all_sites_are_dropped_whatever_one_site_has(
     sites: list[pc.Site], aggregation: str
 ) -> None:
     minimum = 12
-    public = run(Floor(pc.TRIP(rank=3, rounds=4, aggregation=aggregation), minimum), sites).public
+    public = run(MinimumPatients(pc.TRIP(rank=3, rounds=4, aggregation=aggregation), minimum), sites).public
     for mode, kept in enumerate(public.kept, start=1):
         total = brute(sites, mode)
         assert np.array_equal(kept, total >= minimum)
@@ -61,14 +61,14 @@ def test_a_code_of_one_hospital_stays_if_enough_of_its_patients_have_it() -> Non
         return pc.Site(name, SparseTensor(cells, [1.0] * len(cells), (len(cells), 3, 1)))
 
     three = [site("a", [0] * 11 + [1] * 3), site("b", [1] * 3 + [2] * 10), site("c", [1] * 5)]
-    public = run(Floor(pc.SumALS(rank=1, rounds=2, aggregation="masked"), 11), three).public
+    public = run(MinimumPatients(pc.SumALS(rank=1, rounds=2, aggregation="masked"), 11), three).public
     assert [k.tolist() for k in public.kept] == [[True, True, False], [True]]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site], name: str) -> None:
     minimum = 20
-    floored = Floor(METHODS[name](), minimum)
+    floored = MinimumPatients(METHODS[name](), minimum)
     outcome = run(floored, sites)
     kept = [brute(sites, m) >= minimum for m in (1, 2)]
     alone = METHODS[name]().fit([without_cells(s, kept) for s in sites])
@@ -83,7 +83,7 @@ def test_the_model_is_that_of_sites_that_never_had_the_codes(sites: list[pc.Site
 
 
 def test_the_card_and_the_first_release_say_what_was_counted(sites: list[pc.Site]) -> None:
-    floored = Floor(pc.SumALS(rank=2, rounds=2, aggregation="masked"), 15)
+    floored = MinimumPatients(pc.SumALS(rank=2, rounds=2, aggregation="masked"), 15)
     outcome = run(floored, sites)
     first = outcome.releases[0].step
     assert (first.name, first.round) == (SUPPORT, 0)
@@ -95,14 +95,14 @@ def test_the_card_and_the_first_release_say_what_was_counted(sites: list[pc.Site
 
 
 def test_a_run_that_stops_goes_on_to_the_same_model(sites: list[pc.Site]) -> None:
-    whole = run(Floor(pc.TRIP(rank=2, rounds=4), 15), sites)
-    again = Fold(Floor(pc.TRIP(rank=2, rounds=4), 15), list(reversed(sites))).run()
+    whole = run(MinimumPatients(pc.TRIP(rank=2, rounds=4), 15), sites)
+    again = Simulation(MinimumPatients(pc.TRIP(rank=2, rounds=4), 15), list(reversed(sites))).run()
     assert all(np.array_equal(a, b) for a, b in zip(whole.public.inner.factors, again.public.inner.factors))
 
 
 def test_no_code_left_is_an_error_that_names_the_modes(sites: list[pc.Site]) -> None:
     with pytest.raises(DataError, match="no code is left") as e:
-        run(Floor(pc.TRIP(rank=2, rounds=2), 10_000, ("drug", "diagnosis")), sites)
+        run(MinimumPatients(pc.TRIP(rank=2, rounds=2), 10_000, ("drug", "diagnosis")), sites)
     assert len(e.value.faults) == 2 and "mode 'drug'" in e.value.faults[0] and "10000" in e.value.faults[0]
 
 
@@ -116,7 +116,7 @@ def study(**tensor: object) -> Study:
 
 
 def test_between_hosts_it_is_on_by_default_and_off_where_it_cannot_be_counted() -> None:
-    assert isinstance(federated(study()), Floor)
+    assert isinstance(federated(study()), MinimumPatients)
     assert federated(study()).minimum == 11
     assert isinstance(federated(study(minimum_patients=1)), pc.TRIP)
     assert isinstance(make(study()), pc.TRIP)  # a simulation counts on the union itself
@@ -131,13 +131,13 @@ def test_between_hosts_it_is_on_by_default_and_off_where_it_cannot_be_counted() 
     }
     assert isinstance(federated(Study.parse(late)), pc.LocalTF)
     with pytest.raises(ConfigError, match="floor"):
-        Floor(pc.DPEM(rank=2, privacy=pc.Privacy(1.0, 1e-5)), 11)
+        MinimumPatients(pc.DPEM(rank=2, privacy=pc.Privacy(1.0, 1e-5)), 11)
 
 
 def test_carriers_count_patients_not_cells() -> None:
     t = SparseTensor([[0, 0, 0], [0, 0, 1], [1, 0, 0]], [5.0, 1.0, 1.0], (2, 1, 2))
     assert carriers(t, 1).tolist() == [2] and carriers(t, 2).tolist() == [2, 1]
-    assert [len(c) for c in Floor(pc.TRIP(rank=1), 2).counted(example_sites())]
+    assert [len(c) for c in MinimumPatients(pc.TRIP(rank=1), 2).counted(example_sites())]
 
 
 def test_in_a_simulation_a_code_of_a_public_list_keeps_its_place_and_loses_its_cells() -> None:

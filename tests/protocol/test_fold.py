@@ -12,7 +12,7 @@ from polyclinic.aggregation.plain import Plain
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.errors import ConfigError, DataError, Divergence, PeerLost, ProtocolMismatch
 from polyclinic.protocol.interfaces import Roster, Step
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 
 def test_sites_with_another_vocabulary_are_refused_by_name() -> None:
@@ -110,7 +110,7 @@ def test_events_report_every_round() -> None:
 
 def test_a_run_that_lost_its_quorum_says_who_is_silent() -> None:
     with pytest.raises(PeerLost, match="silent: 'site1'"):
-        Fold(
+        Simulation(
             pc.LocalTF(rank=2, rounds=3), example_sites(), silent=lambda step, name: name == "site1" and step.round == 2
         ).run()
 
@@ -152,8 +152,8 @@ def test_methods_without_noise_refuse_to_be_private() -> None:
 class _Garbled(Plain):
     """A plain sum in which one site sends a contribution that nobody can read."""
 
-    def side(self, me: Any, roster: Roster, step: Step, mine: Any) -> Any:  # type: ignore[override]
-        made = super().side(me, roster, step, mine)
+    def exchange(self, me: Any, roster: Roster, step: Step, mine: Any) -> Any:  # type: ignore[override]
+        made = super().exchange(me, roster, step, mine)
         if me == "site1":
             made.message.body["weight"] = "heavy"  # type: ignore[index, union-attr]
         return made
@@ -162,9 +162,9 @@ class _Garbled(Plain):
 def test_refused_message_of_one_site_leaves_it_out_if_the_quorum_allows() -> None:
     sites = example_sites(sites=3)
     method = pc.LocalTF(rank=2, rounds=3)
-    outcome = Fold(method, sites, adder=_Garbled(), quorum=2).run()
-    silent = Fold(method, sites, adder=Plain(), quorum=2, silent=lambda step, site: site == "site1").run()
+    outcome = Simulation(method, sites, adder=_Garbled(), quorum=2).run()
+    silent = Simulation(method, sites, adder=Plain(), quorum=2, silent=lambda step, site: site == "site1").run()
     for a, b in zip(outcome.public.factors, silent.public.factors):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(PeerLost, match="contribution of 'site1' is malformed"):
-        Fold(method, sites, adder=_Garbled()).run()
+        Simulation(method, sites, adder=_Garbled()).run()

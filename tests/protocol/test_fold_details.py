@@ -16,10 +16,10 @@ from polyclinic.errors import ConfigError, DataError, Divergence, MessageRefused
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Contribution, Message, Roster, Step, Total
-from polyclinic.protocol.loop import Fold, deliver, roster_for
+from polyclinic.protocol.loop import Simulation, deliver, roster_for
 from polyclinic.protocol.outcome import Progress
-from polyclinic.protocol.public_state import Conductor, Folding
-from polyclinic.protocol.schema import fits, setting_from, setting_of, shown
+from polyclinic.protocol.public_state import CoordinatorState, PublicState
+from polyclinic.protocol.schema import fits, schema_from, schema_of, shown
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import Opened, grow, state_digest
 from polyclinic.records.sites.site import Site
@@ -34,10 +34,10 @@ class Pair:
     """One who conducts and one who follows, with the totals of a run in one process."""
 
     def __init__(self, how: pc.LocalTF) -> None:
-        self.fold = Fold(how, example_sites(), adder=Plain())
+        self.fold = Simulation(how, example_sites(), adder=Plain())
         setting, roster = self.fold.setting, self.fold.roster
-        self.lead = Conductor(how, setting, Plain(), roster, chain=b"root")
-        self.other = Folding(how, setting, Plain().share(roster), b"root")
+        self.lead = CoordinatorState(how, setting, Plain(), roster, chain=b"root")
+        self.other = PublicState(how, setting, Plain().noise_share(roster), b"root")
 
     def opened(self) -> tuple[Step, Opened]:
         """The next sum, taken and relayed."""
@@ -110,8 +110,8 @@ class Fussy(pc.LocalTF):
 
     only: bytes = b""
 
-    def next(self, public: Any) -> Any:
-        step = super().next(public)
+    def next_step(self, public: Any) -> Any:
+        step = super().next_step(public)
         if step is None or not self.only or state_digest(public) == self.only:
             return step
         return replace(step, name="other")
@@ -137,7 +137,7 @@ def test_a_state_that_was_sent_has_the_shapes_of_the_one_before() -> None:
     tree = wire.pack(pair.lead.public)
     sent = replace(opened, public=tree)
     wrong = pc.LocalTF(rank=3, rounds=3, seed=0)
-    other = Fold(wrong, example_sites(), adder=Plain())
+    other = Simulation(wrong, example_sites(), adder=Plain())
     for _ in range(3):
         other.advance()
     with pytest.raises(MessageRefused, match="other shapes"):
@@ -149,10 +149,10 @@ def test_a_state_that_was_sent_has_the_shapes_of_the_one_before() -> None:
 
 def test_where_it_stands_is_taken_back() -> None:
     class Moved(pc.LocalTF):
-        def left(self, public: Any) -> Any:
+        def after_dropout(self, public: Any) -> Any:
             return wire.unpack(self.Public, nearby(public, 1.0))
 
-    fold = Fold(Moved(rank=2, rounds=3, seed=0), example_sites(), adder=Plain())
+    fold = Simulation(Moved(rank=2, rounds=3, seed=0), example_sites(), adder=Plain())
     fold.advance()
     base = wire.encode(wire.pack(fold.public))
     fold.stand(left=True)
@@ -164,7 +164,7 @@ def test_where_it_stands_is_taken_back() -> None:
 # ---- checkpoints
 
 
-def whole(fold: Fold) -> bytes:
+def whole(fold: Simulation) -> bytes:
     out = fold.outcome()
     return wire.encode([wire.pack(out.public), [wire.pack(out.privates[n]) for n in sorted(out.privates)]])
 
@@ -172,15 +172,15 @@ def whole(fold: Fold) -> bytes:
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_a_checkpoint_goes_on_to_the_same_end(aggregation: str) -> None:
     how = pc.LocalTF(rank=2, rounds=4, seed=0, aggregation=aggregation)
-    whole_run = Fold(how, example_sites())
+    whole_run = Simulation(how, example_sites())
     whole_run.run()
-    first = Fold(how, example_sites())
+    first = Simulation(how, example_sites())
     for n in range(3):
         first.advance()
         state = first.state()
         assert len(state["releases"]) == n + 1 == state["number"] == first.number
     assert len(first.state()["releases"]) == 3  # asked twice, kept once
-    later = Fold(how, example_sites())
+    later = Simulation(how, example_sites())
     later.restore(state)
     assert later.releases == first.releases and later.number == 3 and later.history == first.history
     assert wire.encode(later.state()["public"]) == wire.encode(state["public"])
@@ -202,25 +202,25 @@ def test_a_checkpoint_of_a_chain_keeps_it_and_an_older_one_has_none() -> None:
     pair.opened()
     state = pair.lead.state()
     assert state["chain"] == pair.lead.chain and state["before"] == b"root"
-    again = Conductor(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
+    again = CoordinatorState(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
     again.restore(state)
     assert (again.chain, again.before, again.number) == (pair.lead.chain, b"root", 1)
     assert again.link is not None and again.link == pair.lead.link
     old = {k: v for k, v in state.items() if k not in ("chain", "before", "number")}
-    again = Conductor(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
+    again = CoordinatorState(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
     again.restore(old)
     assert (again.chain, again.before, again.number) == (b"x", b"", 1)
     assert wire.encode(wire.pack(again.public)) == wire.encode(wire.pack(pair.lead.public))
 
 
 def test_a_checkpoint_of_other_sites_or_another_method_is_refused() -> None:
-    fold = Fold(method(), example_sites(), adder=Plain())
+    fold = Simulation(method(), example_sites(), adder=Plain())
     fold.advance()
     state = fold.state()
     with pytest.raises(ProtocolMismatch, match="checkpoint of sites"):
-        Fold(method(), example_sites(sites=3), adder=Plain()).restore(state)
+        Simulation(method(), example_sites(sites=3), adder=Plain()).restore(state)
     with pytest.raises(ProtocolMismatch, match=r"checkpoint of 'localtf/\d+', this run is 'trip/\d+'"):
-        Fold(pc.TRIP(rank=2, rounds=3, seed=0), example_sites(), adder=Plain()).restore(state)
+        Simulation(pc.TRIP(rank=2, rounds=3, seed=0), example_sites(), adder=Plain()).restore(state)
 
 
 # ---- what is counted and told
@@ -228,7 +228,7 @@ def test_a_checkpoint_of_other_sites_or_another_method_is_refused() -> None:
 
 def test_every_letter_is_tapped_and_counted_in_its_round() -> None:
     seen: list[Message] = []
-    fold = Fold(method(2), example_sites(), adder=Plain(), tap=seen.append)
+    fold = Simulation(method(2), example_sites(), adder=Plain(), tap=seen.append)
     while fold.advance():
         pass
     sums = len(fold.releases)
@@ -237,7 +237,7 @@ def test_every_letter_is_tapped_and_counted_in_its_round() -> None:
         sent = sum(wire.size_message(m, fold.protocol) for m in seen if m.sender == site)
         assert figures["bytes_up"] == sent
     masked: list[Message] = []
-    fold = Fold(method(1), example_sites(), adder=Masked(), tap=masked.append)
+    fold = Simulation(method(1), example_sites(), adder=Masked(), tap=masked.append)
     assert fold.advance()
     for site, figures in fold.traffic.by_site.items():
         down = sum(wire.size_message(m, fold.protocol) for m in masked if m.to == site)
@@ -280,7 +280,7 @@ class Leaky(Plain):
 
     events: tuple[Event, ...] = ()
 
-    def leak(self, roster: Roster, step: Step) -> tuple[Event, ...]:
+    def leakage(self, roster: Roster, step: Step) -> tuple[Event, ...]:
         return self.events
 
 
@@ -292,10 +292,10 @@ class Leaky(Plain):
 def test_a_release_says_how_much_the_sum_itself_leaks(events: tuple[Event, ...], leak: float) -> None:
     adder = Leaky()
     adder.events = events
-    fold = Fold(method(1), example_sites(), adder=adder)
+    fold = Simulation(method(1), example_sites(), adder=adder)
     step = fold.step()
     assert step is not None
-    plain = Fold(method(1), example_sites(), adder=Plain())
+    plain = Simulation(method(1), example_sites(), adder=Plain())
     assert plain.step() == step
     total, members = plain._sum(step)
     fold.commit(step, total, members)
@@ -307,7 +307,7 @@ def test_a_release_says_how_much_the_sum_itself_leaks(events: tuple[Event, ...],
 
 def test_rounds_are_told_as_they_end() -> None:
     told: list[Progress] = []
-    out = Fold(method(2), example_sites(), adder=Plain(), progress=told.append).run()
+    out = Simulation(method(2), example_sites(), adder=Plain(), progress=told.append).run()
     assert [(p.kind, p.round, p.rounds, p.method) for p in told] == [
         ("begin", 0, 2, "localtf"),
         ("round", 1, 2, "localtf"),
@@ -323,9 +323,9 @@ def test_rounds_are_told_as_they_end() -> None:
 
 def test_arrays_beside_the_model_are_no_payload() -> None:
     step = Step(1, "x", {"a": (3, 4), "b": (5,)}, bound=1.0)
-    assert Conductor.payload(step) == 8 * 17
-    assert Conductor.payload(replace(step, asides=("b",))) == 8 * 12
-    assert Conductor.payload(replace(step, counts=False)) == 0
+    assert CoordinatorState.payload(step) == 8 * 17
+    assert CoordinatorState.payload(replace(step, asides=("b",))) == 8 * 12
+    assert CoordinatorState.payload(replace(step, counts=False)) == 0
 
 
 # ---- who may add
@@ -346,24 +346,24 @@ def test_how_many_a_sum_needs() -> None:
 
 
 def test_a_refused_letter_is_an_error_where_nobody_listens() -> None:
-    fold = Fold(method(), example_sites(), adder=Plain())
+    fold = Simulation(method(), example_sites(), adder=Plain())
     step = fold.step()
     assert step is not None
     number = len(fold.releases)
     parts = {n: p.contribute(step, fold.public, fold.roster, number) for n, p in fold.parties.items()}
-    sides = {n: fold.adder.side(n, fold.roster, step, mine) for n, mine in parts.items()}
-    sides["coordinator"] = fold.adder.side("coordinator", fold.roster, step, None)
+    sides = {n: fold.adder.exchange(n, fold.roster, step, mine) for n, mine in parts.items()}
+    sides["coordinator"] = fold.adder.exchange("coordinator", fold.roster, step, None)
     sides["site1"].message.body["weight"] = "heavy"  # type: ignore[attr-defined]
     with pytest.raises(MessageRefused, match="malformed"):
         deliver(sides)
 
 
 def test_a_quorum_under_a_secure_sum_is_never_below_the_owners() -> None:
-    silent = Fold(method(1), example_sites(), adder=Plain(), quorum=3, silent=lambda step, name: name == "site2")
+    silent = Simulation(method(1), example_sites(), adder=Plain(), quorum=3, silent=lambda step, name: name == "site2")
     assert silent.advance()
     assert silent.releases[0].members == ("site0", "site1", "site3")
     with pytest.raises(PeerLost, match="2 of 4 sites answered, 3 are needed") as e:
-        Fold(
+        Simulation(
             method(1), example_sites(), adder=Plain(), quorum=3, silent=lambda step, name: name in ("site0", "site2")
         ).run()
     assert "silent: 'site0'" in str(e.value) and "silent: 'site2'" in str(e.value) and "'site1'" not in str(e.value)
@@ -379,23 +379,23 @@ def test_columns_in_another_order_are_one_order() -> None:
     same = [Site(f"s{k}", features=t, columns=names) for k, t in enumerate(tables)]
     turned = [*same[:2], Site("s2", features=tables[2][:, ::-1], columns=names[::-1])]
     how = pc.GaussianMixture(n_components=2, rounds=3, radius=20.0, seed=0)
-    one, other = Fold(how, same, adder=Plain()).run(), Fold(how, turned, adder=Plain()).run()
+    one, other = Simulation(how, same, adder=Plain()).run(), Simulation(how, turned, adder=Plain()).run()
     assert one.setting.columns == other.setting.columns == names and one.setting.shape == (3,)
     assert wire.encode(wire.pack(one.public)) == wire.encode(wire.pack(other.public))
     with pytest.raises(ProtocolMismatch, match="'s2' has 2 features"):
-        setting_of(how, [*same[:2], Site("s2", features=tables[2][:, :2])])
+        schema_of(how, [*same[:2], Site("s2", features=tables[2][:, :2])])
 
 
 def test_what_is_no_list_of_sites_is_told() -> None:
     with pytest.raises(DataError, match="this is a generator"):
-        setting_of(method(), (s for s in example_sites()))  # type: ignore[arg-type]
+        schema_of(method(), (s for s in example_sites()))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="this is a str"):
-        setting_of(method(), [*example_sites(), "north"])  # type: ignore[list-item]
+        schema_of(method(), [*example_sites(), "north"])  # type: ignore[list-item]
     a, b = example_sites(sites=2)
     with pytest.raises(ConfigError) as e:
-        setting_of(method(), [a, b, a, b, a])
+        schema_of(method(), [a, b, a, b, a])
     assert "'site0' appears 3 times" in str(e.value) and "'site1' appears 2 times" in str(e.value)
-    setting = setting_of(method(), [b, a])
+    setting = schema_of(method(), [b, a])
     assert setting.sites == ("site0", "site1") and setting.together
 
 
@@ -404,18 +404,18 @@ def test_sizes_are_named_beside_the_common_ones() -> None:
     t = sites[2].counts()
     wide = pc.SparseTensor(t.coords, t.values, (t.shape[0], 11, 12))
     with pytest.raises(ProtocolMismatch, match=r"'big' has feature modes of sizes \(11, 12\), the others \(10, 12\)"):
-        setting_of(method(), [*sites, Site("big", wide)])
+        schema_of(method(), [*sites, Site("big", wide)])
 
 
 def test_a_setting_travels() -> None:
     axes = [Axis("drug", ("a", "b"), vocabulary="public").to_json()]
     tree = {"shape": [2], "axes": axes, "sites": ["n", "s"], "columns": ["x", "y"], "digests": ["d"]}
-    made = setting_from(tree)
+    made = schema_from(tree)
     assert (
         made.shape == (2,) and made.sites == ("n", "s") and made.columns == ("x", "y") and made.axes[0].name == "drug"
     )
     assert not made.together
-    assert setting_from({**tree, "columns": []}).columns is None
+    assert schema_from({**tree, "columns": []}).columns is None
     assert shown(tree) and shown({k: v for k, v in tree.items() if k != "sites"})
     for bad in ({"shape": (2,)}, {"shape": "2"}, {"digests": [1]}, {"digests": None}, {"axes": [3]}, {"shape": ["x"]}):
         assert not shown({**tree, **bad}), bad
@@ -430,7 +430,7 @@ def test_a_setting_travels() -> None:
 
 
 def test_a_bound_may_be_below_one() -> None:
-    fold = Fold(method(), example_sites(), adder=Plain())
+    fold = Simulation(method(), example_sites(), adder=Plain())
     step = fold.step()
     assert step is not None
     party, small = fold.parties["site0"], {k: np.full(shape, 0.25) for k, shape in step.shapes.items()}
@@ -442,7 +442,7 @@ def test_a_bound_may_be_below_one() -> None:
 
 
 def test_a_bound_is_kept_to_the_last_bit_and_not_a_number_is_divergence() -> None:
-    fold = Fold(method(), example_sites(), adder=Plain())
+    fold = Simulation(method(), example_sites(), adder=Plain())
     step = fold.step()
     assert step is not None
     party = fold.parties["site0"]
@@ -459,7 +459,7 @@ def test_a_bound_is_kept_to_the_last_bit_and_not_a_number_is_divergence() -> Non
 
 
 def test_a_party_opens_by_itself_and_closes() -> None:
-    fold = Fold(method(), example_sites(), adder=Plain())
+    fold = Simulation(method(), example_sites(), adder=Plain())
     fold.begin()
     public = fold.public
     party = fold.parties["site0"]
@@ -507,9 +507,9 @@ def test_a_sum_in_which_nothing_moves_ends() -> None:
 
 
 def test_all_nodes_at_once_count_the_letters_that_they_save() -> None:
-    quick = Fold(method(1), example_sites(), adder=by_name("subspace"))
-    slow = Fold(method(1), example_sites(), adder=by_name("subspace"))
-    slow.adder.at_once = lambda roster, step, parts: None  # type: ignore[method-assign]
+    quick = Simulation(method(1), example_sites(), adder=by_name("subspace"))
+    slow = Simulation(method(1), example_sites(), adder=by_name("subspace"))
+    slow.adder.aggregate_local = lambda roster, step, parts: None  # type: ignore[method-assign]
     assert quick.advance() and slow.advance()
     assert quick.traffic.by_site == slow.traffic.by_site
     assert wire.encode(wire.pack(quick.public)) == wire.encode(wire.pack(slow.public))

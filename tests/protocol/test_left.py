@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.protocol.interfaces import Total
-from polyclinic.protocol.loop import Fold
-from polyclinic.protocol.minimum_patients import SUPPORT, Floor
+from polyclinic.protocol.loop import Simulation
+from polyclinic.protocol.minimum_patients import SUPPORT, MinimumPatients
 from polyclinic.protocol.wire import encoding as wire
 
 SITES = pc.datasets.icu_network(patients=240, seed=4)
 
 
 def test_support_is_taken_again_and_no_code_comes_back() -> None:
-    fold = Fold(Floor(pc.SumALS(rank=2, rounds=2, seed=0), 12), SITES)
+    fold = Simulation(MinimumPatients(pc.SumALS(rank=2, rounds=2, seed=0), 12), SITES)
     for _ in range(3):
         fold.advance()
     before, kept = wire.encode(fold.state()["public"]), [k.copy() for k in fold.public.kept]
@@ -29,7 +29,7 @@ def test_support_is_taken_again_and_no_code_comes_back() -> None:
     fold.stand(left=False)
     assert fold.step() == step
     fold.stand(left=True)
-    assert isinstance(fold.method, Floor)
+    assert isinstance(fold.method, MinimumPatients)
     few = fold.method.counted(SITES[:5])
     total = Total({f"mode{n}": c for n, c in enumerate(few, start=1)}, 5.0, 5, 0.0)
     fold.take(fold.fold(again, total))
@@ -41,7 +41,7 @@ def test_support_is_taken_again_and_no_code_comes_back() -> None:
 
 
 def test_a_method_without_a_floor_goes_on_as_it_was() -> None:
-    fold = Fold(pc.SumALS(rank=2, rounds=2, seed=0), SITES)
+    fold = Simulation(pc.SumALS(rank=2, rounds=2, seed=0), SITES)
     fold.advance()
     step = fold.step()
     fold.stand(left=True)
@@ -49,6 +49,6 @@ def test_a_method_without_a_floor_goes_on_as_it_was() -> None:
 
 
 def test_who_left() -> None:
-    order = Order("x", {"method": {"aggregation": "masked"}}, {}, {}, 3, 1.0, lost="group")
+    order = StudyOrder("x", {"method": {"aggregation": "masked"}}, {}, {}, 3, 1.0, lost="group")
     assert order.left("ab", "abcde") and not order.left("abcde", "abcde") and not order.left("abcf", "abcde")
-    assert not Order("x", {}, {}, {}, 3, 1.0, lost="show").left("ab", "abcde")
+    assert not StudyOrder("x", {}, {}, {}, 3, 1.0, lost="show").left("ab", "abcde")

@@ -110,8 +110,8 @@ def test_masked_and_plain_give_the_same_bits_in_any_order() -> None:
         roster = Roster(tuple(sorted(sites)), threshold=len(sites))
         roster = adder.enrol(roster) if hasattr(adder, "enrol") else roster
         own = dict(zip(code.sites, parts))
-        sides = {s: adder.side(s, roster, step, code.contribution(own[s], s)) for s in sites}
-        sides["coordinator"] = adder.side("coordinator", roster, step, None)
+        sides = {s: adder.exchange(s, roster, step, code.contribution(own[s], s)) for s in sites}
+        sides["coordinator"] = adder.exchange("coordinator", roster, step, None)
         deliver(sides)
         result = sides["coordinator"].result()
         assert isinstance(result, Total)

@@ -11,7 +11,7 @@ import polyclinic as pc
 from polyclinic.analysis.completion import code_bits
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.protocol.composition import Halved
-from polyclinic.protocol.interfaces import Contribution, Method, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Contribution, Method, Schema, Step, Total, seeds
 from polyclinic.protocol.patient_halves import halves_of
 
 SHAPE = (9, 11)
@@ -33,16 +33,16 @@ def hospital(patients: int, seed: int, *, named: bool = False, twins: bool = Fal
 
 def sums(method: Method, site: pc.Site) -> Iterator[tuple[Step, object, Contribution]]:
     """Every paid sum of a run with this one hospital: the states follow from the whole hospital's exact sums."""
-    setting = Setting(SHAPE, site.counts().axes[1:], (site.name,))
-    public = method.begin(setting, seeds(method.params.seed, "begin"))
-    while (step := method.next(public)) is not None:
+    setting = Schema(SHAPE, site.counts().axes[1:], (site.name,))
+    public = method.init_public(setting, seeds(method.params.seed, "begin"))
+    while (step := method.next_step(public)) is not None:
         made = given(method, step, site, public)
         yield step, public, made
-        public = method.combine(step, public, Total(made.arrays, 1.0, 1, step.noise_sd))
+        public = method.update_public(step, public, Total(made.arrays, 1.0, 1, step.noise_sd))
 
 
 def given(method: Method, step: Step, site: pc.Site, public: object) -> Contribution:
-    private = method.open(site, public, seeds(0, "open"))
+    private = method.init_site(site, public, seeds(0, "open"))
     return method.contribute(step, site, private, public, seeds(0, "sum"))[1]
 
 

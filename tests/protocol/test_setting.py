@@ -9,8 +9,8 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ProtocolMismatch
-from polyclinic.node.signed_study import COORDINATOR, Order
-from polyclinic.protocol.schema import common, setting_of, shown
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
+from polyclinic.protocol.schema import common, schema_of, shown
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
 
@@ -19,9 +19,9 @@ PUBLIC = public_axis("drug", LIST, "drugs.csv")
 OWN = Axis("diagnosis", ("I10", "I50", "J18"), vocabulary="data")
 
 
-def order(*sites: str) -> Order:
+def order(*sites: str) -> StudyOrder:
     study = {"tensor": {"modes": ["drug", "diagnosis"], "vocabulary": {"drug": "drugs.csv"}}, "method": {}}
-    return Order("icu", study, {"drugs.csv": LIST}, dict.fromkeys([*sites, COORDINATOR], "00"), 1, 60.0)
+    return StudyOrder("icu", study, {"drugs.csv": LIST}, dict.fromkeys([*sites, COORDINATOR], "00"), 1, 60.0)
 
 
 def said(own: Axis = OWN, **other: object) -> dict[str, Any]:
@@ -71,6 +71,6 @@ def test_columns_without_names_fit_together_where_all_have_as_many() -> None:
         return pc.Site(name, features=np.zeros((4, columns)))
 
     method = pc.FederatedPCA(n_components=1)
-    assert setting_of(method, [site("north", 2), site("south", 2)]).shape == (2,)
+    assert schema_of(method, [site("north", 2), site("south", 2)]).shape == (2,)
     with pytest.raises(ProtocolMismatch, match=r"'north' has 2 features\n.*'south' has 3 features"):
-        setting_of(method, [site("north", 2), site("south", 3)])
+        schema_of(method, [site("north", 2), site("south", 3)])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.protocol.interfaces import Method
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.site_party import SiteParty
 from polyclinic.records.sites.site import Site
 
@@ -58,12 +58,12 @@ def clock(
             spent[party.site.name] += now() - begun
         return out
 
-    fold = Fold(method, sites, each=each)
+    fold = Simulation(method, sites, each=each)
     fold.begin()
     compute = 0.0
     slowest: list[float] = []
     whole: list[float] = []
-    while (step := method.next(fold.public)) is not None:
+    while (step := method.next_step(fold.public)) is not None:
         spent.clear()
         begun = now()
         fold.advance()

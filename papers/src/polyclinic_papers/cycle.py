@@ -27,8 +27,8 @@ from polyclinic.aggregation.prg import stream
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError, MessageRefused
-from polyclinic.protocol.interfaces import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts
-from polyclinic.protocol.wire.sealed import Channel, Envelope, Identity, Party, agree, digest, introduce
+from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Contribution, Exchange, Message, Roster, Step
+from polyclinic.protocol.wire.sealed import Channel, Identity, Party, SealedMessage, agree, digest, introduce
 
 __all__ = ["Cycle", "CycleNode", "hamiltonian"]
 
@@ -74,7 +74,7 @@ def _hamiltonian(names: tuple[str, ...], edges: graph.Edges, tries: int) -> tupl
     )
 
 
-class Cycle(Sum):
+class Cycle(Aggregator):
     """Sum around a ring with one random offset.
 
     Parameters
@@ -85,7 +85,7 @@ class Cycle(Sum):
         The cycle; None: found in the roster's graph (complete if it names no edges).
     """
 
-    facts: ClassVar[SumFacts] = SumFacts(
+    facts: ClassVar[AggregatorFacts] = AggregatorFacts(
         "cycle",
         "total",
         "peers",
@@ -109,7 +109,7 @@ class Cycle(Sum):
         keys = {s: self.identities[s].public for s in roster.sites}
         return replace(roster, coordinator=None, threshold=len(roster.sites), keys=keys)
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         """Each site adds ``1 / (threshold - colluders)`` of the noise variance."""
         return 1.0 / (roster.threshold - roster.colluders)
 
@@ -126,7 +126,7 @@ class Cycle(Sum):
             raise ConfigError("the given order is no Hamiltonian cycle", faults=faults)
         return self.order
 
-    def side(
+    def exchange(
         self,
         me: str,
         roster: Roster,
@@ -145,14 +145,14 @@ class Cycle(Sum):
         if promises is not None:  # everybody is needed: the list is the roster
             promises.sign(Promise(roster.attempt, roster.sites))
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
-        envelope = Envelope(me, roster, step, self.identities.get(me))
-        return CycleNode(envelope, self.way(roster), words, self.share(roster))
+        envelope = SealedMessage(me, roster, step, self.identities.get(me))
+        return CycleNode(envelope, self.way(roster), words, self.noise_share(roster))
 
 
 class CycleNode(Party):
     """A hospital's place on the ring."""
 
-    def __init__(self, envelope: Envelope, way: tuple[str, ...], words: Words, share: float) -> None:
+    def __init__(self, envelope: SealedMessage, way: tuple[str, ...], words: Words, share: float) -> None:
         super().__init__(envelope)
         at = way.index(self.me)
         self._first, self._before, self._next = way[0], way[at - 1], way[(at + 1) % len(way)]

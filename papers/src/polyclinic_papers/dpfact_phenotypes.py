@@ -9,7 +9,7 @@ import numpy as np
 
 from polyclinic.analysis.simulated.association import logistic
 from polyclinic.methods.dpfact import DPFact
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
@@ -50,7 +50,7 @@ def _table(patients: int, rank: int, seed: int) -> dict[str, Any]:
     network = cohort("icu", seed, patients)
     truth = network.truth
     model = DPFact(weighting="none", rank=rank, seed=seed)
-    fold = Fold(model, network)
+    fold = Simulation(model, network)
     model.publish(fold.run())
     sites = sorted(network, key=lambda s: s.name)
     found = match(model.factors_, truth.factors)

@@ -14,7 +14,7 @@ from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.dpfact import DPFact
 from polyclinic.methods.trip import TRIP
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.tensors import cp
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.cohorts import TITLES, cohort
@@ -203,7 +203,7 @@ def nicu(lab: Lab) -> Result:
 def _unit_auc(patients: int, rank: int, seed: int) -> dict[str, float | None]:
     train, test = by_patient(cohort("icu", seed, patients), 0.6, seed)
     a, b = (next(s for s in part if s.name == "NICU") for part in (train, test))
-    fold = Fold(DPFact(weighting="none", rank=rank, seed=seed), train)
+    fold = Simulation(DPFact(weighting="none", rank=rank, seed=seed), train)
     fold.run()
 
     def placed(factors: Sequence[Any]) -> float | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import Divergence, PolyclinicError
 from polyclinic.methods.central.als import CPALS
 from polyclinic.protocol.interfaces import Method
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp as kernels
@@ -63,7 +63,7 @@ def trace(
     """
     union, names = pooled(sites).counts(), sorted(s.name for s in sites)
     tensors = {s.name: s.counts() for s in sites}
-    fold, out = Fold(method, sites), Trace([], [], [])
+    fold, out = Simulation(method, sites), Trace([], [], [])
     members: Matrix | None = None
     try:
         with one_thread():

@@ -339,7 +339,7 @@ def figure3(
     The centre minimises the same within-hospital pairs with the same correlations (E3.8); metrics are compared, not W,
     which is known up to a rotation only (E3.9).
     """
-    from polyclinic.protocol.loop import Fold
+    from polyclinic.protocol.loop import Simulation
     from polyclinic.util.threads import one_thread
 
     rng = np.random.default_rng(seed)
@@ -365,7 +365,7 @@ def figure3(
     target = centre.metric_
     method = ConsensusUnPSL(rounds=rounds, **params)
     method.judged = judged
-    fold, gaps = Fold(method, sites), []
+    fold, gaps = Simulation(method, sites), []
     with one_thread():
         while fold.advance():
             if fold.public.round:

@@ -11,22 +11,22 @@ import numpy as np
 from polyclinic.aggregation.promise import Promises
 from polyclinic.errors import MessageRefused
 from polyclinic.privacy.facts import PLAIN
-from polyclinic.protocol.interfaces import Contribution, Message, Roster, Step, Sum, SumFacts, Total
+from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Contribution, Message, Roster, Step, Total
 from polyclinic.protocol.wire.integer_width import narrow, widen, width
 
 __all__ = ["Collector", "Plain", "Sender", "contribution_of"]
 
 
-class Plain(Sum):
+class Plain(Aggregator):
     """The coordinator adds contributions in order of the sites' names, so the result does not depend on arrival."""
 
-    facts: ClassVar[SumFacts] = PLAIN
+    facts: ClassVar[AggregatorFacts] = PLAIN
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         """Every site adds the full noise: the coordinator sees each contribution alone."""
         return 1.0
 
-    def side(
+    def exchange(
         self,
         me: str,
         roster: Roster,

@@ -18,7 +18,7 @@ from polyclinic.aggregation.plain import Collector, Sender
 from polyclinic.aggregation.promise import Promises
 from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.privacy.release import Array
-from polyclinic.protocol.interfaces import Contribution, Message, Roster, Step, Sum, SumFacts, Total
+from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Contribution, Message, Roster, Step, Total
 
 __all__ = [
     "Bounded",
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 
-def _facts(name: str) -> SumFacts:
+def _facts(name: str) -> AggregatorFacts:
     looks = f"each site's contribution, {{values}} (rule {name!r} must look: no secure sum, full noise at every site)"
-    return SumFacts(name, "each", saw={"the coordinator": looks, "other sites": "the rule's total, {values}"})
+    return AggregatorFacts(name, "each", saw={"the coordinator": looks, "other sites": "the rule's total, {values}"})
 
 
-class Robust(Sum):
+class Robust(Aggregator):
     """What the rules share: contributions as rows, one centre, times the number of sites."""
 
     least: ClassVar[str] = "more than 2 f sites"
@@ -47,11 +47,11 @@ class Robust(Sum):
     def __init__(self, malicious: int | None = None) -> None:
         self.malicious = malicious
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         """Every site adds the full noise: the coordinator sees each contribution alone."""
         return 1.0
 
-    def side(
+    def exchange(
         self,
         me: str,
         roster: Roster,
@@ -134,7 +134,7 @@ class WaryCollector(Collector):
 class Median(Robust):
     """Coordinate by coordinate the middle value."""
 
-    facts: ClassVar[SumFacts] = _facts("median")
+    facts: ClassVar[AggregatorFacts] = _facts("median")
 
     def centre(self, rows: Array, f: int) -> Array:
         return np.asarray(np.median(rows, axis=0))
@@ -146,7 +146,7 @@ class Median(Robust):
 class Trimmed(Robust):
     """Coordinate by coordinate the mean without the f smallest and f largest values."""
 
-    facts: ClassVar[SumFacts] = _facts("trimmed")
+    facts: ClassVar[AggregatorFacts] = _facts("trimmed")
 
     def centre(self, rows: Array, f: int) -> Array:
         return np.asarray(np.sort(rows, axis=0)[f : len(rows) - f].mean(axis=0))
@@ -166,7 +166,7 @@ class Trimmed(Robust):
 class Geometric(Robust):
     """The point with the smallest sum of distances to all contributions (Weiszfeld's iteration)."""
 
-    facts: ClassVar[SumFacts] = _facts("geometric")
+    facts: ClassVar[AggregatorFacts] = _facts("geometric")
 
     def centre(self, rows: Array, f: int) -> Array:
         return geometric_median(rows)
@@ -192,7 +192,7 @@ def geometric_median(rows: Array, *, tol: float = 1e-10, most: int = 1000) -> Ar
 class Krum(Robust):
     """The ONE contribution nearest to its ``sites - f - 2`` nearest others (Blanchard et al. 2017)."""
 
-    facts: ClassVar[SumFacts] = _facts("krum")
+    facts: ClassVar[AggregatorFacts] = _facts("krum")
     least: ClassVar[str] = "at least 2 f + 3 sites"
     keep: ClassVar[bool] = False  # keep only the best
 
@@ -220,7 +220,7 @@ def _distances(rows: Array) -> Array:
 class MultiKrum(Krum):
     """The mean of the ``sites - f`` contributions with the best Krum scores."""
 
-    facts: ClassVar[SumFacts] = _facts("multikrum")
+    facts: ClassVar[AggregatorFacts] = _facts("multikrum")
     keep: ClassVar[bool] = True
 
 
@@ -233,7 +233,7 @@ class Bounded(Robust):
         Largest length of one site's contribution, over all arrays; None: twice the median length of this step.
     """
 
-    facts: ClassVar[SumFacts] = _facts("bounded")
+    facts: ClassVar[AggregatorFacts] = _facts("bounded")
 
     def __init__(self, malicious: int | None = None, *, norm: float | None = None) -> None:
         super().__init__(malicious)

@@ -43,7 +43,7 @@ from polyclinic.alignment.vrf_tags import BYTES, IDENTITY, Marker, Points, prove
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.protocol.interfaces import COORDINATOR, Message, Roster, Step
 from polyclinic.protocol.loop import deliver
-from polyclinic.protocol.wire.sealed import Channel, Envelope, Identity, Party, agree, digest, introduce, octets
+from polyclinic.protocol.wire.sealed import Channel, Identity, Party, SealedMessage, agree, digest, introduce, octets
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -108,7 +108,7 @@ class RingSite(Party):
     """
 
     def __init__(
-        self, envelope: Envelope, mode: str, codes: Sequence[str], *, pad: int | None = None, most: int = MOST
+        self, envelope: SealedMessage, mode: str, codes: Sequence[str], *, pad: int | None = None, most: int = MOST
     ) -> None:
         import rbcl
 
@@ -244,7 +244,7 @@ class RingSite(Party):
 class RingCoordinator(Party):
     """Gives equal tags equal places, in an order that says nothing; never sees a code."""
 
-    def __init__(self, envelope: Envelope) -> None:
+    def __init__(self, envelope: SealedMessage) -> None:
         super().__init__(envelope)
         self.tags: dict[str, Points] = {}
 
@@ -295,8 +295,10 @@ def ring(
     known |= dict(identities or {})
     roster = Roster(names, COORDINATOR, threshold=len(names), keys={n: known[n].public for n in keys})
     step = step_of(mode)
-    parties: dict[str, Any] = {n: RingSite(Envelope(n, roster, step, known[n]), mode, codes[n], pad=pad) for n in names}
-    parties[COORDINATOR] = RingCoordinator(Envelope(COORDINATOR, roster, step, known[COORDINATOR]))
+    parties: dict[str, Any] = {
+        n: RingSite(SealedMessage(n, roster, step, known[n]), mode, codes[n], pad=pad) for n in names
+    }
+    parties[COORDINATOR] = RingCoordinator(SealedMessage(COORDINATOR, roster, step, known[COORDINATOR]))
     deliver(parties, tap)
     return {n: parties[n].places for n in names}, parties[names[0]].size
 

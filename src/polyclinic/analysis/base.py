@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.projection import Placer, half_of
+from polyclinic.analysis.projection import Projector, half_of
 from polyclinic.protocol.estimator import Configured
 from polyclinic.protocol.interfaces import Arrays, Method
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
 
-__all__ = ["PATIENTS", "Act", "ActParams", "NoMemory"]
+__all__ = ["PATIENTS", "Analysis", "AnalysisParams", "NoMemory"]
 
 PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 
 
-class ActParams(Params):
+class AnalysisParams(Params):
     """What every act has."""
 
     model: object = Field(None, description="The fitted model.")
@@ -34,16 +34,16 @@ class NoMemory:
     """An act keeps nothing from one sum to the next."""
 
 
-class Act(Configured, Method):
+class Analysis(Configured, Method):
     """Base of the acts: places patients once, keeps no private state."""
 
-    Params: ClassVar[type[Params]] = ActParams
+    Params: ClassVar[type[Params]] = AnalysisParams
     Private = NoMemory
     params: Any
 
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
-        self.placer = Placer.of(self.params.model)
+        self.placer = Projector.of(self.params.model)
         self._halves: WeakKeyDictionary[Site, NDArray[np.int64]] = WeakKeyDictionary()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -53,11 +53,11 @@ class Act(Configured, Method):
         """(patients,) 0 or 1."""
         return half_of(site, self.params.key, self._halves, self.params.halving)
 
-    def open(self, site: Site, public: object, rng: np.random.Generator) -> NoMemory:
+    def init_site(self, site: Site, public: object, rng: np.random.Generator) -> NoMemory:
         site.counts()
         return NoMemory()
 
-    def close(self, site: Site, private: NoMemory, public: object) -> Arrays:
+    def finalize_site(self, site: Site, private: NoMemory, public: object) -> Arrays:
         return {}
 
     def __repr__(self) -> str:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
-from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.statistics.intervals import Z
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.protocol.patient_halves import names_of
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
@@ -33,7 +33,7 @@ PRIOR: Final = 3.0  # events of the marginals that every patient is thought to h
 FARTHEST: Final = 20.0  # nats, of one hidden event
 
 
-class CompletionParams(ActParams):
+class CompletionParams(AnalysisParams):
     """Parameters of completion."""
 
     candidates: tuple[object, ...] = Field(
@@ -52,7 +52,7 @@ class CompletionPublic:
     products: Array  # (Q + 1, Q + 1)
 
 
-class Completion(Act):
+class Completion(Analysis):
     """Nats gained over the other half's marginals, per hidden event."""
 
     name = "completion"
@@ -70,18 +70,18 @@ class Completion(Act):
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
         given: Sequence[Any] = self.params.candidates or ((self.placer,),)
-        self.candidates = [tuple(Placer.of(m) for m in group) for group in given]
+        self.candidates = [tuple(Projector.of(m) for m in group) for group in given]
         self.words = self.params.words or tuple(f"rank {g[0].rank}" for g in self.candidates)
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> CompletionPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> CompletionPublic:
         """Marginals flat: 1 / codes of the mode."""
         q = len(self.candidates)
         flat = tuple(np.full((2, len(f)), 1.0 / len(f)) for f in self.placer.factors)
         return CompletionPublic("marginals", flat, np.zeros(q + 2), np.zeros((q + 1, q + 1)))
 
-    def next(self, public: CompletionPublic) -> Step | None:
+    def next_step(self, public: CompletionPublic) -> Step | None:
         """First events by code and half, then gains in nats and their products."""
         if public.stage == "marginals":
             shapes: dict[str, tuple[int, ...]] = {f"mode{m}": x.shape for m, x in enumerate(public.marginals, start=1)}
@@ -91,7 +91,7 @@ class Completion(Act):
             return Step(2, "gains", shapes, bound=2.0**10 * PATIENTS, counts=False)
         return None
 
-    def combine(self, step: Step, public: CompletionPublic, total: Total) -> CompletionPublic:
+    def update_public(self, step: Step, public: CompletionPublic, total: Total) -> CompletionPublic:
         """m_c = (n_c + 1/2) / sum_c (n_c + 1/2), then sums S = sum_p g_p and products P = sum_p g_p g_p'."""
         if step.name == "marginals":
             counts = [np.rint(total.arrays[f"mode{m}"]) + 0.5 for m in range(1, len(public.marginals) + 1)]

@@ -8,34 +8,34 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
-from polyclinic.analysis.base import Act
+from polyclinic.analysis.base import Analysis
 from polyclinic.analysis.completion import Completion
 from polyclinic.analysis.findings import Findings, hidden_counts, outcome_found, survival_found
-from polyclinic.analysis.outcome import OutcomeAct
-from polyclinic.analysis.prevalence import Carriers
+from polyclinic.analysis.outcome import OutcomeAnalysis
+from polyclinic.analysis.prevalence import Prevalence
 from polyclinic.analysis.private.findings import paid_findings
 from polyclinic.analysis.private.forecast import COLUMNS, spend
-from polyclinic.analysis.private.moments import Paid
+from polyclinic.analysis.private.moments import PrivateFindings
 from polyclinic.analysis.projection import (
     STANDARD,
     Covariates,
-    Placer,
+    Projector,
     Variable,
     chosen,
     outcome_of,
     public_variables,
     variables_of,
 )
-from polyclinic.analysis.survival import SurvivalAct
-from polyclinic.analysis.table_one import PeopleAct
+from polyclinic.analysis.survival import SurvivalAnalysis
+from polyclinic.analysis.table_one import TableOne
 from polyclinic.config.evaluate import PeopleRule
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, make_card
-from polyclinic.privacy.card.release_history import Happened
+from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.facts import MethodFacts
-from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.estimator import Configured
 from polyclinic.protocol.loop import RunOptions, run
 from polyclinic.protocol.outcome import Outcome as RunOutcome
@@ -43,7 +43,7 @@ from polyclinic.records.sites.from_data import given_sites
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["ACTS", "ActPlan", "evaluate", "findings_of", "forecast"]
+__all__ = ["ACTS", "AnalysisPlan", "evaluate", "findings_of", "forecast"]
 
 ACTS: Final = ("carriers", "people", "outcome", "survival", "completion", "replicate")
 LINES: Final = {
@@ -57,7 +57,7 @@ LINES: Final = {
 
 
 @dataclass(frozen=True)
-class ActPlan:
+class AnalysisPlan:
     """What is evaluated: public values only, so that every site makes the same acts of it."""
 
     what: tuple[str, ...]
@@ -82,21 +82,23 @@ class ActPlan:
     modes: int = 2  # kinds of codes, and ...
     sites: int = 3  # ... hospitals: public numbers that decide what can be read under privacy
 
-    def acts(self, placer: Placer, halves: Sequence[Placer] = (), others: Sequence[Sequence[Placer]] = ()) -> list[Act]:
+    def acts(
+        self, placer: Projector, halves: Sequence[Projector] = (), others: Sequence[Sequence[Projector]] = ()
+    ) -> list[Analysis]:
         """The acts, in their order; ``others``: models of other ranks, of everybody or of two halves."""
         common: dict[str, Any] = {"model": placer, "key": self.key, "seed": self.seed, "aggregation": self.aggregation}
         covariates = chosen(self.adjust, self.variables)
         if self.privacy is not None:
-            return [Paid(**common, **self._paid(covariates))]
-        out: list[Act] = []
+            return [PrivateFindings(**common, **self._paid(covariates))]
+        out: list[Analysis] = []
         if "carriers" in self.what:
-            out.append(Carriers(**common, support=self.support))
+            out.append(Prevalence(**common, support=self.support))
         if "people" in self.what:
-            out.append(PeopleAct(**common, variables=self.variables))
+            out.append(TableOne(**common, variables=self.variables))
         if "outcome" in self.what:
-            out.append(OutcomeAct(**common, covariates=covariates, halves=tuple(halves), baselines=self.baselines))
+            out.append(OutcomeAnalysis(**common, covariates=covariates, halves=tuple(halves), baselines=self.baselines))
         if "survival" in self.what:
-            out.append(SurvivalAct(**common, covariates=covariates, width=self.width, until=self.until))
+            out.append(SurvivalAnalysis(**common, covariates=covariates, width=self.width, until=self.until))
         if "completion" in self.what:
             group = tuple(halves) if len(halves) == 2 else (placer,)
             out.append(Completion(**common, candidates=(group, *(tuple(g) for g in others))))
@@ -120,7 +122,7 @@ class ActPlan:
 
 def plan_for(
     sites: Sequence[Site], what: str | Sequence[str] = "all", adjust: Sequence[str] | None = None, **more: Any
-) -> ActPlan:
+) -> AnalysisPlan:
     """A plan in one process: everything that these sites allow, or what is asked; all faults at once."""
     variables = variables_of(sites) if more.get("privacy") is None else public_variables(sites)
     can = {
@@ -153,28 +155,30 @@ def plan_for(
     names = [v.name for v in variables]
     standard = [*(n for n in ("age", "sex") if n in names), "site"]
     missing = {a: LINES[a] for a in ACTS if a not in asked}
-    return ActPlan(asked, variables, tuple(standard if adjust is None else adjust), missing=missing, **more)
+    return AnalysisPlan(asked, variables, tuple(standard if adjust is None else adjust), missing=missing, **more)
 
 
-def findings_of(plan: ActPlan, acts: Sequence[Act], publics: Sequence[Any], replicability: Any = None) -> Findings:
+def findings_of(
+    plan: AnalysisPlan, acts: Sequence[Analysis], publics: Sequence[Any], replicability: Any = None
+) -> Findings:
     """The value of what the acts summed up."""
     found: dict[str, Any] = {}
     patients = 0
     for act, public in zip(acts, publics, strict=True):
         match act:
-            case Paid():
+            case PrivateFindings():
                 made = paid_findings(act, public, plan.outcome, dict(plan.missing))
                 return replace(made, replicability=replicability)
-            case Carriers():
+            case Prevalence():
                 patients = int(public.n.sum())
                 found["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
                 found["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
-            case PeopleAct():
+            case TableOne():
                 found["people"] = act.table(public, plan.minimum)
-            case OutcomeAct():
+            case OutcomeAnalysis():
                 found["outcome"] = outcome_found(act, public, plan.outcome, plan.minimum)
                 patients = patients or int(public.tally.sum())
-            case SurvivalAct():
+            case SurvivalAnalysis():
                 found["survival"] = survival_found(act, public, plan.minimum)
             case Completion():
                 found["completion"] = act.table(public)
@@ -242,8 +246,8 @@ def evaluate(
     if privacy is not None:
         more = {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
     plan = plan_for(sites, what, adjust, key=key, seed=seed, aggregation=aggregation, minimum=minimum, **more)
-    acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
-    ladder = Ladder(acts, name="evaluate")
+    acts = plan.acts(Projector.of(model), [Projector.of(h) for h in halves])
+    ladder = Parallel(acts, name="evaluate")
     outcome: RunOutcome = run(ladder, sites, **options)
     found = findings_of(plan, acts, ladder.publics(outcome.public), table)
     card = findings_card(ladder.facts, outcome, privacy, model)
@@ -282,7 +286,7 @@ def forecast(
     """
     placer = empty_placer(model) if isinstance(model, int) else model
     variables = STANDARD if people is None else variables_of((), people)
-    plan = ActPlan(
+    plan = AnalysisPlan(
         tuple(what),
         variables,
         tuple(v.name for v in variables),
@@ -292,17 +296,17 @@ def forecast(
         planning_size=planning_size,
         rate=rate,
     )
-    act = plan.acts(Placer.of(placer))[0]
-    assert isinstance(act, Paid)
+    act = plan.acts(Projector.of(placer))[0]
+    assert isinstance(act, PrivateFindings)
     return forecast_of(act, sites)
 
 
-def empty_placer(rank: int) -> Placer:
+def empty_placer(rank: int) -> Projector:
     """Of so many phenotypes and no patient: what a forecast needs of a model."""
-    return Placer([np.ones((1, rank))], lambda site: np.zeros((site.patients, rank)))
+    return Projector([np.ones((1, rank))], lambda site: np.zeros((site.patients, rank)))
 
 
-def forecast_of(act: Paid, sites: int) -> Table:
+def forecast_of(act: PrivateFindings, sites: int) -> Table:
     """The error of every figure before anything is spent: at the planning size, else at several."""
     asked = act.asked(sites)
     sizes = (1_000, 3_000, 10_000, 30_000, 100_000) if asked.size is None else (int(asked.size),)
@@ -312,7 +316,7 @@ def forecast_of(act: Paid, sites: int) -> Table:
 
 def findings_card(facts: MethodFacts, outcome: RunOutcome, asked: Privacy | None, model: object = None) -> Card:
     """The card of the findings, with what the model itself cost: both are released, so both count."""
-    happened = Happened.of(
+    happened = ReleaseHistory.of(
         "evaluate",
         outcome.releases,
         entries=outcome.lines,

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.analysis.outcome import OutcomeAct, OutcomePublic
+from polyclinic.analysis.outcome import OutcomeAnalysis, OutcomePublic
 from polyclinic.analysis.statistics.intervals import Z, adjusted, chi_square, normal_p
 from polyclinic.analysis.statistics.roc import Area, calibration, curve, pooled_area
 from polyclinic.analysis.statistics.survival_curves import kaplan_meier, log_rank, restricted_mean
-from polyclinic.analysis.survival import SurvivalAct, SurvivalPublic
+from polyclinic.analysis.survival import SurvivalAnalysis, SurvivalPublic
 from polyclinic.util.table import Table
 
 __all__ = ["Findings", "OutcomeFound", "SurvivalFound", "outcome_found", "survival_found"]
@@ -174,7 +174,7 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def outcome_found(act: OutcomeAct, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
+def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
     """Tables of the outcome from the sums; nothing that points at fewer than ``minimum`` patients."""
     cases, others = int(public.tally[:, 1].sum()), int(public.tally[:, 0].sum())
     unknown = int(public.tally[:, 2].sum())
@@ -214,7 +214,7 @@ def outcome_found(act: OutcomeAct, public: OutcomePublic, name: str, minimum: in
     )
 
 
-def _risks(public: OutcomePublic, act: OutcomeAct, slot: int) -> Array:
+def _risks(public: OutcomePublic, act: OutcomeAnalysis, slot: int) -> Array:
     """The predicted risk in the middle of every bin."""
     low, high = public.grid[act._at("phenotypes", slot)]
     n = public.bins[0].shape[-1]
@@ -245,7 +245,7 @@ def _gains(public: OutcomePublic) -> list[tuple[float, float, float]]:
     return out
 
 
-def _effects(act: OutcomeAct, public: OutcomePublic, minimum: int) -> list[list[object]]:
+def _effects(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> list[list[object]]:
     common, rank = act.designs.common, act.placer.rank
     slots = []
     for s in (0, 1, 2):
@@ -275,7 +275,7 @@ def _effects(act: OutcomeAct, public: OutcomePublic, minimum: int) -> list[list[
     return rows
 
 
-def survival_found(act: SurvivalAct, public: SurvivalPublic, minimum: int = MINIMUM) -> tuple[SurvivalFound, ...]:
+def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int = MINIMUM) -> tuple[SurvivalFound, ...]:
     """Curves, log-rank and hazard ratios; a point of a curve stands for at least ``minimum`` patients who left."""
     out = []
     c, width = len(act.covariates.names), act.params.width

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.completion import _codes_seen
 from polyclinic.analysis.projection import CARRIES
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 
 __all__ = ["Link", "LinkPublic", "partial", "residuals", "scored"]
@@ -39,7 +39,7 @@ __all__ = ["Link", "LinkPublic", "partial", "residuals", "scored"]
 Array = NDArray[np.float64]
 
 
-class LinkParams(ActParams):
+class LinkParams(AnalysisParams):
     """Parameters of link."""
 
     half: int | None = Field(None, description="The half that is judged (the model saw the other); None: everybody.")
@@ -54,7 +54,7 @@ class LinkPublic:
     carried: Array
 
 
-class Link(Act):
+class Link(Analysis):
     """Whether a phenotype's modes belong together, among patients that did not make it."""
 
     name = "link"
@@ -75,12 +75,12 @@ class Link(Act):
         """All pairs of feature modes."""
         return list(combinations(range(len(self.placer.factors)), 2))
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> LinkPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> LinkPublic:
         """Moments 0 for every pair of modes."""
         r = self.placer.rank
         return LinkPublic(not self.pairs, np.zeros((len(self.pairs), r, 4)), np.zeros(r))
 
-    def next(self, public: LinkPublic) -> Step | None:
+    def next_step(self, public: LinkPublic) -> Step | None:
         """One sum: four moments per pair and phenotype, and who carries it."""
         if public.done:
             return None
@@ -92,7 +92,7 @@ class Link(Act):
             counts=False,
         )
 
-    def combine(self, step: Step, public: LinkPublic, total: Total) -> LinkPublic:
+    def update_public(self, step: Step, public: LinkPublic, total: Total) -> LinkPublic:
         """moments = sum_k (u'u, u'v, v'v, free degrees): the correlation is u'v / sqrt(u'u v'v)."""
         return replace(public, done=True, moments=total.arrays["moments"], carried=np.rint(total.arrays["carried"]))
 

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
-from polyclinic.analysis.projection import Covariates, Placer, outcome_of
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
+from polyclinic.analysis.projection import Covariates, Projector, outcome_of
 from polyclinic.analysis.statistics.designs import CHOSEN, CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.analysis.statistics.regression import BOUND, Climbs, Cut, intercept, profile, shapes, unpacked
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 
-__all__ = ["BINS", "OutcomeAct", "OutcomePublic"]
+__all__ = ["BINS", "OutcomeAnalysis", "OutcomePublic"]
 
 Array = NDArray[np.float64]
 BINS: Final = 192
@@ -30,7 +30,7 @@ PULL: Final = 50.0
 SPREAD: Final = 4.0  # bins reach so many standard deviations of the predicted logit
 
 
-class OutcomeParams(ActParams):
+class OutcomeParams(AnalysisParams):
     """Parameters of outcome."""
 
     covariates: Any = Field(None, description="What regressions are adjusted for.")
@@ -58,7 +58,7 @@ class OutcomePublic:
     brier: Array  # (designs, 2): sum of squared errors and patients
 
 
-class OutcomeAct(Act):
+class OutcomeAnalysis(Analysis):
     """Odds ratios of carriers, and the cross-fitted AUC with and without phenotypes."""
 
     name = "outcome"
@@ -87,7 +87,7 @@ class OutcomeAct(Act):
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
         p = self.params
-        placers = [self.placer, *(Placer.of(m) for m in p.halves)]
+        placers = [self.placer, *(Projector.of(m) for m in p.halves)]
         self.covariates: Covariates = p.covariates if p.covariates is not None else Covariates()
         self.designs = Designs(placers, self.covariates, p.baselines, p.seed)
         self.exact = None if self.covariates.site else 1e-6  # type: ignore[misc]
@@ -109,7 +109,7 @@ class OutcomeAct(Act):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> OutcomePublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> OutcomePublic:
         """Coefficients 0, designs not centred yet."""
         widths = [self.designs.width(d) for d, _ in self.problems]
         rank, d = self.placer.rank, self.designs
@@ -130,7 +130,7 @@ class OutcomeAct(Act):
             np.zeros((len(self.judged), 2)),
         )
 
-    def next(self, public: OutcomePublic) -> Step | None:
+    def next_step(self, public: OutcomePublic) -> Step | None:
         """Moments of the designs, Newton rounds of all problems together, then tests without one phenotype each."""
         if public.stage == "end":
             return None
@@ -157,7 +157,7 @@ class OutcomeAct(Act):
             made["paired"] = public.paired.shape
         return Step(public.round, public.stage, made, bound=BOUND, counts=False)
 
-    def combine(self, step: Step, public: OutcomePublic, total: Total) -> OutcomePublic:
+    def update_public(self, step: Step, public: OutcomePublic, total: Total) -> OutcomePublic:
         """beta' = beta + H^-1 g, g = sum_k g_k, H = sum_k H_k (steps halved where l fell); p_r from 2 (l - l_without_r)."""
         after = replace(public, round=public.round + 1)
         a, n = total.arrays, self._patients(public)

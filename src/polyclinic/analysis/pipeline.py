@@ -14,47 +14,47 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.analysis.base import Act, NoMemory
+from polyclinic.analysis.base import Analysis, NoMemory
 from polyclinic.analysis.completion import Completion
-from polyclinic.analysis.evaluate import ActPlan, findings_card, findings_of
+from polyclinic.analysis.evaluate import AnalysisPlan, findings_card, findings_of
 from polyclinic.analysis.findings import Findings
 from polyclinic.analysis.link import Link
-from polyclinic.analysis.outcome import OutcomeAct
-from polyclinic.analysis.prevalence import Carriers
+from polyclinic.analysis.outcome import OutcomeAnalysis
+from polyclinic.analysis.prevalence import Prevalence
 from polyclinic.analysis.private.link import Linked, too_little
-from polyclinic.analysis.private.moments import Paid
-from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.private.moments import PrivateFindings
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.consensus import Matched, matched
 from polyclinic.analysis.replication.rank_table import ranks_table
 from polyclinic.analysis.replication.replicate import comparable, links, may_join, raw_placer, splits, verdict
-from polyclinic.analysis.replication.replicate_fits import Rungs
+from polyclinic.analysis.replication.replicate_fits import ReplicateFits
 from polyclinic.analysis.replication.splits import Splits, accepted
-from polyclinic.analysis.survival import SurvivalAct
-from polyclinic.analysis.table_one import PeopleAct
+from polyclinic.analysis.survival import SurvivalAnalysis
+from polyclinic.analysis.table_one import TableOne
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, make_card
 from polyclinic.privacy.facts import MethodFacts
-from polyclinic.protocol.composition import Ladder, Then
+from polyclinic.protocol.composition import Parallel, Sequential
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Method, Setting
+from polyclinic.protocol.interfaces import Arrays, Method, Schema
 from polyclinic.protocol.outcome import Outcome as RunOutcome
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
-__all__ = ["Whole"]
+__all__ = ["StudyPipeline"]
 
-KINDS: Final[dict[str, type[Act]]] = {
-    "carriers": Carriers,
-    "people": PeopleAct,
-    "outcome": OutcomeAct,
-    "survival": SurvivalAct,
+KINDS: Final[dict[str, type[Analysis]]] = {
+    "carriers": Prevalence,
+    "people": TableOne,
+    "outcome": OutcomeAnalysis,
+    "survival": SurvivalAnalysis,
     "completion": Completion,
 }
 
 
-class Whole(Then):
+class StudyPipeline(Sequential):
     """A phenotype method and what follows it.
 
     Parameters
@@ -69,7 +69,7 @@ class Whole(Then):
 
     findings_: Findings
 
-    def __init__(self, method: Estimator, plan: ActPlan, folds: int = 1) -> None:
+    def __init__(self, method: Estimator, plan: AnalysisPlan, folds: int = 1) -> None:
         if not isinstance(method, Method) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"{type(method).__name__} has no phenotypes to evaluate", hint="drop [evaluate]")
         comparable(method)
@@ -80,24 +80,24 @@ class Whole(Then):
         self.method: Estimator = method
         self.plan, self.folds = plan, folds
         self.linked = Linked(method, plan.key, plan.modes, plan.sites, folds) if self.asked and folds else None
-        self.rungs = Rungs(method, plan.key, folds) if self.linked is None else self.linked.rungs
+        self.rungs = ReplicateFits(method, plan.key, folds) if self.linked is None else self.linked.rungs
         own = method.params.rank
         # every other rank is fitted and judged in the same run; none of them is published
-        self.others = [Rungs(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
+        self.others = [ReplicateFits(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
         tests = 2 * folds * (1 + len(self.others))
-        kinds: list[type[Act]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
+        kinds: list[type[Analysis]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
         if self.asked is not None:  # one paid act
-            kinds = [Paid]
+            kinds = [PrivateFindings]
         public = make_dataclass("ActsPublic", [(f"q{i}", k.Public) for i, k in enumerate(kinds)], frozen=True)
         private = make_dataclass("ActsPrivate", [(f"q{i}", NoMemory) for i, _ in enumerate(kinds)], frozen=True)
         self.several = [self.rungs, *self.others]
-        fits = Ladder(self.several, name=method.name) if self.others else self.rungs
+        fits = Parallel(self.several, name=method.name) if self.others else self.rungs
         # between the fits and the acts: which columns of a fit are one phenotype
         cut = sum(len(m.groups) for m in self.several) if folds and self.asked is None else 0
         asks = make_dataclass("CutPublic", [(f"q{i}", Splits.Public) for i in range(cut)], frozen=True)
         keeps = make_dataclass("CutPrivate", [(f"q{i}", NoMemory) for i in range(cut)], frozen=True)
         self.cuts = cut > 0 and bool(may_join(method))
-        first: Method = Then(fits, self._splits, (asks, keeps)) if self.cuts else self.linked or fits
+        first: Method = Sequential(fits, self._splits, (asks, keeps)) if self.cuts else self.linked or fits
         super().__init__(first, self._acts, (public, private))
         fitting = method.facts if self.linked is None else self.linked.facts
         follows = () if self.asked is not None and not plan.what else dict.fromkeys(kinds)
@@ -125,10 +125,10 @@ class Whole(Then):
         """The fits' own state, whatever follows them before the acts."""
         return public.first if self.cuts or self.linked is not None else public
 
-    def _splits(self, public: Any, setting: Setting) -> Ladder:
-        return Ladder(self._cut(public, setting), name="splits")
+    def _splits(self, public: Any, setting: Schema) -> Parallel:
+        return Parallel(self._cut(public, setting), name="splits")
 
-    def _cut(self, public: Any, setting: Setting | None) -> list[Splits]:
+    def _cut(self, public: Any, setting: Schema | None) -> list[Splits]:
         key, how = self.plan.key, self.method.params.aggregation
         each = zip(self.several, self._fits(public))
         return [act for m, fits in each for act in splits(fits, m.method, setting, key, how)]
@@ -139,19 +139,19 @@ class Whole(Then):
         if not self.cuts:
             return [matched(fits, private) for fits in self._fits(self._of_fits(public))]
         acts = self._cut(public.first, None)
-        states = Ladder(acts, name="splits").publics(public.second)
+        states = Parallel(acts, name="splits").publics(public.second)
         each = iter(zip(acts, states))
         whole = [[(f, *next(each)) for f in fits] for fits in self._fits(public.first)]
         return [
             matched(accepted([f for f, _, _ in fits], [a.groups(p) for _, a, p in fits]), private) for fits in whole
         ]
 
-    def _acts(self, public: Any, setting: Setting) -> Ladder:
+    def _acts(self, public: Any, setting: Schema) -> Parallel:
         found, *rest = self._all(public)
         acts, tests = self._made_of(found, rest, setting)
-        return Ladder([*acts, *tests], name="evaluate")
+        return Parallel([*acts, *tests], name="evaluate")
 
-    def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Setting) -> tuple[list[Act], list[Link]]:
+    def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Schema) -> tuple[list[Analysis], list[Link]]:
         if self.asked is not None:
             plan = replace(self.plan, what=()) if too_little(found.public) else self.plan
             return plan.acts(self._placer(found.public, setting)), []
@@ -166,12 +166,12 @@ class Whole(Then):
             tests += links(r.halves, m.method, setting, key, how)
         return acts, tests
 
-    def _placer(self, public: Any, setting: Setting) -> Placer:
+    def _placer(self, public: Any, setting: Schema) -> Projector:
         """Places by the consensus, phenotypes in the order in which the model is published."""
         raw, order = raw_placer(self.method, public, setting), order_of(public)
-        return Placer([f[:, order] for f in raw.factors], lambda site: raw.loads(site)[:, order])
+        return Projector([f[:, order] for f in raw.factors], lambda site: raw.loads(site)[:, order])
 
-    def close(self, site: Site, private: Any, public: Any) -> Arrays:
+    def finalize_site(self, site: Site, private: Any, public: Any) -> Arrays:
         """Memberships on the consensus; they stay at the site."""
         found = self._all(public.first)[0]
         return {"memberships": raw_placer(self.method, found.public, None).loads(site)}
@@ -191,7 +191,7 @@ class Whole(Then):
         self._model = self.method.with_params()
         self._model.publish(fit)
         acts, tests = self._made_of(found, rest, outcome.setting)
-        states = Ladder([*acts, *tests], name="evaluate").publics(public.second)
+        states = Parallel([*acts, *tests], name="evaluate").publics(public.second)
         table = None
         sites, judged, each = len(outcome.setting.sites), states[len(acts) :], 2 * self.folds
         if tests:
@@ -224,7 +224,7 @@ class Whole(Then):
             releases=tuple(r for r in outcome.releases if r.step.round > rounds),
             lines=tuple(e for e in outcome.lines if e.charge is not None and e.charge.round > rounds),
         )
-        card = findings_card(Paid.facts, late, self.asked)
+        card = findings_card(PrivateFindings.facts, late, self.asked)
         told = f"of the findings alone; with the fit: {self._model.privacy_.headline}"
         return replace(card, claimed=None, reasons=(*card.reasons, told))
 
@@ -238,9 +238,9 @@ class Whole(Then):
         model: Estimator = self._model
         return model
 
-    def with_params(self, **params: object) -> Whole:
+    def with_params(self, **params: object) -> StudyPipeline:
         """The same study with some of the fit's parameters changed."""
-        return Whole(self.given.with_params(**params), self.plan, self.folds)
+        return StudyPipeline(self.given.with_params(**params), self.plan, self.folds)
 
     def __getattr__(self, name: str) -> Any:
         model = self.__dict__.get("_model")
@@ -254,7 +254,7 @@ def _halves(found: Matched) -> list[Any]:
     return [found.half(i) for i in range(min(len(found.halves), 2))]
 
 
-def shared_out(method: Estimator, plan: ActPlan) -> tuple[Estimator, ActPlan]:
+def shared_out(method: Estimator, plan: AnalysisPlan) -> tuple[Estimator, AnalysisPlan]:
     """The method and the plan, each with its part of mu^2: mu_fit^2 + mu_findings^2 = mu^2 of the asked epsilon.
 
     Where nothing is evaluated the fit has all of it.

@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.statistics.intervals import wilson
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["Carriers", "CarriersPublic"]
+__all__ = ["Prevalence", "PrevalencePublic"]
 
 Array = NDArray[np.float64]
 DOMINANT: Final = 0.5  # two patients may hold at most so much of a code's weight
 POWER: Final = 8  # (sum w^8)^(1/8) bounds the heaviest patient closely (CONCORD 13)
 
 
-class CarriersParams(ActParams):
+class PrevalenceParams(AnalysisParams):
     """Parameters of carriers."""
 
     top: int = Field(80, ge=1, description="Codes of each phenotype and mode whose support is counted, heaviest first.")
@@ -31,7 +31,7 @@ class CarriersParams(ActParams):
 
 
 @dataclass(frozen=True)
-class CarriersPublic:
+class PrevalencePublic:
     """Counts over all sites; the small ones are not written down anywhere."""
 
     done: bool
@@ -46,7 +46,7 @@ class CarriersPublic:
     members: int = 0
 
 
-class Carriers(Act):
+class Prevalence(Analysis):
     """Who has which phenotype: prevalence, effective size, and which codes enough of its carriers have.
 
     Examples
@@ -54,7 +54,7 @@ class Carriers(Act):
     >>> import polyclinic as pc
     >>> from polyclinic.protocol.loop import run
     >>> sites = pc.datasets.icu_network(patients=300, seed=0)
-    >>> act = Carriers(model=pc.SumALS(rank=4, rounds=5).fit(sites))
+    >>> act = Prevalence(model=pc.SumALS(rank=4, rounds=5).fit(sites))
     >>> act.prevalence(run(act, sites).public)["patients"] == act.prevalence(run(act, sites[::-1]).public)["patients"]
     True
     """
@@ -69,9 +69,9 @@ class Carriers(Act):
         }
     )
     exact = 1e-9
-    Params = CarriersParams
-    Public = CarriersPublic
-    params: CarriersParams
+    Params = PrevalenceParams
+    Public = PrevalencePublic
+    params: PrevalenceParams
 
     def codes(self) -> list[NDArray[np.int64]]:
         """Per mode (top, R) indices of each phenotype's heaviest codes: public."""
@@ -79,15 +79,15 @@ class Carriers(Act):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> CarriersPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> PrevalencePublic:
         """All counts 0."""
         r = self.placer.rank
         empty = tuple(np.zeros(c.shape) for c in self.codes()) if self.params.support else ()
-        return CarriersPublic(
+        return PrevalencePublic(
             False, np.zeros(2), np.zeros(r), np.zeros((2, r)), np.zeros(r), np.zeros(r), empty, empty, empty
         )
 
-    def next(self, public: CarriersPublic) -> Step | None:
+    def next_step(self, public: PrevalencePublic) -> Step | None:
         """One sum over patients p: (half(p)), (has_r(p)), share_r(p), share_r(p)^2, and the codes' support."""
         if public.done:
             return None
@@ -98,7 +98,7 @@ class Carriers(Act):
                 shapes |= {f"{k}{m}": c.shape for k in ("support", "weight", "eighth")}
         return Step(1, "carriers", shapes, bound=PATIENTS, counts=False)
 
-    def combine(self, step: Step, public: CarriersPublic, total: Total) -> CarriersPublic:
+    def update_public(self, step: Step, public: PrevalencePublic, total: Total) -> PrevalencePublic:
         """carriers_r = sum_k sum_p has_r(p), first_r = sum share_r, second_r = sum share_r^2; counts rounded to whole ones."""
         a = total.arrays
         modes = range(1, len(self.placer.factors) + 1) if self.params.support else ()
@@ -120,7 +120,7 @@ class Carriers(Act):
     # ---- hospital
 
     def contribute(
-        self, step: Step, site: Site, private: NoMemory, public: CarriersPublic, rng: np.random.Generator
+        self, step: Step, site: Site, private: NoMemory, public: PrevalencePublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
         """sum_p has_r(p) by half, sum_p share_r(p)^m, m = 1, 2; per top code c: sum_p [c in p] has_r(p) and weights."""
         from scipy.sparse import coo_matrix
@@ -150,7 +150,7 @@ class Carriers(Act):
 
     # ---- results
 
-    def prevalence(self, public: CarriersPublic) -> Table:
+    def prevalence(self, public: PrevalencePublic) -> Table:
         """Phenotype, patients who carry it, their share with Wilson's interval, effective number of contributors."""
         n = float(public.n.sum())
         effective = public.first**2 / np.maximum(public.second, 1e-300)
@@ -160,7 +160,7 @@ class Carriers(Act):
         ]
         return Table(["phenotype", "patients", "share", "low", "high", "effective"], rows)
 
-    def shown(self, public: CarriersPublic, minimum: int = 11) -> tuple[NDArray[np.bool_], ...]:
+    def shown(self, public: PrevalencePublic, minimum: int = 11) -> tuple[NDArray[np.bool_], ...]:
         """Per mode (I_n, R): codes that at least ``minimum`` carriers have and of which no two hold more than half."""
         out = []
         for f, top, s, w, e in zip(

@@ -20,7 +20,7 @@ __all__ = [
     "CARRIES",
     "STANDARD",
     "Covariates",
-    "Placer",
+    "Projector",
     "Variable",
     "outcome_of",
     "public_variables",
@@ -33,7 +33,7 @@ CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this p
 MISSING: Final = "missing"
 
 
-class Placer:
+class Projector:
     """A fitted model, as far as acts need it: its factors, and how a patient is placed. Placed once for every site.
 
     Parameters
@@ -50,9 +50,9 @@ class Placer:
         self._kept: WeakKeyDictionary[Site, tuple[Array, Array]] = WeakKeyDictionary()
 
     @classmethod
-    def of(cls, model: object) -> Placer:
+    def of(cls, model: object) -> Projector:
         """Of a fitted phenotype model."""
-        if isinstance(model, Placer):
+        if isinstance(model, Projector):
             return model
         found = model if isinstance(model, Phenotypes) else vars(model).get("result_")
         if not isinstance(found, Phenotypes):

@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.projection import Covariates
 from polyclinic.analysis.statistics.regression import Climbs, Cut, shapes, unpacked
 from polyclinic.analysis.statistics.survival_curves import EfronSums, efron, efron_sums
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 
-__all__ = ["SurvivalAct", "SurvivalPublic"]
+__all__ = ["SurvivalAnalysis", "SurvivalPublic"]
 
 Array = NDArray[np.float64]
 BOUND: Final = 2.0**20  # of every sum, divided by the number of patients
 
 
-class SurvivalParams(ActParams):
+class SurvivalParams(AnalysisParams):
     """Parameters of survival."""
 
     covariates: Any = Field(None, description="What Cox's model is adjusted for; with site it is stratified.")
@@ -42,7 +42,7 @@ class SurvivalPublic:
     climbs: Climbs
 
 
-class SurvivalAct(Act):
+class SurvivalAnalysis(Analysis):
     """How long carriers and others stay free of the event."""
 
     name = "survival"
@@ -66,12 +66,12 @@ class SurvivalAct(Act):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> SurvivalPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> SurvivalPublic:
         """Table 0, beta = 0."""
         table = np.zeros((self.placer.rank + 1, 2, self.grid, 2))
         return SurvivalPublic("table", 1, table, 0.0, Climbs.at([np.zeros(self.width)]))
 
-    def next(self, public: SurvivalPublic) -> Step | None:
+    def next_step(self, public: SurvivalPublic) -> Step | None:
         """Patients by time, event and phenotype; then Newton rounds of Cox's model."""
         if public.stage == "end":
             return None
@@ -85,7 +85,7 @@ class SurvivalAct(Act):
             made |= {f"{k}0": (t,), f"{k}1": (t, p), f"{k}2": (t, p * (p + 1) // 2)}
         return Step(public.round, "cox", made, bound=BOUND, counts=False)
 
-    def combine(self, step: Step, public: SurvivalPublic, total: Total) -> SurvivalPublic:
+    def update_public(self, step: Step, public: SurvivalPublic, total: Total) -> SurvivalPublic:
         """S(t) = prod_{s <= t} (1 - d_s / n_s) from the table; beta' = beta + H^-1 g, Efron's g and H from summed risk sets."""
         a = total.arrays
         if step.name == "survival":

@@ -9,34 +9,34 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.projection import Variable
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.privacy.small_cells import suppress
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["PeopleAct", "PeoplePublic", "table_one"]
+__all__ = ["TableOne", "TableOnePublic", "table_one"]
 
 Array = NDArray[np.float64]
 
 
-class PeopleParams(ActParams):
+class TableOneParams(AnalysisParams):
     """Parameters of people."""
 
     variables: tuple[Any, ...] = Field((), description="Public variables: bands or levels.")
 
 
 @dataclass(frozen=True)
-class PeoplePublic:
+class TableOnePublic:
     """Counts (R + 1, levels) of every variable; the last row is everybody."""
 
     done: bool
     counts: tuple[Array, ...]
 
 
-class PeopleAct(Act):
+class TableOne(Analysis):
     """Table 1: how the carriers of a phenotype differ from everybody."""
 
     name = "people"
@@ -48,34 +48,34 @@ class PeopleAct(Act):
         }
     )
     exact = 1e-12
-    Params = PeopleParams
-    Public = PeoplePublic
-    params: PeopleParams
+    Params = TableOneParams
+    Public = TableOnePublic
+    params: TableOneParams
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """The public variables."""
         return self.params.variables
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> PeoplePublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> TableOnePublic:
         """All counts 0."""
-        return PeoplePublic(
+        return TableOnePublic(
             not self.variables, tuple(np.zeros((self.placer.rank + 1, len(v.words))) for v in self.variables)
         )
 
-    def next(self, public: PeoplePublic) -> Step | None:
+    def next_step(self, public: TableOnePublic) -> Step | None:
         """One sum: patients by level of every variable, of each phenotype and of everybody."""
         if public.done:
             return None
         return Step(1, "people", {f"v{i}": c.shape for i, c in enumerate(public.counts)}, bound=PATIENTS, counts=False)
 
-    def combine(self, step: Step, public: PeoplePublic, total: Total) -> PeoplePublic:
+    def update_public(self, step: Step, public: TableOnePublic, total: Total) -> TableOnePublic:
         """counts_vl = sum_k counts_vlk, rounded to whole patients."""
         counts = tuple(np.rint(total.arrays[f"v{i}"]) for i in range(len(public.counts)))
         return replace(public, done=True, counts=counts)
 
     def contribute(
-        self, step: Step, site: Site, private: NoMemory, public: PeoplePublic, rng: np.random.Generator
+        self, step: Step, site: Site, private: NoMemory, public: TableOnePublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
         """counts[r, l] = sum_p has_r(p) [level_v(p) = l]; the last row counts everybody."""
         rows = np.column_stack([self.placer.has(site), np.ones(site.patients, bool)]).astype(np.float64)
@@ -85,7 +85,7 @@ class PeopleAct(Act):
             arrays[f"v{i}"] = rows.T @ level
         return private, Contribution(arrays)
 
-    def table(self, public: PeoplePublic, minimum: int = 11) -> Table:
+    def table(self, public: TableOnePublic, minimum: int = 11) -> Table:
         """Table 1 with small cells removed."""
         return table_one(self.variables, public.counts, minimum)
 

@@ -14,10 +14,10 @@ from polyclinic.auditing.statistics import Audit, judge
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import gaussian_mu
 from polyclinic.privacy.accounting.mechanisms import Noise
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Contribution, Method, Step, Total, seeds
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -72,9 +72,9 @@ class _Listener:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
+    def update_public(self, step: Step, public: Any, total: Total) -> Any:
         self.seen.append(_Seen(step, public, total))
-        return self._method.combine(step, public, total)
+        return self._method.update_public(step, public, total)
 
 
 def audit(
@@ -134,10 +134,10 @@ def audit(
     included = rng.random(canaries) < 0.5
     crowd = SparseTensor.stack([_widened(base, canaries), _chosen(marks, included)])
     listener = _Listener(method)
-    door = Door(SITE, noise=noise)
+    door = ReleaseGate(SITE, noise=noise)
     door.admit("audit", method.name, privacy, 1, crowd.patients)
     if insider is None:
-        Fold(listener, [Site(SITE, tensor=crowd)], adder=by_name("plain"), doors={SITE: door}).run()  # type: ignore[arg-type]
+        Simulation(listener, [Site(SITE, tensor=crowd)], adder=by_name("plain"), doors={SITE: door}).run()  # type: ignore[arg-type]
     else:
         _inside(listener, Site(SITE, tensor=crowd), door, insider)
 
@@ -161,7 +161,7 @@ def audit(
     )
 
 
-class _Remembers(Door):
+class _Remembers(ReleaseGate):
     """The insider's own door: it knows what it sent."""
 
     def __init__(self, site: str, **more: Any) -> None:
@@ -174,13 +174,13 @@ class _Remembers(Door):
         return out
 
 
-def _inside(listener: _Listener, site: Site, door: Door, insider: Insider) -> None:
+def _inside(listener: _Listener, site: Site, door: ReleaseGate, insider: Insider) -> None:
     """Run among several hospitals; what the insider sent is taken off every total that it saw."""
     few = site.counts().take(np.arange(1))  # the others' patients do not matter: they have no canary's code
     names = [INSIDER, *(f"other{k}" for k in range(insider.sites - 2))]
     own = _Remembers(INSIDER, noise=door.noise)
-    doors = {SITE: door, INSIDER: own, **{n: Door(n, noise=door.noise) for n in names[1:]}}
-    Fold(
+    doors = {SITE: door, INSIDER: own, **{n: ReleaseGate(n, noise=door.noise) for n in names[1:]}}
+    Simulation(
         listener,  # type: ignore[arg-type]
         [site, *(Site(n, tensor=few) for n in names)],
         adder=by_name("masked"),
@@ -238,7 +238,7 @@ def _directions(method: Method, seen: _Seen, marks: SparseTensor) -> tuple[NDArr
 
 def _flat(method: Method, seen: _Seen, tensor: SparseTensor) -> NDArray[np.float64]:
     site = Site(SITE, tensor=tensor)
-    private = method.open(site, seen.public, seeds(0, "audit"))
+    private = method.init_site(site, seen.public, seeds(0, "audit"))
     made: Contribution = method.contribute(seen.step, site, private, seen.public, seeds(0, "audit"))[1]
     return np.concatenate([np.asarray(made.arrays[k], np.float64).ravel() for k in sorted(seen.step.shapes)])
 

@@ -18,7 +18,7 @@ from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.phenotypes.projection import LeastSquares, Placing
 from polyclinic.protocol.estimator import Configured, Estimator
 from polyclinic.protocol.interfaces import Pri
-from polyclinic.protocol.loop import FoldOptions
+from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.from_data import Data, as_sites, warn_of_odd_counts
@@ -168,7 +168,7 @@ class Factorization(Configured[FP]):
         out: Array = self._framed(placed, tensor.axes[0].labels)
         return (out, cover) if coverage else out
 
-    def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Unpack[FoldOptions]) -> Array:
+    def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Unpack[SimulationOptions]) -> Array:
         """Learn from one hospital's patients, and place them: (patients, R)."""
         if not isinstance(data, SparseTensor | Site):
             several = isinstance(data, Sequence) and len(data) and all(isinstance(s, Site) for s in data)
@@ -238,7 +238,7 @@ class FederatedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
         y: object = None,
         *,
         progress: Callable[[Progress], None] | None = None,
-        **options: Unpack[FoldOptions],
+        **options: Unpack[SimulationOptions],
     ) -> Self:
         """Learn phenotypes from the sites; best of ``n_starts`` by the last known objective.
 

@@ -15,7 +15,7 @@ from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.factorization import FederatedFactorization, WeightedParams
 from polyclinic.methods.rounds.setup import own_sizes, setup, sizes_of
 from polyclinic.methods.starts.random import start
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.parameter_types import LocalModelTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -72,7 +72,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
     Private = AlonePrivate
     params: LocalModelParams
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> AlonePublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> AlonePublic:
         """A public start for every hospital."""
         if self.params.privacy is not None:
             raise ConfigError(
@@ -82,7 +82,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
         factors = tuple(start(setting.shape, p.rank, p.seed))
         return AlonePublic("setup" if p.estimates else "factors", factors, saturation=p.public_saturation)
 
-    def next(self, public: AlonePublic) -> Step | None:
+    def next_step(self, public: AlonePublic) -> Step | None:
         """Sizes (if weights are estimated), then every hospital's own factors, shown singly."""
         if public.stage == "end":
             return None
@@ -91,7 +91,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
         shapes = {f"mode{n}": f.shape for n, f in enumerate(public.factors, start=1)}
         return Step(1, "factors", shapes, bound=1.0 + 1e-9, weight_bound=1e12, how="gather")
 
-    def combine(self, step: Step, public: AlonePublic, total: Total) -> AlonePublic:
+    def update_public(self, step: Step, public: AlonePublic, total: Total) -> AlonePublic:
         """average_n = F_n + sum_k F_kn P_k, P_k matching site k's columns to the largest site's; columns to length 1."""
         if step.name == "setup":
             return replace(public, stage="factors", saturation=sizes_of(self.params, total).saturation)
@@ -109,7 +109,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
         unit, _ = cp.normalise(average)
         return replace(public, stage="end", factors=tuple(unit))
 
-    def open(self, site: Site, public: AlonePublic, rng: np.random.Generator) -> AlonePrivate:
+    def init_site(self, site: Site, public: AlonePublic, rng: np.random.Generator) -> AlonePrivate:
         return AlonePrivate()
 
     def contribute(
@@ -134,7 +134,7 @@ class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, Alone
         arrays = {f"mode{n}": f for n, f in enumerate(alone.factors_, start=1)}
         return AlonePrivate(True), Contribution(arrays, float(tensor.nnz))
 
-    def close(self, site: Site, private: AlonePrivate, public: AlonePublic) -> Arrays:
+    def finalize_site(self, site: Site, private: AlonePrivate, public: AlonePublic) -> Arrays:
         p = self.params
         a = cp.solve_memberships(
             weighted(site.counts(), public.saturation), public.factors, nonnegative=p.nonnegative, zeros=p.zeros

@@ -29,7 +29,7 @@ from polyclinic.methods.rounds.local_pass import (
 from polyclinic.methods.rounds.phases import HEADROOM, FitPublic, Phase, Phased, Setup, modes
 from polyclinic.methods.rounds.step_size import Conditions, Rate, conditions, rate_at
 from polyclinic.methods.starts.random import start
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.parameter_types import DistributedSGDTyped, LocalTFTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -123,7 +123,7 @@ class Energies(Phase[LocalPublic, LocalPrivate]):
         self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic
     ) -> tuple[LocalPrivate, Contribution]:
         """x_k = sum over patients of P_k^2 / norm."""
-        closed = self.fit.close(site, private, public)["memberships"]
+        closed = self.fit.finalize_site(site, private, public)["memberships"]
         return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})
 
     def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
@@ -155,7 +155,7 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
     def phases(self) -> Mapping[str, Phase[LocalPublic, LocalPrivate]]:
         return {"setup": Setup(self), "factors": Passes(self), "score": Energies(self)}
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> LocalPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> LocalPublic:
         """A_n^0: public random factors, the same at all sites."""
         self._check(len(setting.sites))
         unknown = (
@@ -181,7 +181,7 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
             return summed / total.weight if total.weight else old
         return cp.unit_columns(summed, old)
 
-    def figures(self, public: LocalPublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: LocalPublic) -> Mapping[str, float | None]:
         if public.objective is None:
             return {"objective": None}
         name, count = (
@@ -191,7 +191,7 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
 
     # ---- hospital t
 
-    def open(self, site: Site, public: LocalPublic, rng: np.random.Generator) -> LocalPrivate:
+    def init_site(self, site: Site, public: LocalPublic, rng: np.random.Generator) -> LocalPrivate:
         tensor, p = site.counts(), self.params
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         return LocalPrivate(patients, public.factors)
@@ -234,7 +234,7 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
         energy = np.square(passed.patients).sum(0) / public.norm
         return {k: f * energy for k, f in arrays.items()}, 1.0
 
-    def close(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Arrays:
         p = self.params
         return {
             "memberships": close_patients(
@@ -263,7 +263,7 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
             clip=p.privacy.clip if p.privacy else None,
         )
 
-    def remedy(self, site: Site, public: LocalPublic) -> str:
+    def divergence_hint(self, site: Site, public: LocalPublic) -> str:
         p = self.params
         rate = rate_at(p.learning_rate, 1, p.zeros)
         if p.zeros == "observed":

@@ -22,7 +22,7 @@ from polyclinic.methods.rounds.setup import own_sizes, setup, sizes_of
 from polyclinic.methods.starts.random import start
 from polyclinic.models.phenotypes.courses import Courses, by_visit
 from polyclinic.models.phenotypes.projection import Placing
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.parameter_types import PARAFAC2Typed
 from polyclinic.records.sites.site import Site
@@ -139,7 +139,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> CoursePublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> CoursePublic:
         """V random, H = I, flat course."""
         p, names = self.params, [a.name for a in setting.axes]
         wanted = ORDERED if p.order is None else (p.order,)
@@ -155,7 +155,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
         one = np.ones((2, rank))
         return CoursePublic("setup", 0, order, codes, np.eye(rank), one, flat, saturation=p.public_saturation)
 
-    def next(self, public: CoursePublic) -> Step | None:
+    def next_step(self, public: CoursePublic) -> Step | None:
         """Sizes, sweeps of courses, and the mean course."""
         rank = len(public.shape)
         if public.stage == "setup":
@@ -169,7 +169,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
             return Step(public.round, "mean-course", shapes, bound=HEADROOM, counts=False)
         return None
 
-    def combine(self, step: Step, public: CoursePublic, total: Total) -> CoursePublic:
+    def update_public(self, step: Step, public: CoursePublic, total: Total) -> CoursePublic:
         """V' = argmin_{V >= 0} tr(V G V') - 2 tr(V'M), H' = sum_p mu_p Q_p'B_p / sum_p mu_p; G, M summed over sites."""
         p = self.params
         if step.name == "setup":
@@ -213,7 +213,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
             still=still,
         )
 
-    def figures(self, public: CoursePublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: CoursePublic) -> Mapping[str, float | None]:
         if public.objective is None:
             return {}
         sse = 2 * public.objective
@@ -224,7 +224,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
 
     # ---- hospital
 
-    def open(self, site: Site, public: CoursePublic, rng: np.random.Generator) -> CoursePrivate:
+    def init_site(self, site: Site, public: CoursePublic, rng: np.random.Generator) -> CoursePrivate:
         rank = len(public.shape)
         return CoursePrivate(np.zeros((0, rank)), np.zeros((0, rank)))
 
@@ -259,7 +259,7 @@ class PARAFAC2(PARAFAC2Typed, FederatedFactorization[PARAFAC2Params, CoursePubli
         np.add.at(present, visits.place, w[each])
         return {"course": course, "present": present, "energy": np.square(w).sum(0), "scores": sums.scores}
 
-    def close(self, site: Site, private: CoursePrivate, public: CoursePublic) -> Arrays:
+    def finalize_site(self, site: Site, private: CoursePrivate, public: CoursePublic) -> Arrays:
         placing = self._way(public)
         w, B, _ = placing.found(site.counts(), public.factors)
         visits = placing.visits(site.counts())

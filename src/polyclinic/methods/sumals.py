@@ -28,7 +28,7 @@ from polyclinic.methods.rounds.sweeps import Sweeps
 from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
 from polyclinic.methods.starts.wide import ROUNDS
 from polyclinic.models.phenotypes.projection import Likely, Placing
-from polyclinic.protocol.interfaces import Arrays, Setting
+from polyclinic.protocol.interfaces import Arrays, Schema
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.parameter_types import SumALSTyped
 from polyclinic.records.sites.site import Site
@@ -132,7 +132,7 @@ class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
     def starter(self) -> Starter:  # type: ignore[override]
         return Starter(self.params, packs=self.packs, searches=self.packs and self.params.rounds >= ROUNDS)
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> SumPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> SumPublic:
         """A_n random and public, or from the Gram of hashed codes."""
         p = self.params
         if p.zeros == "missing" or p.privacy is not None:
@@ -152,7 +152,7 @@ class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
             public = replace(public, factors=start.lifted, scale=np.ones(start.lifted[0].shape[1]))
         return self.onward(public)
 
-    def open(self, site: Site, public: SumPublic, rng: np.random.Generator) -> SumPrivate:
+    def init_site(self, site: Site, public: SumPublic, rng: np.random.Generator) -> SumPrivate:
         if self.params.loss != "squares":
             only_counts([site.counts()], self.params.loss)
         return SumPrivate(np.zeros((site.counts().patients, public.rank)))
@@ -184,7 +184,7 @@ class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
         everyone = [a, *public.factors]
         return a, cp.squared_error(tensor.norm_squared(), a, cp.gram(everyone, 0), mttkrp(tensor, everyone, 0))
 
-    def figures(self, public: SumPublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: SumPublic) -> Mapping[str, float | None]:
         if public.objective is None:
             return {}
         if public.climb is not None:
@@ -194,9 +194,9 @@ class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
             "rmse_full": float(np.sqrt(2 * public.objective / max(public.cells, 1.0))),
         }
 
-    def close(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
         if self.params.loss == "squares":
-            return super().close(site, private, public)
+            return super().finalize_site(site, private, public)
         return {"memberships": placed_by_likelihood(site.counts(), public.factors, self.params.loss)}
 
     def _publish(self, outcome: Outcome) -> None:

@@ -36,7 +36,7 @@ from polyclinic.methods.rounds.setup import Sizes
 from polyclinic.methods.rounds.warmup import WarmUp
 from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
 from polyclinic.methods.starts.state import StartPublic
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.protocol.parameter_types import TRIPTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -136,7 +136,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     def packs(self) -> bool:
         return self.params.packed and not self.params.distinct
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> TRIPPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> TRIPPublic:
         """Factors public and random, or from the Gram of hashed codes; multipliers 0."""
         if self.params.privacy is not None:
             raise ConfigError("TRIP adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None")
@@ -168,7 +168,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             )
         return super().sized(public, size, members)
 
-    def open(self, site: Site, public: TRIPPublic, rng: np.random.Generator) -> TRIPPrivate:
+    def init_site(self, site: Site, public: TRIPPublic, rng: np.random.Generator) -> TRIPPrivate:
         return TRIPPrivate(np.zeros((site.counts().patients, public.rank)))
 
     def solve_patients(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> tuple[Array, float]:
@@ -207,10 +207,10 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
             return 0.0
         return super().tolerance(begun)
 
-    def figures(self, public: TRIPPublic) -> Mapping[str, float | None]:
-        return {**super().figures(public), "primal": public.primal, "dual": public.dual}
+    def round_metrics(self, public: TRIPPublic) -> Mapping[str, float | None]:
+        return {**super().round_metrics(public), "primal": public.primal, "dual": public.dual}
 
-    def remedy(self, site: Site, public: TRIPPublic) -> str:
+    def divergence_hint(self, site: Site, public: TRIPPublic) -> str:
         penalty = self.penalty_from(public.start)
         return f"raise penalty (now {penalty:g}) to {10 * penalty:g}, or lower penalty_growth"
 

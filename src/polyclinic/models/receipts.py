@@ -12,7 +12,7 @@ from typing import Literal
 
 from polyclinic.models.base import Value
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.signed_head import Head
+from polyclinic.privacy.ledger.signed_head import SignedHead
 
 __all__ = ["Receipt", "receipts"]
 
@@ -26,14 +26,14 @@ class Receipt:
     """
 
     site: str
-    head: Head | None
+    head: SignedHead | None
     state: Literal["signed", "unsigned", "false", "missing"]
 
     @classmethod
     def of(cls, site: str, told: object) -> Receipt:
         """Read and check one receipt."""
         try:
-            head = Head.from_json(told)  # type: ignore[arg-type]  # whatever stands there
+            head = SignedHead.from_json(told)  # type: ignore[arg-type]  # whatever stands there
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls(site, None, "false")
         if not head.signature and not head.key:

@@ -39,18 +39,18 @@ __all__ = [
     "ALIGN",
     "Answer",
     "Ask",
-    "Behind",
     "Busy",
-    "Close",
-    "Differs",
+    "Deliver",
     "Done",
-    "Here",
+    "EndStudy",
     "Key",
     "Letters",
-    "Look",
-    "Mail",
+    "OutOfDate",
+    "Ping",
     "Refused",
-    "Take",
+    "StateMismatch",
+    "Status",
+    "SumRequest",
     "encode_answer",
     "open_ask",
     "read_answer",
@@ -69,7 +69,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class Look:
+class Ping:
     """A sign of life; ``books``: what is known of everybody's book (``privacy.ledger.rollback_check``)."""
 
     full: bool = False
@@ -77,7 +77,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Take:
+class SumRequest:
     """One attempt at a sum, over ``sites``."""
 
     number: int
@@ -92,7 +92,7 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Mail:
+class Deliver:
     """Letters of the sum that is open; ``late``: who has not written to you by now is late."""
 
     number: int
@@ -103,7 +103,7 @@ class Mail:
 
 
 @dataclass(frozen=True)
-class Close:
+class EndStudy:
     """The end."""
 
     begin: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Here:
+class Status:
     """How a site stands."""
 
     stage: Stage
@@ -135,20 +135,20 @@ class Letters:
     letters: tuple[bytes, ...] = ()
     vote: bytes = b""
     standing: Standing = "open"
-    chain: bytes = b""  # peers: as in :class:`Here`
+    chain: bytes = b""  # peers: as in :class:`Status`
     round: int = 0
     books: bytes = b""
 
 
 @dataclass(frozen=True)
-class Behind:
+class OutOfDate:
     """Sums folded here: fewer than asked about, or this attempt is not known here (any more)."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class Differs:
+class StateMismatch:
     """The public state after sum ``number`` is not bit for bit the coordinator's."""
 
     number: int
@@ -176,10 +176,19 @@ class Refused:
     why: Why
 
 
-Ask = Look | Take | Mail | Close
-Answer = Here | Letters | Behind | Differs | Done | Busy | Refused
-ASKS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Ask)}
-ANSWERS: Final[dict[str, type[Any]]] = {c.__name__.lower(): c for c in get_args(Answer)}
+Ask = Ping | SumRequest | Deliver | EndStudy
+Answer = Status | Letters | OutOfDate | StateMismatch | Done | Busy | Refused
+ASKS: Final[dict[str, type[Any]]] = {"look": Ping, "take": SumRequest, "mail": Deliver, "close": EndStudy}
+ANSWERS: Final[dict[str, type[Any]]] = {
+    "here": Status,
+    "letters": Letters,
+    "behind": OutOfDate,
+    "differs": StateMismatch,
+    "done": Done,
+    "busy": Busy,
+    "refused": Refused,
+}
+_WORDS: Final = {c: word for word, c in {**ASKS, **ANSWERS}.items()}  # words on the wire: a format, never changed
 
 
 def tree_of(message: Ask | Answer) -> dict[str, object]:
@@ -187,7 +196,7 @@ def tree_of(message: Ask | Answer) -> dict[str, object]:
     values = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     if "opened" in values:
         values["opened"] = [o.pack() for o in values["opened"]]
-    return {"what": type(message).__name__.lower(), **values}
+    return {"what": _WORDS[type(message)], **values}
 
 
 def _read(kinds: Mapping[str, type[M]], tree: Any) -> M:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import PeerLost
-from polyclinic.node.coordinator.coordinator import Driver
-from polyclinic.node.signed_study import COORDINATOR, Order
-from polyclinic.node.site.context import Seat
+from polyclinic.node.coordinator.coordinator import Coordinator
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
+from polyclinic.node.site.context import SiteContext
 from polyclinic.node.site.record import Record
 from polyclinic.node.site.worker import SiteStudy
 from polyclinic.plugins import plug
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.aggregators import NAMES, by_name
-from polyclinic.protocol.interfaces import Method, Sum
+from polyclinic.protocol.interfaces import Aggregator, Method
 from polyclinic.protocol.loop import roster_for
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire.sealed import Identity
@@ -46,7 +46,7 @@ class Rehearsal:
         What is fitted, and at whom.
     """
 
-    def __init__(self, adder: Sum, method: Method, sites: Sequence[Site]) -> None:
+    def __init__(self, adder: Aggregator, method: Method, sites: Sequence[Site]) -> None:
         self.adder, self.method, self.sites = adder, method, {s.name: s for s in sites}
         self.said: list[str] = []  # what went wrong at a site, from its own log
         self._post: deque[tuple[str, bytes]] = deque()
@@ -69,7 +69,7 @@ class Rehearsal:
             keys = {n: Identity.generate(n) for n in (*self.sites, COORDINATOR)}
             order = self._order(keys, quorum or len(self.sites))
             here = {n: self._site(n, order, keys[n], home / n) for n in self.sites}
-            driver = Driver(order, self.method, keys[COORDINATOR], home / "run")
+            driver = Coordinator(order, self.method, keys[COORDINATOR], home / "run")
             (home / "run").mkdir()
             now = 0.0
             while driver.outcome is None:
@@ -93,15 +93,15 @@ class Rehearsal:
     def _why(self) -> str:
         return "".join(f"; {line}" for line in dict.fromkeys(self.said[:8]))
 
-    def _order(self, keys: dict[str, Identity], quorum: int) -> Order:
+    def _order(self, keys: dict[str, Identity], quorum: int) -> StudyOrder:
         named = {"name": self.method.name, "aggregation": self.adder.name}
         edges: tuple[tuple[str, str], ...] = ()
         if self.adder.facts.topology == "peers":
             edges = tuple(sorted(roster_for(by_name(self.adder.name), list(self.sites)).edges))
         public = {n: k.public.hex() for n, k in keys.items()}
-        return Order("rehearsal", {"method": named}, {}, public, quorum, DEADLINE, edges)
+        return StudyOrder("rehearsal", {"method": named}, {}, public, quorum, DEADLINE, edges)
 
-    def _site(self, name: str, order: Order, identity: Identity, home: Path) -> SiteStudy:
+    def _site(self, name: str, order: StudyOrder, identity: Identity, home: Path) -> SiteStudy:
         home.mkdir()
 
         def log(**event: object) -> None:
@@ -111,7 +111,11 @@ class Rehearsal:
         made = SiteStudy(order, identity, Record(home), post=lambda to, data: self._post.append((to, data)), log=log)
         adder = by_name(order.aggregation, identities={name: identity})
         site = self.sites[name]
-        made.sit(Seat(self.method, {name: site}, adder, {name: Door(name, run=order.digest)}, self._setting(site)))
+        made.sit(
+            SiteContext(
+                self.method, {name: site}, adder, {name: ReleaseGate(name, run=order.digest)}, self._setting(site)
+            )
+        )
         return made
 
     def _setting(self, site: Site) -> dict[str, object]:

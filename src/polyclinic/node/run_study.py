@@ -10,7 +10,7 @@ from typing import Any, Final
 from polyclinic.analysis.simulated.summary import privacy_figures
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
-from polyclinic.node.signed_study import LOSSES, Order
+from polyclinic.node.signed_study import LOSSES, StudyOrder
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.outcome import Progress
 from polyclinic.studies.analyses import replication_words
@@ -126,7 +126,7 @@ def _between(study: Study, place: Path, progress: Callable[[Progress], None] | N
     return Run.read(run)
 
 
-def publish(run: Path, order: Order, model: Any, without: Sequence[str] = (), engine: str = "flare") -> None:
+def publish(run: Path, order: StudyOrder, model: Any, without: Sequence[str] = (), engine: str = "flare") -> None:
     """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here.
 
     ``without``: sites that were asked and took no part.

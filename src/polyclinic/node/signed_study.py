@@ -32,7 +32,7 @@ from polyclinic.records.events.codes import KNOWN
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
 
-__all__ = ["COORDINATOR", "LOSSES", "Order", "host", "make_order", "read_order"]
+__all__ = ["COORDINATOR", "LOSSES", "StudyOrder", "host", "make_order", "read_order"]
 
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
 ALIGNMENTS: Final = ("ring", "union")
@@ -70,7 +70,7 @@ LOCAL: Final = ("site", "sites", "data")  # sections of a simulation; between ho
 
 
 @dataclass(frozen=True)
-class Order:
+class StudyOrder:
     """What is asked, of whom, under which rules; everything here is covered by the coordinator's signature."""
 
     id: str
@@ -294,7 +294,7 @@ def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
     return values, files
 
 
-def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> Order:
+def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identity) -> StudyOrder:
     """Sign a study for a roster.
 
     Parameters
@@ -336,7 +336,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
             f"study {study.name!r}: staleness is for {' and '.join(ASYNCHRONOUS)} with aggregation = 'plain' only",
             hint="a secure sum needs everybody at the same round",
         )
-    order = Order(
+    order = StudyOrder(
         id,
         values,
         files,
@@ -350,7 +350,7 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
     )
     if faults := order.faults():
         raise ConfigError(f"study {study.name!r} cannot be ordered", faults=faults)
-    return Order(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
+    return StudyOrder(**{**order.body(), "edges": edges, "signature": identity.sign(_digest(order)).hex()})
 
 
 def _floor(adder: str, sites: int) -> int:
@@ -365,11 +365,11 @@ def _file_name(text: str) -> str:
     return f"{hashlib.sha256(text.encode()).hexdigest()}.csv"
 
 
-def _digest(order: Order) -> bytes:
+def _digest(order: StudyOrder) -> bytes:
     return digest(["polyclinic order 1", json.dumps(order.body(), sort_keys=True)])
 
 
-def read_order(text: str, coordinator: bytes) -> Order:
+def read_order(text: str, coordinator: bytes) -> StudyOrder:
     """The order, if the pinned coordinator signed exactly this; refused otherwise."""
     if len(text) > LIMIT:
         raise MessageRefused(f"an order of {len(text):,} characters exceeds the limit of {LIMIT:,}")
@@ -382,7 +382,7 @@ def read_order(text: str, coordinator: bytes) -> Order:
             raise ValueError("files and keys are texts")
         if any(type(e) is not list or [type(x) for x in e] != [str, str] for e in value["edges"]):
             raise ValueError("an edge is a pair of names")
-        order = Order(**{**value, "edges": tuple((a, b) for a, b in value["edges"])})
+        order = StudyOrder(**{**value, "edges": tuple((a, b) for a, b in value["edges"])})
         Ed25519PublicKey.from_public_bytes(coordinator).verify(bytes.fromhex(order.signature), _digest(order))
         faults = order.faults()
     except InvalidSignature:

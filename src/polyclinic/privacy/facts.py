@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["PLAIN", "KnownAttack", "MethodFacts", "StepMeaning", "SumFacts"]
+__all__ = ["PLAIN", "AggregatorFacts", "KnownAttack", "MethodFacts", "StepMeaning"]
 
 Against = Literal["each", "sum", "noise"]
 
 
 @dataclass(frozen=True)
-class SumFacts:
+class AggregatorFacts:
     """A way to add, in its own words.
 
     Attributes
@@ -171,7 +171,7 @@ def is_step(name: str, pattern: str) -> bool:
 
 UNSTUDIED: Final = "no attack was studied"
 
-PLAIN: Final = SumFacts(
+PLAIN: Final = AggregatorFacts(
     "plain",
     "each",
     saw={

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ProtocolMismatch
-from polyclinic.privacy.facts import PLAIN, SumFacts
+from polyclinic.privacy.facts import PLAIN, AggregatorFacts
 
 __all__ = ["Adjacency", "Arrays", "Contribution", "Release", "Step", "Total"]
 
@@ -180,5 +180,5 @@ class Release:
     share: float = 1.0
     attempt: int = 0
     members: tuple[str, ...] = ()
-    by: SumFacts = PLAIN
+    by: AggregatorFacts = PLAIN
     leak: float = 0.0

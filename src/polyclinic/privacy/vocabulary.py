@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import calibrate
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.entries import Entry
 from polyclinic.privacy.release import Array, Contribution, Step
 from polyclinic.records.sites.site import Site
@@ -107,7 +107,7 @@ def paid_vocabulary(
     epsilon: float,
     delta: float = 1e-6,
     patients: int,
-    doors: Mapping[str, Door] | None = None,
+    doors: Mapping[str, ReleaseGate] | None = None,
     sites_per_patient: int = 1,
 ) -> list[Site]:
     """Keep the most frequent codes of each mode, chosen from noisy counts that pass every site's door.
@@ -151,7 +151,7 @@ def paid_vocabulary(
     total = {name: np.zeros(size) for name, size in step.shapes.items()}
     lines: dict[str, tuple[Entry, ...]] = {}
     for name in sorted(tensors):
-        door = (doors or {}).get(name) or Door(name)
+        door = (doors or {}).get(name) or ReleaseGate(name)
         before = door.ledger.count
         door.begin()
         out = door.release(step, counts(tensors[name]), share=1.0)

@@ -8,7 +8,7 @@ from typing import cast
 
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean, next_door, plugged
-from polyclinic.protocol.interfaces import Sum, SumFacts
+from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts
 
 __all__ = ["NAMES", "by_name", "facts_of", "kind_of", "unknown"]
 
@@ -26,7 +26,7 @@ _WHERE = {
 NAMES = tuple(_WHERE)
 
 
-def by_name(name: str, **options: object) -> Sum:
+def by_name(name: str, **options: object) -> Aggregator:
     """The way to add that a study names.
 
     Parameters
@@ -48,7 +48,7 @@ def by_name(name: str, **options: object) -> Sum:
     return kind(**options)
 
 
-def facts_of(name: str) -> SumFacts:
+def facts_of(name: str) -> AggregatorFacts:
     """What a way to add says of itself.
 
     >>> facts_of("subspace").topology
@@ -66,7 +66,7 @@ def unknown(name: str) -> str:
     return f"unknown aggregation {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}"
 
 
-def kind_of(name: str) -> type[Sum]:
+def kind_of(name: str) -> type[Aggregator]:
     """The class of a way to add."""
     if "+" in name:
         raise ConfigError(
@@ -75,12 +75,12 @@ def kind_of(name: str) -> type[Sum]:
         )
     if name in _WHERE:
         module, cls = _WHERE[name]
-        return cast(type[Sum], getattr(import_module(f"polyclinic.aggregation.{module}"), cls))
+        return cast(type[Aggregator], getattr(import_module(f"polyclinic.aggregation.{module}"), cls))
     if said := unknown(name):
         raise ConfigError(f"unknown aggregation {name!r}", faults=[said])
     entry = plugged("polyclinic.sums")[name]
     found = entry.load()
-    if not (isinstance(found, type) and issubclass(found, Sum)):
+    if not (isinstance(found, type) and issubclass(found, Aggregator)):
         raise ConfigError(
             f"aggregation {name!r} is no sum: {entry.value} is plugged in, and is not a class of Sum",
             hint="derive it from polyclinic.protocol.interfaces.Sum",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Schema, Step, Total, seeds
 from polyclinic.protocol.params import Params
 from polyclinic.protocol.patient_halves import Taken
 from polyclinic.records.sites.site import Site
@@ -22,10 +22,10 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["Half", "Halved", "Ladder", "Then"]
+__all__ = ["Halved", "OnHalf", "Parallel", "Sequential"]
 
 
-class Half(Method[Params, object, object]):
+class OnHalf(Method[Params, object, object]):
     """A method on one half of every site's patients."""
 
     def __init__(self, method: Method, key: str, *, half: int, halving: int = 0) -> None:
@@ -38,23 +38,23 @@ class Half(Method[Params, object, object]):
     def unsettled(self) -> str:
         return self.method.unsettled
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> object:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> object:
         """public_0 = method.begin: the half changes who is counted, not how it starts."""
-        return self.method.begin(setting, rng)
+        return self.method.init_public(setting, rng)
 
-    def next(self, public: object) -> Step | None:
-        """step = method.next(public)."""
-        return self.method.next(public)
+    def next_step(self, public: object) -> Step | None:
+        """step = method.next_step(public)."""
+        return self.method.next_step(public)
 
-    def combine(self, step: Step, public: object, total: Total) -> object:
-        """public' = method.combine(step, public, total), where total = sum_k x_k over the half's patients."""
-        return self.method.combine(step, public, total)
+    def update_public(self, step: Step, public: object, total: Total) -> object:
+        """public' = method.update_public(step, public, total), where total = sum_k x_k over the half's patients."""
+        return self.method.update_public(step, public, total)
 
-    def figures(self, public: object) -> Mapping[str, float | None]:
-        return self.method.figures(public)
+    def round_metrics(self, public: object) -> Mapping[str, float | None]:
+        return self.method.round_metrics(public)
 
-    def open(self, site: Site, public: object, rng: np.random.Generator) -> object:
-        return self.method.open(self.taken(site), public, rng)
+    def init_site(self, site: Site, public: object, rng: np.random.Generator) -> object:
+        return self.method.init_site(self.taken(site), public, rng)
 
     def contribute(
         self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
@@ -62,14 +62,14 @@ class Half(Method[Params, object, object]):
         """x_k = method's own part of the site's patients p with half(p) = h."""
         return self.method.contribute(step, self.taken(site), private, public, rng)
 
-    def remedy(self, site: Site, public: object) -> str:
-        return self.method.remedy(self.taken(site), public)
+    def divergence_hint(self, site: Site, public: object) -> str:
+        return self.method.divergence_hint(self.taken(site), public)
 
-    def close(self, site: Site, private: object, public: object) -> Arrays:
-        return self.method.close(self.taken(site), private, public)
+    def finalize_site(self, site: Site, private: object, public: object) -> Arrays:
+        return self.method.finalize_site(self.taken(site), private, public)
 
 
-class Ladder(Method[Params, object, object]):
+class Parallel(Method[Params, object, object]):
     """Several methods in lock-step: one sum carries the next sum of each that is not finished.
 
     Arrays are called ``q/name`` for part q, and each part's are divided by its bound (a power of two, so exactly), so that
@@ -87,7 +87,7 @@ class Ladder(Method[Params, object, object]):
     --------
     >>> import polyclinic as pc
     >>> sites = pc.datasets.icu_network(patients=120, seed=0)
-    >>> several = Ladder([pc.SumALS(rank=r, rounds=2) for r in (2, 3)])
+    >>> several = Parallel([pc.SumALS(rank=r, rounds=2) for r in (2, 3)])
     >>> from polyclinic.protocol.loop import run
     >>> [len(p.factors[0].T) for p in several.publics(run(several, sites).public)]
     [2, 3]
@@ -131,16 +131,16 @@ class Ladder(Method[Params, object, object]):
         return tuple(getattr(private, f"q{i}") for i in range(len(self.parts)))
 
     def _steps(self, public: object) -> dict[int, Step]:
-        found = {i: m.next(p) for i, (m, p) in enumerate(zip(self.parts, self.publics(public)))}
+        found = {i: m.next_step(p) for i, (m, p) in enumerate(zip(self.parts, self.publics(public)))}
         return {i: s for i, s in found.items() if s is not None}
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> object:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> object:
         """public_0 = (begin_1, ..., begin_Q): each part from its own seed."""
-        return self.Public(*(m.begin(setting, seeds(m.params.seed, "begin")) for m in self.parts))
+        return self.Public(*(m.init_public(setting, seeds(m.params.seed, "begin")) for m in self.parts))
 
-    def next(self, public: object) -> Step | None:
+    def next_step(self, public: object) -> Step | None:
         """The next sums of all unfinished parts in one: shapes ``q/name``, each bounded by 1 after division by its unit."""
         steps = self._steps(public)
         if not steps:
@@ -173,7 +173,7 @@ class Ladder(Method[Params, object, object]):
             **common,
         )
 
-    def combine(self, step: Step, public: object, total: Total) -> object:
+    def update_public(self, step: Step, public: object, total: Total) -> object:
         """public_q' = combine_q(step_q, public_q, unit_q * total_q) for every part that had a sum."""
         publics = list(self.publics(public))
         for i, s in self._steps(public).items():
@@ -182,17 +182,19 @@ class Ladder(Method[Params, object, object]):
             weight = float(total.members)
             if s.weight_bound != 1.0:
                 weight = float(total.arrays[f"{i}/~weight"][0]) * s.weight_bound
-            publics[i] = self.parts[i].combine(s, publics[i], Total(arrays, weight, total.members, total.noise_sd))
+            publics[i] = self.parts[i].update_public(
+                s, publics[i], Total(arrays, weight, total.members, total.noise_sd)
+            )
         return self.Public(*publics)
 
-    def figures(self, public: object) -> Mapping[str, float | None]:
-        return self.parts[0].figures(self.publics(public)[0])
+    def round_metrics(self, public: object) -> Mapping[str, float | None]:
+        return self.parts[0].round_metrics(self.publics(public)[0])
 
     # ---- hospital
 
-    def open(self, site: Site, public: object, rng: np.random.Generator) -> object:
+    def init_site(self, site: Site, public: object, rng: np.random.Generator) -> object:
         each = zip(self.parts, self.publics(public))
-        return self.Private(*(m.open(site, p, seeds(m.params.seed, site.name, "open")) for m, p in each))
+        return self.Private(*(m.init_site(site, p, seeds(m.params.seed, site.name, "open")) for m, p in each))
 
     def contribute(
         self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
@@ -209,13 +211,13 @@ class Ladder(Method[Params, object, object]):
                 arrays[f"{i}/~weight"] = np.array([mine.weight / s.weight_bound])
         return self.Private(*privates), Contribution(arrays)
 
-    def remedy(self, site: Site, public: object) -> str:
-        return self.parts[0].remedy(site, self.publics(public)[0])
+    def divergence_hint(self, site: Site, public: object) -> str:
+        return self.parts[0].divergence_hint(site, self.publics(public)[0])
 
-    def close(self, site: Site, private: object, public: object) -> Arrays:
+    def finalize_site(self, site: Site, private: object, public: object) -> Arrays:
         out: dict[str, NDArray[np.float64]] = {}
         for i, (m, mine, p) in enumerate(zip(self.parts, self.privates(private), self.publics(public))):
-            out |= {f"{i}/{n}": a for n, a in m.close(site, mine, p).items()}
+            out |= {f"{i}/{n}": a for n, a in m.finalize_site(site, mine, p).items()}
         return out
 
 
@@ -224,7 +226,7 @@ def _unit(step: Step) -> float:
     return float(2.0 ** np.ceil(np.log2(max(step.bound * step.weight_bound, 1e-300))))
 
 
-def Halved(method: Estimator, key: str, *, halving: int = 0) -> Ladder:
+def Halved(method: Estimator, key: str, *, halving: int = 0) -> Parallel:
     """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon.
 
     Each half has its own seed; a shared one fakes up to .24 of agreement (RECORDS 3.9).
@@ -233,17 +235,19 @@ def Halved(method: Estimator, key: str, *, halving: int = 0) -> Ladder:
     >>> [m.params.seed != 0 for m in Halved(pc.SumALS(rank=2), "key").parts]
     [True, True]
     """
-    return Ladder([half_method(method, key, half=h, halving=halving) for h in (0, 1)], disjoint=True, name=method.name)
+    return Parallel(
+        [half_method(method, key, half=h, halving=halving) for h in (0, 1)], disjoint=True, name=method.name
+    )
 
 
-def half_method(method: Estimator, key: str, *, half: int, halving: int = 0) -> Half:
+def half_method(method: Estimator, key: str, *, half: int, halving: int = 0) -> OnHalf:
     """One half's own copy of a method."""
     own = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))
-    return Half(method.with_params(seed=own), key, half=half, halving=halving)
+    return OnHalf(method.with_params(seed=own), key, half=half, halving=halving)
 
 
 class _Both(Protocol):
-    """Public state of :class:`Then`: the first method's, and the second's once it began."""
+    """Public state of :class:`Sequential`: the first method's, and the second's once it began."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
     shape: tuple[int, ...]
@@ -254,13 +258,13 @@ class _Both(Protocol):
 
 
 class _Own(Protocol):
-    """Private state of :class:`Then`, at one site."""
+    """Private state of :class:`Sequential`, at one site."""
 
     first: object
     second: object | None
 
 
-class Then(Method[Params, _Both, _Own]):
+class Sequential(Method[Params, _Both, _Own]):
     """A method, and after its end another one that takes its public outcome as given: one run, one roster, one ledger.
 
     Parameters
@@ -274,7 +278,7 @@ class Then(Method[Params, _Both, _Own]):
     """
 
     def __init__(
-        self, first: Method, second: Callable[[object, Setting], Method], kinds: tuple[type[object], type[object]]
+        self, first: Method, second: Callable[[object, Schema], Method], kinds: tuple[type[object], type[object]]
     ) -> None:
         self.first, self.second, self.facts = first, second, first.facts  # type: ignore[misc]
         self.params, self.needs, self.name, self.version = first.params, first.needs, first.name, first.version  # type: ignore[misc]
@@ -301,43 +305,49 @@ class Then(Method[Params, _Both, _Own]):
     def after(self, public: _Both) -> Method:
         """The second method; made once for a final state of the first."""
         if self._made is None or self._made[0] is not public.first:
-            setting = Setting(tuple(public.shape), (), tuple(public.sites))
+            setting = Schema(tuple(public.shape), (), tuple(public.sites))
             self._made = (public.first, self.second(public.first, setting))
         return self._made[1]
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> _Both:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> _Both:
         """public_0 = (begin_1, nothing yet of the second)."""
-        made: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.begin(setting, rng))
+        made: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.init_public(setting, rng))
         return self._advanced(made, 0)
 
     def _advanced(self, public: _Both, rounds: int) -> _Both:
-        if public.second is not None or self.first.next(public.first) is not None:
+        if public.second is not None or self.first.next_step(public.first) is not None:
             return public
         m = self.after(public)
-        setting = Setting(tuple(public.shape), (), tuple(public.sites))
-        return replace(public, rounds=rounds, second=m.begin(setting, seeds(m.params.seed, "begin")))
+        setting = Schema(tuple(public.shape), (), tuple(public.sites))
+        return replace(public, rounds=rounds, second=m.init_public(setting, seeds(m.params.seed, "begin")))
 
-    def next(self, public: _Both) -> Step | None:
+    def next_step(self, public: _Both) -> Step | None:
         """step = next_1 until it is None, then next_2 with rounds counted on."""
         if public.second is None:
-            return self.first.next(public.first)
-        step = self.after(public).next(public.second)
+            return self.first.next_step(public.first)
+        step = self.after(public).next_step(public.second)
         return None if step is None else replace(step, round=step.round + public.rounds, counts=False)
 
-    def combine(self, step: Step, public: _Both, total: Total) -> _Both:
+    def update_public(self, step: Step, public: _Both, total: Total) -> _Both:
         """public_1' = combine_1(step, public_1, total); after its end public_2' = combine_2(step, public_2, total)."""
         if public.second is None:
-            return self._advanced(replace(public, first=self.first.combine(step, public.first, total)), step.round)
+            return self._advanced(
+                replace(public, first=self.first.update_public(step, public.first, total)), step.round
+            )
         m = self.after(public)
-        inner = m.next(public.second)
+        inner = m.next_step(public.second)
         assert inner is not None
-        return replace(public, second=m.combine(inner, public.second, total))
+        return replace(public, second=m.update_public(inner, public.second, total))
 
-    def figures(self, public: _Both) -> Mapping[str, float | None]:
-        return self.first.figures(public.first) if public.second is None else self.after(public).figures(public.second)
+    def round_metrics(self, public: _Both) -> Mapping[str, float | None]:
+        return (
+            self.first.round_metrics(public.first)
+            if public.second is None
+            else self.after(public).round_metrics(public.second)
+        )
 
-    def open(self, site: Site, public: _Both, rng: np.random.Generator) -> _Own:
-        return self._own(self.first.open(site, public.first, rng))
+    def init_site(self, site: Site, public: _Both, rng: np.random.Generator) -> _Own:
+        return self._own(self.first.init_site(site, public.first, rng))
 
     def contribute(
         self, step: Step, site: Site, private: _Own, public: _Both, rng: np.random.Generator
@@ -347,18 +357,18 @@ class Then(Method[Params, _Both, _Own]):
             mine, out = self.first.contribute(step, site, private.first, public.first, rng)
             return self._own(mine), out
         m = self.after(public)
-        inner = m.next(public.second)
+        inner = m.next_step(public.second)
         assert inner is not None
         own = private.second
         if own is None:
-            own = m.open(site, public.second, seeds(m.params.seed, site.name, "open"))
+            own = m.init_site(site, public.second, seeds(m.params.seed, site.name, "open"))
         own, out = m.contribute(
             inner, site, own, public.second, seeds(m.params.seed, site.name, inner.round, inner.name)
         )
         return self._own(private.first, own), out
 
-    def remedy(self, site: Site, public: _Both) -> str:
-        return self.first.remedy(site, public.first)
+    def divergence_hint(self, site: Site, public: _Both) -> str:
+        return self.first.divergence_hint(site, public.first)
 
-    def close(self, site: Site, private: _Own, public: _Both) -> Arrays:
-        return self.first.close(site, private.first, public.first)
+    def finalize_site(self, site: Site, private: _Own, public: _Both) -> Arrays:
+        return self.first.finalize_site(site, private.first, public.first)

@@ -17,7 +17,7 @@ from polyclinic.models.file import Learned
 from polyclinic.models.origin import Origin
 from polyclinic.plugins import did_you_mean
 from polyclinic.protocol.interfaces import Method, P, Pri, Pub
-from polyclinic.protocol.loop import Fold, FoldOptions
+from polyclinic.protocol.loop import Simulation, SimulationOptions
 from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.protocol.params import Params, checked
 from polyclinic.records.sites.from_data import Data, as_sites
@@ -25,7 +25,7 @@ from polyclinic.records.sites.from_data import Data, as_sites
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-    from polyclinic.privacy.card.release_history import Happened
+    from polyclinic.privacy.card.release_history import ReleaseHistory
     from polyclinic.privacy.ledger.entries import Entry
     from polyclinic.protocol.wire.traffic import Traffic
 
@@ -225,7 +225,7 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
     """A federated method that is fitted in this process by ``fit(sites)``; other engines call ``publish`` themselves."""
 
     lines_: tuple[Entry, ...]  # of the books, for what is built on this
-    happened_: Happened  # what the card was made from
+    happened_: ReleaseHistory  # what the card was made from
 
     def fit(
         self,
@@ -233,7 +233,7 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
         y: object = None,
         *,
         progress: Callable[[Progress], None] | None = None,
-        **options: Unpack[FoldOptions],
+        **options: Unpack[SimulationOptions],
     ) -> Self:
         """Learn from the sites; only sums leave them.
 
@@ -246,18 +246,18 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
         progress
             Called with every :class:`~polyclinic.protocol.loop.Progress` event.
         """
-        self._refuse_unknown(options, FoldOptions.__annotations__)
-        self.publish(Fold(self, as_sites(sites, self.needs), progress=progress, **options).run())
+        self._refuse_unknown(options, SimulationOptions.__annotations__)
+        self.publish(Simulation(self, as_sites(sites, self.needs), progress=progress, **options).run())
         return self
 
     def publish(self, outcome: Outcome) -> None:
         """Turn an outcome of any engine into attributes."""
         from polyclinic.privacy.card.card import make_card
-        from polyclinic.privacy.card.release_history import Happened
+        from polyclinic.privacy.card.release_history import ReleaseHistory
 
         self.history_ = outcome.history
         self.traffic_ = outcome.traffic
-        happened = Happened.of(
+        happened = ReleaseHistory.of(
             self.name,
             outcome.releases,
             entries=outcome.lines,

@@ -7,7 +7,7 @@ All methods are a fold over sums::
 
 A method is ONE file with both halves side by side: a subclass of :class:`Method`. It never adds noise, opens no
 socket or file, reads no clock and no global random state. How the sum is taken (plain, masked, subspace, robust)
-is a :class:`Sum`, and no method knows which.
+is a :class:`Aggregator`, and no method knows which.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from polyclinic.privacy.accounting.accountant import Event
-from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.release import Arrays, Contribution, Release, Step, Total
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COORDINATOR",
+    "Aggregator",
+    "AggregatorFacts",
     "Arrays",
     "Checking",
     "Collecting",
@@ -45,10 +47,8 @@ __all__ = [
     "Opening",
     "Release",
     "Roster",
-    "Setting",
+    "Schema",
     "Step",
-    "Sum",
-    "SumFacts",
     "Total",
     "least_threshold",
 ]
@@ -63,7 +63,7 @@ COORDINATOR: Final = "coordinator"  # its name among the parties
 
 
 @dataclass(frozen=True)
-class Setting:
+class Schema:
     """What everybody knows before round 1: the feature modes (not the patients) and the sites' names."""
 
     shape: tuple[int, ...]  # sizes of the feature modes, or (d,) for feature matrices
@@ -111,18 +111,18 @@ class Method(ABC, Generic[P, Pub, Pri]):
     # ---- at the coordinator, or at every node under `subspace`
 
     @abstractmethod
-    def begin(self, setting: Setting, rng: np.random.Generator) -> Pub:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> Pub:
         """The public start; depends on public values only."""
 
     @abstractmethod
-    def next(self, public: Pub) -> Step | None:
+    def next_step(self, public: Pub) -> Step | None:
         """The next sum to take; None = finished. A function of the public state only (stopping included)."""
 
     @abstractmethod
-    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+    def update_public(self, step: Step, public: Pub, total: Total) -> Pub:
         """The next public state from the sum."""
 
-    def figures(self, public: Pub) -> Mapping[str, float | None]:
+    def round_metrics(self, public: Pub) -> Mapping[str, float | None]:
         """Figures of merit of the round just finished, for history and progress (objective, residuals, ...)."""
         return {}
 
@@ -130,7 +130,7 @@ class Method(ABC, Generic[P, Pub, Pri]):
         """Whether another start would be of no use, after one that ended like this."""
         return False
 
-    def left(self, public: Pub) -> Pub:
+    def after_dropout(self, public: Pub) -> Pub:
         """The state to go on from when a group of sites has left an exact secure sum for good: what they stood for is asked
         again before anything else. A function of the state, and doing it twice is doing it once."""
         return public
@@ -138,7 +138,7 @@ class Method(ABC, Generic[P, Pub, Pri]):
     # ---- at a site
 
     @abstractmethod
-    def open(self, site: Site, public: Pub, rng: np.random.Generator) -> Pri:
+    def init_site(self, site: Site, public: Pub, rng: np.random.Generator) -> Pri:
         """The site's private start."""
 
     @abstractmethod
@@ -147,14 +147,14 @@ class Method(ABC, Generic[P, Pub, Pri]):
     ) -> tuple[Pri, Contribution]:
         """One site's part of one sum. Pure: the new private state is kept once the total commits."""
 
-    def remedy(self, site: Site, public: Pub) -> str:
+    def divergence_hint(self, site: Site, public: Pub) -> str:
         """What to try when a fit leaves the finite numbers."""
         if "learning_rate" in type(self.params).model_fields:
             return "lower the learning rate"
         return "look for values that are no numbers or far too large at that site; or the step's bound is too small"
 
     @abstractmethod
-    def close(self, site: Site, private: Pri, public: Pub) -> Arrays:
+    def finalize_site(self, site: Site, private: Pri, public: Pub) -> Arrays:
         """What the site keeps of the result (memberships ...); never leaves."""
 
 
@@ -255,10 +255,10 @@ class Checking(Protocol):
     def check(self, opened: NDArray[np.uint64], members: tuple[str, ...]) -> Total: ...
 
 
-class Sum(ABC):
+class Aggregator(ABC):
     """A way to add. ``side`` makes a party's mailbox: a site brings its contribution, the coordinator brings None."""
 
-    facts: ClassVar[SumFacts]
+    facts: ClassVar[AggregatorFacts]
     adds: ClassVar[bool] = True
     """Whether a total is the sum of the contributions: packed words and Grams may only travel where it is."""
     margin: ClassVar[float] = 0.0
@@ -275,11 +275,11 @@ class Sum(ABC):
         return self.facts.reveals
 
     @abstractmethod
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         """Part of the total's noise VARIANCE that each site must add: plain 1, secure sums 1 / (threshold - colluders)."""
 
     @abstractmethod
-    def side(
+    def exchange(
         self,
         me: str,
         roster: Roster,
@@ -294,15 +294,17 @@ class Sum(ABC):
         """For one process: keys of everybody, neighbours, thresholds; a sum that needs none returns the roster."""
         return roster
 
-    def leak(self, roster: Roster, step: Step) -> tuple[Event, ...]:
+    def leakage(self, roster: Roster, step: Step) -> tuple[Event, ...]:
         """What one attempt leaks of a contribution beyond the sum; charged with the release."""
         return ()
 
-    def at_once(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total | None:
+    def aggregate_local(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total | None:
         """All sites in one process at once, with the bits of the messages; None: take the messages."""
         return None
 
-    def letters(self, roster: Roster, step: Step, size_of: Callable[[Message], int]) -> Iterator[tuple[str, str, int]]:
+    def message_sizes(
+        self, roster: Roster, step: Step, size_of: Callable[[Message], int]
+    ) -> Iterator[tuple[str, str, int]]:
         """Sender, receiver and bytes of all that :meth:`at_once` saves."""
         return iter(())
 

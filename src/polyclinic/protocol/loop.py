@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, ProtocolMismatch
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.entries import Entry
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import (
+    Aggregator,
     Checking,
     Collecting,
     Contribution,
@@ -25,25 +26,24 @@ from polyclinic.protocol.interfaces import (
     Opening,
     Roster,
     Step,
-    Sum,
     Total,
     least_threshold,
     ordered,
 )
 from polyclinic.protocol.outcome import Outcome, Progress
-from polyclinic.protocol.public_state import Conductor
-from polyclinic.protocol.schema import setting_of
+from polyclinic.protocol.public_state import CoordinatorState
+from polyclinic.protocol.schema import schema_of
 from polyclinic.protocol.site_party import SiteParty
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site, one_order
 from polyclinic.util.threads import one_thread
 
-__all__ = ["Fold", "FoldOptions", "RunOptions", "deliver", "roster_for", "run"]
+__all__ = ["RunOptions", "Simulation", "SimulationOptions", "deliver", "roster_for", "run"]
 
 COORDINATOR = "coordinator"
 
 
-def roster_for(adder: Sum, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:
+def roster_for(adder: Aggregator, names: Sequence[str], *, threshold: int | None = None, attempt: int = 0) -> Roster:
     """Who takes part. ``threshold``: how many must survive; a secure sum raises it to the least safe one."""
     n = len(names)
     secure = adder.reveals == "total"
@@ -93,24 +93,24 @@ def deliver(
             waited = True
 
 
-class FoldOptions(TypedDict, total=False):
+class SimulationOptions(TypedDict, total=False):
     """What a run in one process may be given beside its sites: another sum, doors, how many sites must answer."""
 
-    adder: Sum | None
-    doors: Mapping[str, Door] | None
+    adder: Aggregator | None
+    doors: Mapping[str, ReleaseGate] | None
     quorum: int | None
     silent: Callable[[Step, str], bool] | None
     each: Callable[[Callable[[SiteParty], object], Iterable[SiteParty]], Iterable[object]]
     tap: Callable[[Message], None] | None
 
 
-class RunOptions(FoldOptions, total=False):
+class RunOptions(SimulationOptions, total=False):
     """The same, and who is told of every round."""
 
     progress: Callable[[Progress], None] | None
 
 
-class Fold(Conductor):
+class Simulation(CoordinatorState):
     """A run in one process, one sum at a time: :meth:`advance` until it returns False."""
 
     def __init__(
@@ -118,15 +118,15 @@ class Fold(Conductor):
         method: Method,
         sites: Sequence[Site],
         *,
-        adder: Sum | None = None,
-        doors: Mapping[str, Door] | None = None,
+        adder: Aggregator | None = None,
+        doors: Mapping[str, ReleaseGate] | None = None,
         quorum: int | None = None,
         silent: Callable[[Step, str], bool] | None = None,
         each: Callable[[Callable[[SiteParty], object], Iterable[SiteParty]], Iterable[Any]] = map,
         progress: Callable[[Progress], None] | None = None,
         tap: Callable[[Message], None] | None = None,
     ) -> None:
-        setting = setting_of(method, sites)
+        setting = schema_of(method, sites)
         adder = adder if adder is not None else by_name(method.params.aggregation)
         doors = doors or {}
         if quorum is not None and adder.reveals == "total":  # every owner's floor holds for every sum
@@ -134,7 +134,9 @@ class Fold(Conductor):
         setting = replace(setting, adds=adder.adds)
         super().__init__(method, setting, adder, roster_for(adder, setting.sites, threshold=quorum), progress)
         arranged = one_order(sites) if method.needs == "features" else ordered(sites)
-        self.parties = {s.name: SiteParty(method, s, self.adder, doors.get(s.name) or Door(s.name)) for s in arranged}
+        self.parties = {
+            s.name: SiteParty(method, s, self.adder, doors.get(s.name) or ReleaseGate(s.name)) for s in arranged
+        }
         self.silent, self.each, self.tap = silent, each, tap
         self._since: dict[str, int] = {}  # lines of each book before this run
 
@@ -179,9 +181,9 @@ class Fold(Conductor):
         parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster, number), here)))
         if len(present) == len(self.parties) and (total := self._at_once(step, parts)) is not None:
             return total, tuple(present)
-        sides: dict[str, Exchange] = {n: self.adder.side(n, self.roster, step, mine) for n, mine in parts.items()}
+        sides: dict[str, Exchange] = {n: self.adder.exchange(n, self.roster, step, mine) for n, mine in parts.items()}
         if self.roster.coordinator is not None:
-            sides[COORDINATOR] = self.adder.side(COORDINATOR, self.roster, step, None)
+            sides[COORDINATOR] = self.adder.exchange(COORDINATOR, self.roster, step, None)
         refusals: list[str] = []
         deliver(sides, count, lambda m, e: refusals.append(f"refused: {m.sender!r}: {e.what}"))
         results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
@@ -206,8 +208,8 @@ class Fold(Conductor):
 
     def _at_once(self, step: Step, parts: Mapping[str, Contribution]) -> Total | None:
         """Many nodes at once: same bits, same letters; None where the way to add has no short cut."""
-        total = self.adder.at_once(self.roster, step, parts)
-        for sender, to, size in () if total is None else self.adder.letters(self.roster, step, self._size):
+        total = self.adder.aggregate_local(self.roster, step, parts)
+        for sender, to, size in () if total is None else self.adder.message_sizes(self.roster, step, self._size):
             self.traffic.sent(sender, step.round, size)
             self.traffic.received(to, step.round, size)
         return total
@@ -275,5 +277,5 @@ class Fold(Conductor):
 
 
 def run(method: Method, sites: Sequence[Site], **options: Unpack[RunOptions]) -> Outcome:
-    """Run a method over sites in this process; see :class:`Fold` for the options."""
-    return Fold(method, sites, **options).run()
+    """Run a method over sites in this process; see :class:`Simulation` for the options."""
+    return Simulation(method, sites, **options).run()

@@ -31,17 +31,17 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.privacy.facts import KnownAttack, StepMeaning
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Schema, Step, Total, seeds
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
-from polyclinic.protocol.restarts import Starts
+from polyclinic.protocol.restarts import Restarts
 from polyclinic.records.sites.rare_codes import carriers, without_cells
 from polyclinic.records.sites.site import Site
 
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["SUPPORT", "Floor"]
+__all__ = ["SUPPORT", "MinimumPatients"]
 
 PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 SUPPORT: Final = "support"
@@ -81,11 +81,11 @@ class _Inside(Protocol):
 
 def models_of(method: object) -> list[Estimator]:
     """The models of all starts of a method that has them inside, also under a floor; else none."""
-    inner = method.method if isinstance(method, Floor) else method
-    return inner.models_ if isinstance(inner, Starts) else []
+    inner = method.method if isinstance(method, MinimumPatients) else method
+    return inner.models_ if isinstance(inner, Restarts) else []
 
 
-class Floor(Method[Params, _Counted, _Inside]):
+class MinimumPatients(Method[Params, _Counted, _Inside]):
     """A method without the codes that fewer than ``minimum`` patients have over all sites.
 
     Parameters
@@ -102,7 +102,7 @@ class Floor(Method[Params, _Counted, _Inside]):
     >>> import polyclinic as pc
     >>> from polyclinic.protocol.loop import run
     >>> sites = pc.datasets.icu_network(patients=120, seed=0)
-    >>> floor = Floor(pc.SumALS(rank=2, rounds=2), minimum=30)
+    >>> floor = MinimumPatients(pc.SumALS(rank=2, rounds=2), minimum=30)
     >>> public = run(floor, sites).public
     >>> [int(k.sum()) for k in public.kept] == [int((c >= 30).sum()) for c in floor.counted(sites)]
     True
@@ -145,22 +145,22 @@ class Floor(Method[Params, _Counted, _Inside]):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> _Counted:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> _Counted:
         """public_0 = (begin of the method, no code counted yet)."""
-        made: _Counted = self.Public(tuple(setting.shape), self.method.begin(setting, rng))
+        made: _Counted = self.Public(tuple(setting.shape), self.method.init_public(setting, rng))
         return made
 
-    def next(self, public: _Counted) -> Step | None:
+    def next_step(self, public: _Counted) -> Step | None:
         """First the support, c_n = sum_k (patients of each code of mode n at site k); then the method's own sums."""
         if public.done:
-            return self.method.next(public.inner)
+            return self.method.next_step(public.inner)
         shapes = {f"mode{n}": (int(size),) for n, size in enumerate(public.shape, start=1)}
         return Step(0, SUPPORT, shapes, bound=PATIENTS, counts=False)
 
-    def combine(self, step: Step, public: _Counted, total: Total) -> _Counted:
-        """kept_n = (c_n >= minimum); later public' = method.combine(step, public, total)."""
+    def update_public(self, step: Step, public: _Counted, total: Total) -> _Counted:
+        """kept_n = (c_n >= minimum); later public' = method.update_public(step, public, total)."""
         if public.done:
-            return replace(public, inner=self.method.combine(step, public.inner, total))
+            return replace(public, inner=self.method.update_public(step, public.inner, total))
         kept = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
         kept = tuple(a & b for a, b in zip(kept, public.kept)) if public.kept else kept
         faults = [
@@ -177,15 +177,15 @@ class Floor(Method[Params, _Counted, _Inside]):
         support = tuple(np.where(k, total.arrays[f"mode{n}"], 0.0) for n, k in enumerate(kept, start=1))
         return replace(public, done=True, kept=kept, support=support)
 
-    def left(self, public: _Counted) -> _Counted:
+    def after_dropout(self, public: _Counted) -> _Counted:
         return replace(public, done=False)
 
-    def figures(self, public: _Counted) -> Mapping[str, float | None]:
-        return self.method.figures(public.inner) if public.done else {}
+    def round_metrics(self, public: _Counted) -> Mapping[str, float | None]:
+        return self.method.round_metrics(public.inner) if public.done else {}
 
     # ---- hospital
 
-    def open(self, site: Site, public: _Counted, rng: np.random.Generator) -> _Inside:
+    def init_site(self, site: Site, public: _Counted, rng: np.random.Generator) -> _Inside:
         return self._own(None)
 
     def contribute(
@@ -199,12 +199,12 @@ class Floor(Method[Params, _Counted, _Inside]):
         mine, out = self.method.contribute(step, less, self._opened(less, private, public), public.inner, rng)
         return self._own(mine), out
 
-    def remedy(self, site: Site, public: _Counted) -> str:
-        return str(self.method.remedy(self._site(site, public), public.inner))
+    def divergence_hint(self, site: Site, public: _Counted) -> str:
+        return str(self.method.divergence_hint(self._site(site, public), public.inner))
 
-    def close(self, site: Site, private: _Inside, public: _Counted) -> Arrays:
+    def finalize_site(self, site: Site, private: _Inside, public: _Counted) -> Arrays:
         less = self._site(site, public)
-        return self.method.close(less, self._opened(less, private, public), public.inner)
+        return self.method.finalize_site(less, self._opened(less, private, public), public.inner)
 
     def _own(self, inner: object) -> _Inside:
         made: _Inside = self.Private(inner)
@@ -214,7 +214,7 @@ class Floor(Method[Params, _Counted, _Inside]):
         """The inner method's private state; it begins with the codes that are left, as if there were no others."""
         if private.inner is not None:
             return private.inner
-        return self.method.open(less, public.inner, seeds(self.params.seed, less.name, "open"))
+        return self.method.init_site(less, public.inner, seeds(self.params.seed, less.name, "open"))
 
     def _site(self, site: Site, public: _Counted) -> Site:
         if not public.kept:
@@ -248,9 +248,9 @@ class Floor(Method[Params, _Counted, _Inside]):
         """The fitted model itself."""
         return self.method.model_
 
-    def with_params(self, **params: object) -> Floor:
+    def with_params(self, **params: object) -> MinimumPatients:
         """The same study with some of the method's parameters changed."""
-        return Floor(self.method.with_params(**params), self.minimum, self.modes)
+        return MinimumPatients(self.method.with_params(**params), self.minimum, self.modes)
 
     def __getattr__(self, name: str) -> object:
         inner = self.__dict__.get("method")

@@ -8,9 +8,9 @@ from typing import Any
 
 from polyclinic.privacy.card.release_history import Certified
 from polyclinic.privacy.ledger.entries import Entry
-from polyclinic.privacy.ledger.signed_head import Head
-from polyclinic.privacy.ledger.study_extract import StudyBook
-from polyclinic.protocol.interfaces import Arrays, Release, Setting
+from polyclinic.privacy.ledger.signed_head import SignedHead
+from polyclinic.privacy.ledger.study_extract import StudyExtract
+from polyclinic.protocol.interfaces import Arrays, Release, Schema
 from polyclinic.protocol.wire.traffic import Traffic
 
 __all__ = ["Figures", "Outcome", "Progress"]
@@ -38,13 +38,15 @@ class Outcome:
     closed: Mapping[str, Arrays]  # stays at the sites
     history: list[dict[str, Any]]
     traffic: Traffic
-    setting: Setting
+    setting: Schema
     releases: tuple[Release, ...]  # every sum that was taken
     seconds: float
     noise: str = ""  # label of the source of privacy noise
     lines: tuple[
         Entry, ...
     ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
-    heads: Mapping[str, Head] = field(default_factory=dict)  # of the sites' books when it had ended; between hosts
-    books: tuple[StudyBook, ...] = ()  # between hosts: what each site signed of its book
+    heads: Mapping[str, SignedHead] = field(
+        default_factory=dict
+    )  # of the sites' books when it had ended; between hosts
+    books: tuple[StudyExtract, ...] = ()  # between hosts: what each site signed of its book
     certified: Certified | None = None  # between hosts: who signed the end of the run

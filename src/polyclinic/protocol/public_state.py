@@ -12,17 +12,17 @@ import numpy as np
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.privacy.accounting.accountant import gaussian_mu
 from polyclinic.privacy.accounting.noise_grid import on_grid
-from polyclinic.protocol.interfaces import Method, Release, Roster, Setting, Step, Sum, Total, seeds
+from polyclinic.protocol.interfaces import Aggregator, Method, Release, Roster, Schema, Step, Total, seeds
 from polyclinic.protocol.outcome import Figures, Progress
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import ChainLink, Opened, alike, grow, state_digest, within
 from polyclinic.protocol.wire.integer_width import width
 from polyclinic.protocol.wire.traffic import Traffic
 
-__all__ = ["Conductor", "Folding"]
+__all__ = ["CoordinatorState", "PublicState"]
 
 
-class Folding:
+class PublicState:
     """The fold itself: the public state, the number of the next sum and its step, and the chain of sums that led there.
 
     Every site has one and believes no other: step, number and public state are derived here, from the order and the totals.
@@ -37,7 +37,7 @@ class Folding:
         :func:`polyclinic.protocol.wire.chain.root`; empty in one process, where nobody has to be convinced.
     """
 
-    def __init__(self, method: Method, setting: Setting, share: float, chain: bytes = b"") -> None:
+    def __init__(self, method: Method, setting: Schema, share: float, chain: bytes = b"") -> None:
         self.method, self.setting, self.share = method, setting, share
         self.public: Any = None
         self.base: object = None  # the same, as the last sum left it: see :meth:`stand`
@@ -48,7 +48,7 @@ class Folding:
     def begin(self) -> None:
         """The public start."""
         self.public = self.base = wire.canonical(
-            self.method.begin(self.setting, seeds(self.method.params.seed, "begin"))
+            self.method.init_public(self.setting, seeds(self.method.params.seed, "begin"))
         )
 
     def stand(self, left: bool) -> None:
@@ -56,13 +56,13 @@ class Folding:
 
         Who takes part is known per attempt only, and one over fewer sites may be burnt: so this is taken back by the next.
         """
-        self.public = wire.canonical(self.method.left(self.base)) if left else self.base
+        self.public = wire.canonical(self.method.after_dropout(self.base)) if left else self.base
 
     def step(self) -> Step | None:
         """The next sum to take; None when the method is finished."""
         if self.public is None:
             self.begin()
-        return self._known(self.method.next(self.public))
+        return self._known(self.method.next_step(self.public))
 
     def _known(self, step: Step | None) -> Step | None:
         """The ONE place where a step learns at how many sites a patient may be, and the grid of its noise."""
@@ -75,7 +75,7 @@ class Folding:
 
     def fold(self, step: Step, total: Total) -> Any:
         """The public state after a sum; not taken yet."""
-        return wire.canonical(self.method.combine(step, self.public, total))
+        return wire.canonical(self.method.update_public(step, self.public, total))
 
     def take(self, public: object, link: ChainLink | None = None) -> None:
         """Go on to the next sum."""
@@ -105,7 +105,7 @@ class Folding:
             theirs = wire.canonical(wire.unpack(self.method.Public, agreed))
             same = within(wire.pack(mine), wire.pack(theirs), self.method.slack)
             if same:  # only then is it a state at all; a step's bound may be a float of its own
-                steps = (wire.pack(self.method.next(mine)), wire.pack(self.method.next(theirs)))
+                steps = (wire.pack(self.method.next_step(mine)), wire.pack(self.method.next_step(theirs)))
                 same = within(*steps, self.method.slack)
             if not same or state_digest(theirs) != opened.state:
                 raise ProtocolMismatch(
@@ -125,7 +125,7 @@ class Folding:
         self.number, self.chain, self.before = int(state["number"]), bytes(state["chain"]), bytes(state["before"])
 
 
-class Conductor(Folding):
+class CoordinatorState(PublicState):
     """A fold with its history, its traffic and what was released: the coordinator's, and that of one process.
 
     Under a sum without a coordinator every site has its own, and all are bit-equal.
@@ -134,13 +134,13 @@ class Conductor(Folding):
     def __init__(
         self,
         method: Method,
-        setting: Setting,
-        adder: Sum,
+        setting: Schema,
+        adder: Aggregator,
         roster: Roster,
         progress: Callable[[Progress], None] | None = None,
         chain: bytes = b"",
     ) -> None:
-        super().__init__(method, setting, adder.share(roster), chain)
+        super().__init__(method, setting, adder.noise_share(roster), chain)
         self.adder, self.roster, self.progress = adder, roster, progress
         self.history: list[dict[str, Any]] = []
         self.traffic = Traffic()
@@ -184,7 +184,7 @@ class Conductor(Folding):
             self.take(public, opened.link(step, opened.state))
         else:
             self.take(public)
-        leak = gaussian_mu(self.adder.leak(self.roster, step))
+        leak = gaussian_mu(self.adder.leakage(self.roster, step))
         self.releases.append(
             Release(
                 len(self.releases),
@@ -198,7 +198,7 @@ class Conductor(Folding):
         )
         if step.counts:
             self.traffic.rounds = max(self.traffic.rounds, step.round)
-        after = self.method.next(self.public)
+        after = self.method.next_step(self.public)
         if step.round and (after is None or after.round != step.round):
             self._close_round(step.round)
         return opened
@@ -226,7 +226,7 @@ class Conductor(Folding):
         self._spent += now - self._clock
         self._clock = now
         up, down = self.traffic.in_round(number)
-        figures = dict(self.method.figures(self.public))
+        figures = dict(self.method.round_metrics(self.public))
         self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
         self._tell("round", number, {**figures, "bytes_up": up, "bytes_down": down})
 

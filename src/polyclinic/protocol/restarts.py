@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
-from polyclinic.protocol.interfaces import Arrays, Contribution, Method, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Arrays, Contribution, Method, Schema, Step, Total, seeds
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
@@ -23,7 +23,7 @@ from polyclinic.tensors.matching import factor_match_score
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["Starts", "started"]
+__all__ = ["Restarts", "started"]
 
 
 def started(method: Estimator) -> Method:
@@ -34,11 +34,11 @@ def started(method: Estimator) -> Method:
     ('trip', 'Starts')
     """
     n = method.params.starts
-    return method if n == 1 or method.name == "mixture" else Starts(method, n)
+    return method if n == 1 or method.name == "mixture" else Restarts(method, n)
 
 
 class _Begun(Protocol):
-    """Public state of :class:`Starts`; the starts' own are ``q0``, ``q1``, ..."""
+    """Public state of :class:`Restarts`; the starts' own are ``q0``, ``q1``, ..."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
     shape: tuple[int, ...]
@@ -48,12 +48,12 @@ class _Begun(Protocol):
 
 
 class _Own(Protocol):
-    """Private state of :class:`Starts`: ``q0``, ``q1``, ..."""
+    """Private state of :class:`Restarts`: ``q0``, ``q1``, ..."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
 
-class Starts(Method[Params, _Begun, _Own]):
+class Restarts(Method[Params, _Begun, _Own]):
     """A method ``n`` times, from other seeds.
 
     Its public state has the states of the starts so far (``q0``, ``q1``, ...; None: not begun), the setting that they begin
@@ -78,10 +78,10 @@ class Starts(Method[Params, _Begun, _Own]):
         """The start whose sum is next, its method, its state, and the round at which it began."""
         k = len(public.began) - 1
         method, state = self.parts[k], getattr(public, f"q{k}")
-        if k + 1 == len(self.parts) or method.next(state) is not None or method.settled(state):
+        if k + 1 == len(self.parts) or method.next_step(state) is not None or method.settled(state):
             return k, method, state, public.began[k]
-        method, setting = self.parts[k + 1], Setting(tuple(public.shape), (), tuple(public.sites))
-        return k + 1, method, method.begin(setting, seeds(method.params.seed, "begin")), public.round + 1
+        method, setting = self.parts[k + 1], Schema(tuple(public.shape), (), tuple(public.sites))
+        return k + 1, method, method.init_public(setting, seeds(method.params.seed, "begin")), public.round + 1
 
     def _states(self, public: _Begun) -> list[Any]:
         return [getattr(public, f"q{i}") for i in range(len(public.began))]
@@ -93,31 +93,31 @@ class Starts(Method[Params, _Begun, _Own]):
 
     # ---- at every party that folds
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> _Begun:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> _Begun:
         """public_0 = begin of the first start, from its own seed."""
-        first = self.method.begin(setting, seeds(self.method.params.seed, "begin"))
+        first = self.method.init_public(setting, seeds(self.method.params.seed, "begin"))
         made: _Begun = self.Public(tuple(setting.shape), tuple(setting.sites), (0,), 0, q0=first)
         return made
 
-    def next(self, public: _Begun) -> Step | None:
+    def next_step(self, public: _Begun) -> Step | None:
         """The next sum of the start whose turn it is; start s begins when start s - 1 has ended."""
         _, method, state, began = self._now(public)
-        step = method.next(state)
+        step = method.next_step(state)
         return None if step is None else replace(step, round=step.round + began)
 
-    def combine(self, step: Step, public: _Begun, total: Total) -> _Begun:
+    def update_public(self, step: Step, public: _Begun, total: Total) -> _Begun:
         """q_s' = combine(step, q_s, total) of that start alone; best = argmin_s objective(q_s) is taken at the end."""
         k, method, state, began = self._now(public)
-        state = method.combine(replace(step, round=step.round - began), state, total)
+        state = method.update_public(replace(step, round=step.round - began), state, total)
         return replace(public, **{"began": (*public.began[:k], began), "round": step.round, f"q{k}": state})
 
-    def figures(self, public: _Begun) -> Mapping[str, float | None]:
+    def round_metrics(self, public: _Begun) -> Mapping[str, float | None]:
         k = len(public.began) - 1
-        return self.parts[k].figures(getattr(public, f"q{k}"))
+        return self.parts[k].round_metrics(getattr(public, f"q{k}"))
 
     # ---- at a site
 
-    def open(self, site: Site, public: _Begun, rng: np.random.Generator) -> _Own:
+    def init_site(self, site: Site, public: _Begun, rng: np.random.Generator) -> _Own:
         made: _Own = self.Private()
         return made
 
@@ -129,20 +129,20 @@ class Starts(Method[Params, _Begun, _Own]):
         inner = replace(step, round=step.round - began)
         own = getattr(private, f"q{k}")
         if own is None:
-            own = method.open(site, state, seeds(method.params.seed, site.name, "open"))
+            own = method.init_site(site, state, seeds(method.params.seed, site.name, "open"))
         after, out = method.contribute(
             inner, site, own, state, seeds(method.params.seed, site.name, inner.round, inner.name)
         )
         return replace(private, **{f"q{k}": after}), out
 
-    def remedy(self, site: Site, public: _Begun) -> str:
+    def divergence_hint(self, site: Site, public: _Begun) -> str:
         _, method, state, _ = self._now(public)
-        return method.remedy(site, state)
+        return method.divergence_hint(site, state)
 
-    def close(self, site: Site, private: _Own, public: _Begun) -> Arrays:
+    def finalize_site(self, site: Site, private: _Own, public: _Begun) -> Arrays:
         """What stays at the site is of the start that was chosen."""
         k = self.chosen(public)
-        return self.parts[k].close(site, getattr(private, f"q{k}"), getattr(public, f"q{k}"))
+        return self.parts[k].finalize_site(site, getattr(private, f"q{k}"), getattr(public, f"q{k}"))
 
     # ---- results
 

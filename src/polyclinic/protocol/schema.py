@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError, ProtocolMismatch
-from polyclinic.protocol.interfaces import Method, Setting, ordered
+from polyclinic.protocol.interfaces import Method, Schema, ordered
 from polyclinic.records.sites.site import Site, one_order
 from polyclinic.tensors.axis import Axis
 
 if TYPE_CHECKING:
-    from polyclinic.node.signed_study import Order
+    from polyclinic.node.signed_study import StudyOrder
 
-__all__ = ["common", "fits", "setting_from", "setting_of", "shown"]
+__all__ = ["common", "fits", "schema_from", "schema_of", "shown"]
 
 
-def setting_of(method: Method, sites: Sequence[Site]) -> Setting:
+def schema_of(method: Method, sites: Sequence[Site]) -> Schema:
     """What is public about the sites; refuses, by name, sites that do not speak of the same things."""
     strangers: list[object] = (
         [sites] if not isinstance(sites, Sequence) else [s for s in sites if not isinstance(s, Site)]
@@ -61,14 +61,14 @@ def setting_of(method: Method, sites: Sequence[Site]) -> Setting:
         shape, axes = reference.shape[1:], reference.axes[1:]
     if faults:
         raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
-    return Setting(shape, axes, tuple(s.name for s in sites), columns, together=True)
+    return Schema(shape, axes, tuple(s.name for s in sites), columns, together=True)
 
 
-def setting_from(tree: Mapping[str, Any]) -> Setting:
+def schema_from(tree: Mapping[str, Any]) -> Schema:
     """The setting as it travels."""
     axes = tuple(Axis.from_json(a) for a in tree["axes"])
     columns = tuple(str(c) for c in tree.get("columns") or ()) or None
-    return Setting(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]), columns)
+    return Schema(tuple(int(x) for x in tree["shape"]), axes, tuple(str(s) for s in tree["sites"]), columns)
 
 
 # ---- between hosts
@@ -77,7 +77,7 @@ def setting_from(tree: Mapping[str, Any]) -> Setting:
 def shown(tree: Mapping[str, Any]) -> bool:
     """Whether what a site says of itself can be read at all."""
     try:
-        setting_from({**tree, "sites": ()})
+        schema_from({**tree, "sites": ()})
         shape, digests, which = tree["shape"], tree["digests"], tree.get("alignment")
         plain = isinstance(shape, list) and all(type(x) is int and x >= 0 for x in shape)
         named = isinstance(digests, list) and all(isinstance(d, str) for d in digests)
@@ -86,7 +86,7 @@ def shown(tree: Mapping[str, Any]) -> bool:
         return False
 
 
-def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
+def common(order: StudyOrder, known: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
     """One setting, from what each site said of itself: that of most sites, if they are enough; the others take no part."""
     groups: dict[str, list[str]] = {}
     for site, tree in known.items():
@@ -109,7 +109,7 @@ def common(order: Order, known: Mapping[str, Mapping[str, Any]]) -> dict[str, ob
     return {**shared, "axes": [a.to_json() for a in axes], "sites": list(order.nodes(most))}
 
 
-def _axes(order: Order, tree: Mapping[str, Any]) -> list[Axis] | None:
+def _axes(order: StudyOrder, tree: Mapping[str, Any]) -> list[Axis] | None:
     """The axes that a site speaks of, public ones from the order; None where they are not those of its digests."""
     try:
         axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in tree["axes"]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from polyclinic.errors import DataError, Divergence
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.protocol.interfaces import Arrays, Contribution, Exchange, Method, Roster, Step, Sum, seeds
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.protocol.interfaces import Aggregator, Arrays, Contribution, Exchange, Method, Roster, Step, seeds
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.simd.scan import largest
@@ -17,7 +17,7 @@ __all__ = ["SiteParty"]
 class SiteParty:
     """One hospital's half of the fold."""
 
-    def __init__(self, method: Method, site: Site, adder: Sum, door: Door) -> None:
+    def __init__(self, method: Method, site: Site, adder: Aggregator, door: ReleaseGate) -> None:
         self.method, self.site, self.adder, self.door = method, site, adder, door
         door.facts = method.facts
         self.private: Any = None
@@ -26,7 +26,7 @@ class SiteParty:
     def open(self, public: object) -> None:
         """Make the private start."""
         rng = seeds(self.method.params.seed, self.site.name, "open")
-        self.private = wire.canonical(self.method.open(self.site, public, rng))
+        self.private = wire.canonical(self.method.init_site(self.site, public, rng))
 
     def contribute(self, step: Step, public: object, roster: Roster, number: int = -1) -> Contribution:
         """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
@@ -47,21 +47,21 @@ class SiteParty:
                 raise Divergence(
                     f"site {self.site.name!r}, round {step.round}: the fit diverged ({name!r} reached {most:.3g}, "
                     f"announced was at most {step.bound:.3g})",
-                    hint=self.method.remedy(self.site, public),
+                    hint=self.method.divergence_hint(self.site, public),
                 )
         return self.door.release(
             step,
             mine,
-            share=self.adder.share(roster),
+            share=self.adder.noise_share(roster),
             attempt=roster.attempt,
             number=number,
             by=self.adder.facts,
-            also=self.adder.leak(roster, step),
+            also=self.adder.leakage(roster, step),
         )
 
     def side(self, step: Step, public: object, roster: Roster) -> Exchange:
         """The site's mailbox for one sum."""
-        return self.adder.side(self.site.name, roster, step, self.contribute(step, public, roster))
+        return self.adder.exchange(self.site.name, roster, step, self.contribute(step, public, roster))
 
     def commit(self) -> None:
         """The sum was taken: the new private state is the state."""
@@ -71,4 +71,4 @@ class SiteParty:
         """What stays at the site."""
         if self.private is None:
             self.open(public)
-        return self.method.close(self.site, self.private, public)
+        return self.method.finalize_site(self.site, self.private, public)

@@ -9,7 +9,7 @@ from typing import Any
 from polyclinic.analysis.evaluate import (
     ACTS,
     LINES,
-    ActPlan,
+    AnalysisPlan,
     empty_placer,
     findings_card,
     findings_of,
@@ -17,16 +17,16 @@ from polyclinic.analysis.evaluate import (
     traffic_of,
 )
 from polyclinic.analysis.findings import Findings
-from polyclinic.analysis.pipeline import Whole
-from polyclinic.analysis.private.moments import Paid
-from polyclinic.analysis.projection import Placer, variables_of
+from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.private.moments import PrivateFindings
+from polyclinic.analysis.projection import Projector, variables_of
 from polyclinic.config import Study
 from polyclinic.config.evaluate import EvaluateRule
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.policy.policy import Policy
-from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.loop import run
@@ -37,7 +37,7 @@ from polyclinic.util.table import Table
 __all__ = ["as_begun", "folds_of", "forecast_for", "plan_of", "refused", "replication_words", "run_acts", "whole"]
 
 
-def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> ActPlan:
+def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> AnalysisPlan:
     """The acts that a study asks for; all faults at once, before anything is read.
 
     Everything in it is public and follows from the study alone, so that every site makes the same acts.
@@ -69,7 +69,7 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     words = outcome or ("outcome" if told is None else told.words())
     halved = halvings(study)
     missing = {a: LINES[a] for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))}
-    return ActPlan(
+    return AnalysisPlan(
         what,
         variables,
         adjust,
@@ -115,12 +115,12 @@ def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
         )
 
 
-def whole(study: Study, method: Estimator) -> Whole:
+def whole(study: Study, method: Estimator) -> StudyPipeline:
     """A study's method with everything that follows it, as one method."""
     plan = plan_of(study, aggregation=method.params.aggregation)
     if study.evaluate is None:  # what comes back, and nothing else: no patient is counted
         plan = replace(plan, what=(), missing={a: LINES[a] for a in ACTS if a != "replicate"})
-    return Whole(method, plan, halvings(study).number)
+    return StudyPipeline(method, plan, halvings(study).number)
 
 
 def replication_words(study: Study) -> str:
@@ -131,13 +131,13 @@ def replication_words(study: Study) -> str:
     from polyclinic.studies.registry import make
 
     made = make(study)
-    asks = made.linked.words if isinstance(made, Whole) and made.linked is not None else ""
+    asks = made.linked.words if isinstance(made, StudyPipeline) and made.linked is not None else ""
     return f"{halved.words}; {asks}" if asks else halved.words
 
 
 def folds_of(method: object) -> int:
     """On how many halvings a method is fitted."""
-    return method.folds if isinstance(method, Whole) else 0
+    return method.folds if isinstance(method, StudyPipeline) else 0
 
 
 def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
@@ -164,9 +164,9 @@ def forecast_for(study: Study, model: object = None) -> Table:
     privacy = Privacy(**study.privacy.model_dump(exclude_none=True))
     said = plan.planning_size or (study.chosen().parameters.get("planning_size") if study.method else None)
     plan = replace(plan, privacy=privacy, planning_size=said, part=plan.part if model is None else 1.0)
-    placer = empty_placer(int(rank or 30)) if model is None else Placer.of(model)
+    placer = empty_placer(int(rank or 30)) if model is None else Projector.of(model)
     act = plan.acts(placer)[0]
-    assert isinstance(act, Paid)
+    assert isinstance(act, PrivateFindings)
     return forecast_of(act, max(len(study.nodes()), 3))
 
 
@@ -176,7 +176,7 @@ def run_acts(
     sites: Sequence[Site],
     *,
     halves: Sequence[object] = (),
-    doors: Mapping[str, Door] | None = None,
+    doors: Mapping[str, ReleaseGate] | None = None,
     aggregation: str = "plain",
     minimum: int = 11,
 ) -> Findings:
@@ -184,8 +184,8 @@ def run_acts(
     plan = plan_of(study, minimum=minimum, aggregation=aggregation)
     if study.privacy is not None:
         plan = replace(plan, privacy=Privacy(**study.privacy.model_dump(exclude_none=True)), part=1.0)
-    acts = plan.acts(Placer.of(model), [Placer.of(h) for h in halves])
-    ladder = Ladder(acts, name="evaluate")
+    acts = plan.acts(Projector.of(model), [Projector.of(h) for h in halves])
+    ladder = Parallel(acts, name="evaluate")
     outcome = run(ladder, sites, doors=doors)
     found = findings_of(plan, acts, ladder.publics(outcome.public))
     card = findings_card(ladder.facts, outcome, plan.privacy, model)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.interfaces import Method
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
@@ -35,7 +35,7 @@ def simulate(
     checkpoints: Checkpoints | None = None,
     resume: bool = False,
     threads: int = 2,
-    doors: Mapping[str, Door] | None = None,
+    doors: Mapping[str, ReleaseGate] | None = None,
     quorum: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
@@ -45,7 +45,7 @@ def simulate(
     at the end of every round, so an interruption at any instant leaves a folder that ``resume`` finishes to the same model.
     """
     with one_thread(), ThreadPoolExecutor(max(1, threads)) as pool:
-        fold = Fold(
+        fold = Simulation(
             method,
             sites,
             doors=doors,

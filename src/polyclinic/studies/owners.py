@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from polyclinic.config import Node, Study
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.records.sites.site import Site
 
@@ -26,14 +26,14 @@ def owners_of(study: Study, sites: Sequence[Site], joined: Mapping[str, Sequence
 
 
 def door_in_process(
-    site: str, study: str, ledgers: Path, payers: Sequence[Payer], store: Path | None = None, run: str = ""
-) -> Door:
+    site: str, study: str, ledgers: Path, payers: Sequence[BudgetHolder], store: Path | None = None, run: str = ""
+) -> ReleaseGate:
     """The door of a site in one process. Real records are paid from their owners' books, whatever the run folder."""
     if not payers:
         book = Ledger(ledgers / f"{site}.jsonl", site=site)
-        return Door(site, ledger=book, study=study, store=store, cohort=site, run=run)
+        return ReleaseGate(site, ledger=book, study=study, store=store, cohort=site, run=run)
     *others, own = payers
-    return Door(
+    return ReleaseGate(
         site,
         policy=own.policy,
         ledger=own.ledger,

@@ -136,14 +136,14 @@ def _floored(study: Study, method: Any) -> object:
     Not under [privacy] (the count would have to be paid for), nor where totals are no sums or sites go on alone.
     """
     from polyclinic.protocol.aggregators import by_name
-    from polyclinic.protocol.minimum_patients import Floor
+    from polyclinic.protocol.minimum_patients import MinimumPatients
 
     rule = study.tensor
     if rule is None or method.needs != "tensor" or rule.minimum_patients <= 1:
         return method
     if study.privacy is not None or study.study.staleness is not None or not by_name(method.params.aggregation).adds:
         return method
-    return Floor(method, rule.minimum_patients, rule.modes)
+    return MinimumPatients(method, rule.minimum_patients, rule.modes)
 
 
 def _made(study: Study, cls: type[object]) -> Any:

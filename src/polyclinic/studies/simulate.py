@@ -12,7 +12,7 @@ import numpy as np
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
 from polyclinic.analysis.findings import Findings
-from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.analysis.simulated.association import associate
 from polyclinic.analysis.simulated.attrition import attrition
 from polyclinic.analysis.simulated.cross_fit import Judging
@@ -25,8 +25,8 @@ from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.similarity import Similarity
 from polyclinic.plugins import next_door, plugged
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
 from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.estimator import Configured, Estimator
@@ -134,7 +134,7 @@ def run_study(
 
     if who.steps:
         folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
-    if isinstance(method, Whole):
+    if isinstance(method, StudyPipeline):
         method.plan = replace(method.plan, minimum=_least(study))
         refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
     if isinstance(method, Method):
@@ -213,7 +213,7 @@ def _federated(
     starts = method.params.starts
     best: Any = None
     found: list[Estimator] = []
-    doors: dict[str, Door] = {}
+    doors: dict[str, ReleaseGate] = {}
     for k in range(starts):
         run = method if starts == 1 else method.with_params(seed=method.params.seed + k, n_starts=1)
         place = folder if starts == 1 else RunFolder.create(folder.path / "starts" / str(k), resume=True)
@@ -253,7 +253,7 @@ def _federated(
         best.stability_ = float(
             np.mean([factor_match_score(m.result_.factors, best.result_.factors) for m in found if m is not best])
         )
-    model = best.model_ if isinstance(best, Whole) else best
+    model = best.model_ if isinstance(best, StudyPipeline) else best
     value = vars(model).get("result_")
     if value is not None:  # the heads of the books that paid, real owners' too: theirs are not in the run folder
         ends = ((n, d.ledger.head) for n, d in sorted(doors.items()))  # parts of one node have one book
@@ -261,7 +261,9 @@ def _federated(
     return model
 
 
-def _admitted(study: Study, method: Method, doors: Mapping[str, Door], sites: Sequence[Site], resume: bool) -> None:
+def _admitted(
+    study: Study, method: Method, doors: Mapping[str, ReleaseGate], sites: Sequence[Site], resume: bool
+) -> None:
     """Ask every owner's policy; all refusals at once, before anything is computed."""
     refusals: list[PolicyRefusal] = []
     for s in sites:
@@ -323,7 +325,7 @@ def write_outcome(model: Configured, sites: Sequence[Site], folder: RunFolder) -
     Run.write(folder, model, sites)
 
 
-def _in_process(payer: Payer) -> Payer:
+def _in_process(payer: BudgetHolder) -> BudgetHolder:
     """The owner's rules in one process: nothing leaves it, so nobody waits for a review or for more sites."""
     policy = payer.policy
     return (

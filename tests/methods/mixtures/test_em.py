@@ -12,7 +12,7 @@ import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError, PolicyRefusal, ProtocolMismatch
 from polyclinic.methods.mixtures import Mixture, choose_components
 from polyclinic.methods.mixtures.statistics import expect, maximise
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 KINDS = ("full", "tied", "diag", "spherical")
 
@@ -163,7 +163,7 @@ def test_exact_covariance_is_the_papers_less_the_square_of_the_move() -> None:
 
 def test_only_the_symmetric_half_travels_as_one_vector() -> None:
     sites, _ = network()
-    fold = Fold(pc.GaussianMixture(n_components=3, rounds=1), sites)
+    fold = Simulation(pc.GaussianMixture(n_components=3, rounds=1), sites)
     while fold.advance():
         pass
     (step,) = [r.step for r in fold.releases if r.step.counts]
@@ -292,13 +292,13 @@ def test_a_run_goes_on_from_any_checkpoint() -> None:
 
     sites, _ = network()
     method = pc.GaussianMixture(n_components=3, seed=2, rounds=6, tol=0, n_starts=2)
-    through = Fold(method, sites)
+    through = Simulation(method, sites)
     whole = through.run().public
     for stop in (2, 5, 12):
-        first = Fold(method, sites)
+        first = Simulation(method, sites)
         for _ in range(stop):
             first.advance()
-        second = Fold(method, sites)
+        second = Simulation(method, sites)
         second.restore(wire.decode(wire.encode(first.state())))
         np.testing.assert_array_equal(second.run().public.mixture.means, whole.mixture.means)
 

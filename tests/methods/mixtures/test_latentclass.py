@@ -199,11 +199,11 @@ def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
     )  # fmt: skip
     from polyclinic.methods.latent_classes.latent_class import GRID
     from polyclinic.methods.latent_classes.state import ClassPrivate
-    from polyclinic.protocol.schema import setting_of
+    from polyclinic.protocol.schema import schema_of
 
     site = pc.Site("a", features=X, columns=NAMES)
-    public = m.begin(setting_of(m, [site]), np.random.default_rng(0))
-    step = m.next(public)
+    public = m.init_public(schema_of(m, [site]), np.random.default_rng(0))
+    step = m.next_step(public)
     assert step is not None and step.sensitivity == 1.0
     for i in range(60):
         alone = m.contribute(step, site.take([i]), ClassPrivate(np.ones(3) / 3), public, np.random.default_rng(0))[1]

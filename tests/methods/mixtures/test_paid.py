@@ -11,7 +11,7 @@ from polyclinic.methods.mixtures import histogram_start as histogram
 from polyclinic.methods.mixtures.private_statistics import bounded, consistency, improve
 from polyclinic.methods.moments.moments import GRID, in_ball
 from polyclinic.models.mixtures.gaussian import Mixture
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 
 CENTRES = np.array([[-3.0, -2.0], [3.0, -2.0], [0.0, 3.6]])
 SPREADS = np.array([[[1.0, 0.0], [0.5, 0.8]], [[0.7, 0.2], [0.0, 1.2]], [[1.0, 0.0], [0.0, 1.0]]])
@@ -106,7 +106,7 @@ def test_epsilon_2_for_three_seeds_and_generous_radii(seed: int, radius: float) 
 
 def test_every_release_has_its_price() -> None:
     method = pc.GaussianMixture(n_components=3, radius=10.0, privacy=pc.Privacy(epsilon=1.0), paid_rounds=3)
-    fold = Fold(method, network(records(5, 3000)))
+    fold = Simulation(method, network(records(5, 3000)))
     fold.run()
     steps = [r.step for r in fold.releases]
     assert [s.name for s in steps] == ["coarse", "fine", "statistics", "statistics", "statistics"]
@@ -143,7 +143,7 @@ def test_public_starts_cost_nothing(how: str) -> None:
     method = pc.GaussianMixture(
         n_components=3, radius=10.0, paid_rounds=2, privacy=pc.Privacy(epsilon=1.0), covariance_type="diag", **options
     )
-    fold = Fold(method, network(records(7, 2000)))
+    fold = Simulation(method, network(records(7, 2000)))
     fold.run()
     assert {r.step.name for r in fold.releases} == {"statistics"}
 

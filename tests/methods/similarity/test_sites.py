@@ -15,7 +15,7 @@ from polyclinic.methods.similarity.private import PrivateUnPSL, buckets
 from polyclinic.methods.similarity.selection.unpsl_cv import UnPSLCV
 from polyclinic.methods.similarity.unpsl import UnPSL
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 from polyclinic_papers.planted_similarity import unpsl_synthetic
 from polyclinic_papers.samples import load_parkinsons
@@ -107,12 +107,12 @@ def test_only_one_matrix_of_the_size_of_w_leaves_in_a_round() -> None:
 @pytest.mark.protocol
 def test_a_checkpoint_goes_on_to_the_same_model() -> None:
     sites = hospitals()
-    whole = Fold(ConsensusUnPSL(rounds=5), sites)
+    whole = Simulation(ConsensusUnPSL(rounds=5), sites)
     whole.run()
-    part = Fold(ConsensusUnPSL(rounds=5), sites)
+    part = Simulation(ConsensusUnPSL(rounds=5), sites)
     for _ in range(9):
         part.advance()
-    rest = Fold(ConsensusUnPSL(rounds=5), sites)
+    rest = Simulation(ConsensusUnPSL(rounds=5), sites)
     rest.restore(part.state())
     rest.run()
     np.testing.assert_array_equal(rest.public.W, whole.public.W)
@@ -254,12 +254,12 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
 def test_one_patient_moves_a_private_sum_by_at_most_one() -> None:
     sites = hospitals(300, seed=4)
     method = PrivateUnPSL(privacy=Privacy(50.0), patients=300, radius=6.0, rounds=2, rank=2, classes=("0", "1"))
-    fold = Fold(method, sites)
+    fold = Simulation(method, sites)
     for _ in range(2):
-        step = method.next(fold.public) if fold.public is not None else None
+        step = method.next_step(fold.public) if fold.public is not None else None
         if step is None:
             fold.begin()
-            step = method.next(fold.public)
+            step = method.next_step(fold.public)
         assert step is not None
         private = fold.parties["h0"].private
         rng = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from polyclinic.aggregation.vector import unflatten
 from polyclinic.errors import MessageRefused
 from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Message, Total
-from polyclinic.protocol.wire.sealed import Channel, Envelope, Party, agree, digest, octets
+from polyclinic.protocol.wire.sealed import Channel, Party, SealedMessage, agree, digest, octets
 
 __all__ = ["MaskPlan", "SubspaceNode", "gaussian"]
 
@@ -57,7 +57,7 @@ def gaussian(seed: bytes, size: int, sd: float) -> Array:
 class SubspaceNode(Party):
     """A hospital's side: greets its neighbours, shares duals, iterates, adopts the flooded sum."""
 
-    def __init__(self, envelope: Envelope, plan: MaskPlan, digits: Array, share: float) -> None:
+    def __init__(self, envelope: SealedMessage, plan: MaskPlan, digits: Array, share: float) -> None:
         super().__init__(envelope)
         self._plan, self._digits, self._share = plan, digits, share
         self._near = graph.neighbours(self.me, plan.edges)

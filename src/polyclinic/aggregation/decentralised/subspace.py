@@ -41,15 +41,24 @@ from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.mask_leakage import Masks
-from polyclinic.protocol.interfaces import Contribution, Exchange, Message, Roster, Step, Sum, SumFacts, Total
-from polyclinic.protocol.wire.sealed import Envelope, Identity, digest, introduce
+from polyclinic.protocol.interfaces import (
+    Aggregator,
+    AggregatorFacts,
+    Contribution,
+    Exchange,
+    Message,
+    Roster,
+    Step,
+    Total,
+)
+from polyclinic.protocol.wire.sealed import Identity, SealedMessage, digest, introduce
 
 __all__ = ["Subspace"]
 
 GraphName = Literal["auto", "complete", "ring", "geometric"]
 
 
-class Subspace(Sum):
+class Subspace(Aggregator):
     """Average consensus between neighbours with perturbed duals.
 
     Parameters
@@ -67,7 +76,7 @@ class Subspace(Sum):
         Mask size, in units of the largest number; None: from ``bits``.
     """
 
-    facts: ClassVar[SumFacts] = SumFacts(
+    facts: ClassVar[AggregatorFacts] = AggregatorFacts(
         "subspace",
         "total",
         "peers",
@@ -118,7 +127,7 @@ class Subspace(Sum):
             return edges
         raise ConfigError(f"no geometric graph of {len(names)} sites hides a site from {roster.colluders} colluders")
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         """Each site adds ``1 / (threshold - colluders)`` of the noise variance."""
         return 1.0 / (roster.threshold - roster.colluders)
 
@@ -137,7 +146,7 @@ class Subspace(Sum):
         plan, n = self.plan(roster, paid=True), len(roster.sites)
         return _masks(graph.adjacency(plan.sites, plan.edges).tobytes(), n, n - roster.colluders, plan.sd)
 
-    def leak(self, roster: Roster, step: Step) -> tuple[Event, ...]:
+    def leakage(self, roster: Roster, step: Step) -> tuple[Event, ...]:
         """What the masks' finite size leaks in one attempt; sums without noise have no epsilon to add it to."""
         return tuple(self.masks(roster).events(step)) if step.noise_sd else ()
 
@@ -173,7 +182,7 @@ class Subspace(Sum):
         order = pdmm.random_order(a, c, sd, tolerance, digest([list(names), sorted([list(e) for e in edges])]))
         return MaskPlan(names, edges, c, sd, tolerance, len(order), order)
 
-    def side(
+    def exchange(
         self,
         me: str,
         roster: Roster,
@@ -190,9 +199,11 @@ class Subspace(Sum):
         if promises is not None:  # everybody is needed: the list is the roster
             promises.sign(Promise(roster.attempt, roster.sites))
         words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
-        return SubspaceNode(Envelope(me, roster, step, self.identities.get(me)), plan, split(words), self.share(roster))
+        return SubspaceNode(
+            SealedMessage(me, roster, step, self.identities.get(me)), plan, split(words), self.noise_share(roster)
+        )
 
-    def at_once(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total:
+    def aggregate_local(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> Total:
         """All sites in one process at once: the same consensus, vectorised over nodes; the same bits, no messages."""
         only_added(step, self.name)
         plan, n = self.plan(roster, paid=step.noise_sd > 0), len(roster.sites)
@@ -217,9 +228,11 @@ class Subspace(Sum):
         digits = y * (n * 2 ** (LIMB - 1))
         if np.abs(digits - np.rint(digits)).max() > 0.25 or np.ptp(np.rint(digits), axis=0).any():
             raise ConfigError("consensus was not reached in the planned iterations", hint="report this graph")
-        return unflatten(step, code.decode(join(digits[0])), n, self.share(roster))
+        return unflatten(step, code.decode(join(digits[0])), n, self.noise_share(roster))
 
-    def letters(self, roster: Roster, step: Step, size_of: Callable[[Message], int]) -> Iterator[tuple[str, str, int]]:
+    def message_sizes(
+        self, roster: Roster, step: Step, size_of: Callable[[Message], int]
+    ) -> Iterator[tuple[str, str, int]]:
         """Sender, receiver and bytes of all that the sites would have sent each other in :meth:`at_once`.
 
         Counted on specimens whose contents are zeros of the true length; letters between names of the same length are

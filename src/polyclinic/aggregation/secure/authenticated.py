@@ -11,15 +11,15 @@ from polyclinic.aggregation.secure.key_agreement import keyed
 from polyclinic.errors import MessageRefused
 from polyclinic.protocol.interfaces import Message
 from polyclinic.protocol.wire import encoding as wire
-from polyclinic.protocol.wire.sealed import Envelope
+from polyclinic.protocol.wire.sealed import SealedMessage
 
-__all__ = ["LineEnvelope"]
+__all__ = ["AuthenticatedMessage"]
 
 DIGEST = 16  # bytes of the digest under a letter
 SIGNED = ("advertise", "keys", "again")  # letters by which a line is made, or given up
 
 
-class LineEnvelope(Envelope):
+class AuthenticatedMessage(SealedMessage):
     """An envelope that signs until there is a line; context and checks are the same."""
 
     def __init__(self, *args: Any, lines: Mapping[str, bytes] | None = None) -> None:

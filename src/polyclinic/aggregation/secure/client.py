@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from polyclinic.aggregation.fixed_point import FixedPoint, Words
 from polyclinic.aggregation.prg import stream
 from polyclinic.aggregation.promise import Promise, Promises
-from polyclinic.aggregation.secure.authenticated import LineEnvelope
+from polyclinic.aggregation.secure.authenticated import AuthenticatedMessage
 from polyclinic.aggregation.secure.bitset import from_bits
 from polyclinic.aggregation.secure.key_agreement import Session
 from polyclinic.aggregation.secure.key_broadcast import read_introduction
 from polyclinic.aggregation.secure.mask_graph import circle
 from polyclinic.aggregation.secure.prime_field import accumulate
 from polyclinic.aggregation.secure.survivor_votes import VOTE
-from polyclinic.aggregation.secure.total_check import Check, Tag
+from polyclinic.aggregation.secure.total_check import TotalCheck, TotalTag
 from polyclinic.aggregation.vector import unflatten
 from polyclinic.errors import MessageRefused
 from polyclinic.protocol.interfaces import Message, Step, Total
@@ -41,7 +41,7 @@ def read(step: Step, share: float, opened: Words, promise: Promise, *, checked: 
     """
     if not isinstance(opened, np.ndarray) or opened.dtype != np.uint64 or opened.shape != (step.size + 2,):
         raise MessageRefused(f"a total of other words than the {step.size + 2} that are expected")
-    data = Check.read(promise.key, len(promise.members)).opened(opened) if checked else opened[:-1]
+    data = TotalCheck.read(promise.key, len(promise.members)).opened(opened) if checked else opened[:-1]
     return unflatten(step, FixedPoint.of(step, promise.sites).decode(data), len(promise.members), share)
 
 
@@ -54,11 +54,11 @@ def _text(listed: tuple[str, ...]) -> bytes:
 class MaskedSite(Party):
     """Hands out shares, sends one masked vector, helps to unmask one list of survivors, checks the total."""
 
-    envelope: LineEnvelope
+    envelope: AuthenticatedMessage
 
     def __init__(
         self,
-        envelope: LineEnvelope,
+        envelope: AuthenticatedMessage,
         words: Words,
         adder: Masked,
         session: Session | None = None,
@@ -71,7 +71,7 @@ class MaskedSite(Party):
         self._promises = Promises() if promises is None else promises
         self._key: X25519PrivateKey | None = None
         self._slot = -1  # of the vector that I sent
-        self._tag: Tag | None = None  # with which I check the total
+        self._tag: TotalTag | None = None  # with which I check the total
         self._made: Promise | None = None  # the one list of survivors that I voted for
         self._quiet = 0
 
@@ -224,7 +224,7 @@ class MaskedSite(Party):
         """The total from the words that were opened, if they are the sum over the list that I signed; refused otherwise."""
         if self._made is None or tuple(members) != self._made.members:
             raise MessageRefused(f"{self.me!r} has not signed the list of {len(members)} sites of this total")
-        return read(self.step, self._adder.share(self.roster), opened, self._made)
+        return read(self.step, self._adder.noise_share(self.roster), opened, self._made)
 
     def _on_abort(self, sender: str, body: dict[str, object]) -> list[Message]:
         self._forget("burnt")

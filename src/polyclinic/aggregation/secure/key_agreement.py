@@ -25,10 +25,10 @@ import numpy as np
 
 from polyclinic.aggregation.prg import stream
 from polyclinic.aggregation.secure import shamir
-from polyclinic.aggregation.secure.mask_graph import Circle
+from polyclinic.aggregation.secure.mask_graph import MaskGraph
 from polyclinic.aggregation.secure.shamir import ELEMENTS, Elements
-from polyclinic.aggregation.secure.survivor_votes import Ballot
-from polyclinic.aggregation.secure.total_check import Tag, group_key
+from polyclinic.aggregation.secure.survivor_votes import SurvivorVotes
+from polyclinic.aggregation.secure.total_check import TotalTag, group_key
 from polyclinic.errors import MessageRefused
 from polyclinic.protocol.wire.sealed import Channel
 
@@ -74,7 +74,7 @@ class Session:
         Sums for which secrets are shared at a time.
     """
 
-    def __init__(self, me: str, circle: Circle, id: bytes, pairs: dict[str, bytes], line: bytes, slots: int) -> None:
+    def __init__(self, me: str, circle: MaskGraph, id: bytes, pairs: dict[str, bytes], line: bytes, slots: int) -> None:
         self.me, self.circle, self.id, self.line, self.most = me, circle, id, line, slots
         self.members: tuple[str, ...] = ()  # whose secrets I keep shares of, or would if they were neighbours
         self._here: frozenset[str] = frozenset()  # the same as a set
@@ -85,7 +85,7 @@ class Session:
         self._secrets = shamir.draw(0)
         self._bases: dict[str, Elements] = {}  # neighbour -> 16 bytes a slot
         self._kept: dict[str, Elements] = {}  # site -> its shares that I keep, shape (2, slots, numbers)
-        self._ballot = Ballot(me, pairs)
+        self._ballot = SurvivorVotes(me, pairs)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("keys of a masked sum are never serialised")
@@ -171,9 +171,9 @@ class Session:
         self.slot += 1
         return self.slot - 1
 
-    def tag(self, context: bytes, sites: tuple[str, ...]) -> Tag:
+    def tag(self, context: bytes, sites: tuple[str, ...]) -> TotalTag:
         """With which the total of one sum is checked; the context covers the sites of the roster."""
-        return Tag(keyed(self._group, b"tag", context), sites)
+        return TotalTag(keyed(self._group, b"tag", context), sites)
 
     def masks(self, slot: int, context: bytes) -> list[tuple[bytes, int]]:
         """Keys of the masks of my vector in this slot, and whether each is added or subtracted."""
@@ -211,7 +211,7 @@ class Session:
 class Board:
     """What the coordinator remembers between the sums of a run: public keys are gone, lines and locked tables stay."""
 
-    def __init__(self, circle: Circle, id: bytes, lines: dict[str, bytes], slots: int) -> None:
+    def __init__(self, circle: MaskGraph, id: bytes, lines: dict[str, bytes], slots: int) -> None:
         self.circle, self.id, self.lines, self.most = circle, id, lines, slots
         self.members: tuple[str, ...] = ()
         self.batch, self.slot, self.slots = -1, 0, 0

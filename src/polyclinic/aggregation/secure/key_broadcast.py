@@ -13,16 +13,16 @@ from typing import Any, Final
 import msgpack
 
 from polyclinic.aggregation.secure.bitset import from_bits, to_bits
-from polyclinic.protocol.wire.sealed import Envelope, digest, octets
+from polyclinic.protocol.wire.sealed import SealedMessage, digest, octets
 
-__all__ = ["Introduced", "introduction", "read_introduction"]
+__all__ = ["KeyBroadcast", "introduction", "read_introduction"]
 
 KEY: Final = 32  # bytes of a key
 SIGNATURE: Final = 64  # bytes of its owner's signature
 
 
 @dataclass(frozen=True)
-class Introduced:
+class KeyBroadcast:
     """Keys by site, each checked against its owner's signature, and the digest of all of them."""
 
     keys: Mapping[str, bytes]
@@ -40,7 +40,9 @@ def introduction(entries: Mapping[str, Mapping[str, Any]], sites: Sequence[str])
     }
 
 
-def read_introduction(body: Mapping[str, Any], envelope: Envelope, known: dict[bytes, Introduced]) -> Introduced:
+def read_introduction(
+    body: Mapping[str, Any], envelope: SealedMessage, known: dict[bytes, KeyBroadcast]
+) -> KeyBroadcast:
     """Keys of the sites that take part, refused unless each owner signed its own for this sum.
 
     ``known`` is what others in this process have checked already, of the same letter under the same context; it is kept short.
@@ -58,7 +60,7 @@ def read_introduction(body: Mapping[str, Any], envelope: Envelope, known: dict[b
         found[s] = keys[KEY * i : KEY * (i + 1)]
         entry = {"line": found[s], "bound": bound.get(s, [])}
         envelope.verify(s, "keys", entry, owns[SIGNATURE * i : SIGNATURE * (i + 1)])
-    made = Introduced(found, digest([envelope.context, found]))
+    made = KeyBroadcast(found, digest([envelope.context, found]))
     known.clear()
     known[same] = made
     return made

@@ -17,13 +17,13 @@ from math import ceil, log
 
 import numpy as np
 
-__all__ = ["Circle", "circle"]
+__all__ = ["MaskGraph", "circle"]
 
 SPARE = 14  # one stretch in a row lost by accident: n (1/3)^(half - c) is below 1e-6 if a third of all sites is lost
 
 
 @dataclass(frozen=True)
-class Circle:
+class MaskGraph:
     """An order of sites, and how far a neighbour may be away; ``half`` 0: everybody is everybody's neighbour."""
 
     order: tuple[str, ...]
@@ -57,7 +57,7 @@ class Circle:
     def safe(self, listed: Collection[str], colluders: int) -> bool:
         """Whether the survivors hang together although any ``colluders`` of them pool what they know.
 
-        >>> ring = Circle(tuple("abcdefgh"), 2, 2)
+        >>> ring = MaskGraph(tuple("abcdefgh"), 2, 2)
         >>> ring.safe("abcdefgh", 1), ring.safe("abdefgh", 1), ring.safe("abcdefgh", 2)
         (True, False, False)
         """
@@ -70,7 +70,7 @@ class Circle:
 
 
 @lru_cache(maxsize=64)
-def circle(sites: tuple[str, ...], threshold: int, colluders: int, seed: bytes) -> Circle:
+def circle(sites: tuple[str, ...], threshold: int, colluders: int, seed: bytes) -> MaskGraph:
     """The circle of some sites; small federations are complete graphs and keep the threshold of the sum.
 
     >>> circle(("a", "b", "c"), 3, 1, b"").half, circle(tuple(map(str, range(100))), 51, 1, b"0" * 32).half
@@ -79,6 +79,6 @@ def circle(sites: tuple[str, ...], threshold: int, colluders: int, seed: bytes) 
     n = len(sites)
     half = colluders + SPARE + ceil(log(n) / log(3)) if n > 1 else 0
     if 2 * half >= n - 1:
-        return Circle(sites, 0, threshold)
+        return MaskGraph(sites, 0, threshold)
     order = np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(n)
-    return Circle(tuple(sites[i] for i in order), half, max(colluders + 1, half // 2))
+    return MaskGraph(tuple(sites[i] for i in order), half, max(colluders + 1, half // 2))

@@ -34,20 +34,28 @@ from typing import ClassVar
 from polyclinic.aggregation.fixed_point import FixedPoint
 from polyclinic.aggregation.prg import stream
 from polyclinic.aggregation.promise import Promises
-from polyclinic.aggregation.secure.authenticated import LineEnvelope
+from polyclinic.aggregation.secure.authenticated import AuthenticatedMessage
 from polyclinic.aggregation.secure.client import MaskedSite, read
 from polyclinic.aggregation.secure.key_agreement import Board, Session
-from polyclinic.aggregation.secure.key_broadcast import Introduced
+from polyclinic.aggregation.secure.key_broadcast import KeyBroadcast
 from polyclinic.aggregation.secure.server import MaskedCoordinator
 from polyclinic.aggregation.vector import flatten, only_added
 from polyclinic.errors import ConfigError
-from polyclinic.protocol.interfaces import Contribution, Exchange, Roster, Step, Sum, SumFacts, least_threshold
+from polyclinic.protocol.interfaces import (
+    Aggregator,
+    AggregatorFacts,
+    Contribution,
+    Exchange,
+    Roster,
+    Step,
+    least_threshold,
+)
 from polyclinic.protocol.wire.sealed import Identity, introduce, parties_digest
 
 __all__ = ["Masked", "MaskedCoordinator", "MaskedSite", "least_threshold", "read", "stream"]
 
 
-class Masked(Sum):
+class Masked(Aggregator):
     """Secure aggregation through a coordinator that learns only the sum.
 
     Parameters
@@ -63,7 +71,7 @@ class Masked(Sum):
         Agree on keys once a run; False: for every sum anew (the totals are the same bits).
     """
 
-    facts: ClassVar[SumFacts] = SumFacts(
+    facts: ClassVar[AggregatorFacts] = AggregatorFacts(
         "masked",
         "total",
         checked=True,
@@ -86,7 +94,7 @@ class Masked(Sum):
         self.identities, self.least, self.slots, self.once = dict(identities or {}), least, slots, once
         self.sessions: dict[tuple[str, bytes], Session] = {}  # of the sites that run here, between sums, by roster
         self.boards: dict[bytes, Board] = {}  # the coordinator's, if it runs here
-        self.introduced: dict[bytes, Introduced] = {}  # one process: everybody's keys are checked once
+        self.introduced: dict[bytes, KeyBroadcast] = {}  # one process: everybody's keys are checked once
         self.agreed: dict[tuple[bytes, bytes], bytes] = {}  # one process: a pair's key is computed once, not twice
 
     def enrol(self, roster: Roster) -> Roster:
@@ -98,11 +106,11 @@ class Masked(Sum):
         keys = {p: self.identities[p].public for p in parties}
         return replace(roster, coordinator=parties[-1], threshold=threshold, keys=keys)
 
-    def share(self, roster: Roster) -> float:
+    def noise_share(self, roster: Roster) -> float:
         """Each site adds ``1 / (threshold - colluders)`` of the noise variance, so that any allowed sum carries it all."""
         return 1.0 / (roster.threshold - roster.colluders)
 
-    def side(
+    def exchange(
         self,
         me: str,
         roster: Roster,
@@ -135,10 +143,12 @@ class Masked(Sum):
         fresh = roster.attempt > 0 or not self.once or (promises is not None and bool(promises.bound))
         if mine is None:
             board = None if fresh else self.boards.get(same)
-            envelope = LineEnvelope(me, roster, step, self.identities.get(me), lines=board.lines if board else None)
+            envelope = AuthenticatedMessage(
+                me, roster, step, self.identities.get(me), lines=board.lines if board else None
+            )
             return MaskedCoordinator(envelope, self, board)
         session = None if fresh else self.sessions.get((me, same))
         lines = None if session is None or roster.coordinator is None else {roster.coordinator: session.line}
-        envelope = LineEnvelope(me, roster, step, self.identities.get(me), lines=lines)
+        envelope = AuthenticatedMessage(me, roster, step, self.identities.get(me), lines=lines)
         words = FixedPoint.of(step, n).encode(flatten(step, mine, me), me)
         return MaskedSite(envelope, words, self, session, promises)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.aggregation.fixed_point import FixedPoint
 from polyclinic.aggregation.prg import stream
-from polyclinic.aggregation.secure.authenticated import LineEnvelope
+from polyclinic.aggregation.secure.authenticated import AuthenticatedMessage
 from polyclinic.aggregation.secure.bitset import to_bits
 from polyclinic.aggregation.secure.key_agreement import BASE, COMMIT, Board, keyed, slots_of
 from polyclinic.aggregation.secure.key_broadcast import introduction
@@ -35,9 +35,9 @@ ORDER: Final = ("advertise", "shares", "masked", "signed", "unmask")
 class MaskedCoordinator(Party):
     """Relays, adds masked vectors as they come, and can open only the sum."""
 
-    envelope: LineEnvelope
+    envelope: AuthenticatedMessage
 
-    def __init__(self, envelope: LineEnvelope, adder: Masked, board: Board | None = None) -> None:
+    def __init__(self, envelope: AuthenticatedMessage, adder: Masked, board: Board | None = None) -> None:
         super().__init__(envelope)
         self._adder, self._board = adder, board
         self._phase = 0 if board is None else 2 if board.left else 1
@@ -231,7 +231,7 @@ class MaskedCoordinator(Party):
             total[:-2] = widen(narrow(total[:-2], size), size)
         self.opened, self._sum = total, np.zeros(0, np.uint64)
         values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])
-        self._result = unflatten(self.step, values, len(self._alive), self._adder.share(self.roster))
+        self._result = unflatten(self.step, values, len(self._alive), self._adder.noise_share(self.roster))
         same = parties_digest(self.roster)
         if tuple(self._alive) == board.members and self._adder.once:
             self._adder.boards[same] = board

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic.aggregation.secure.blake2 import BLOCK, LONGEST, MANY, Bytes, Digests, blocks, headed, named
 
-__all__ = ["VOTE", "Ballot"]
+__all__ = ["VOTE", "SurvivorVotes"]
 
 VOTE = 16  # bytes
 PERSON = b"vote"
@@ -26,7 +26,7 @@ def _vote(key: bytes, said: bytes) -> bytes:
     return hashlib.blake2b(said, key=key, digest_size=VOTE, person=PERSON).digest()
 
 
-class Ballot:
+class SurvivorVotes:
     """One site's votes, and its check of the others'.
 
     Parameters

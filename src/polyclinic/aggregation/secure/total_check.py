@@ -34,7 +34,7 @@ from polyclinic.aggregation.fixed_point import BITS, Words
 from polyclinic.aggregation.secure.prime_field import P, added, weighed
 from polyclinic.errors import MessageRefused
 
-__all__ = ["Check", "Tag", "group_key"]
+__all__ = ["TotalCheck", "TotalTag", "group_key"]
 
 _WIDE: Final = 16  # bytes of the stream for a number mod p
 _TWO: Final = struct.Struct("<QQ")
@@ -46,7 +46,7 @@ def group_key(parts: Mapping[str, bytes], context: bytes) -> bytes:
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=context, info=b"polyclinic tag 1").derive(material)
 
 
-class Check(NamedTuple):
+class TotalCheck(NamedTuple):
     """With what one list of members is checked: rho, and the sum of their pads. 16 bytes on a site's disk."""
 
     rho: int
@@ -54,7 +54,7 @@ class Check(NamedTuple):
     members: int
 
     @classmethod
-    def read(cls, raw: bytes, members: int) -> Check:
+    def read(cls, raw: bytes, members: int) -> TotalCheck:
         """From the 16 bytes."""
         rho, pads = _TWO.unpack(raw)
         return cls(rho, pads, members)
@@ -79,12 +79,12 @@ class Check(NamedTuple):
         return words[:-1]
 
 
-class Tag:
+class TotalTag:
     """The secret of one sum: rho, and a pad for every site of the roster.
 
     Examples
     --------
-    >>> tag = Tag(b"k" * 32, ("a", "b"))
+    >>> tag = TotalTag(b"k" * 32, ("a", "b"))
     >>> x, y = np.array([3, 4], np.int64), np.array([-1, 5], np.int64)
     >>> total = (x + y).view(np.uint64)
     >>> word = (tag.word(x.view(np.uint64), "a") + tag.word(y.view(np.uint64), "b")) % P
@@ -104,10 +104,10 @@ class Tag:
         pad = int.from_bytes(self._raw[begin : begin + _WIDE], "little")
         return (int(weighed(words, self.rho, -1)) + pad) % P
 
-    def over(self, members: Sequence[str]) -> Check:
+    def over(self, members: Sequence[str]) -> TotalCheck:
         """What checks the sum over these members."""
         pads, members = np.frombuffer(self._raw, "<u8").reshape(-1, 2), tuple(members)
         if members != self._sites:
             places = {s: i for i, s in enumerate(self._sites)}
             pads = pads[[places[m] for m in members]]
-        return Check(self.rho, int(added(pads)), len(members))
+        return TotalCheck(self.rho, int(added(pads)), len(members))

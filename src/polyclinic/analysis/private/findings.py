@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.analysis.findings import Findings, OutcomeFound, SurvivalFound
-from polyclinic.analysis.private.moments import FARTHEST, Paid, PaidPublic
+from polyclinic.analysis.private.moments import FARTHEST, PrivateFindings, PrivateFindingsPublic
 from polyclinic.analysis.statistics.intervals import Z, adjusted, normal_p
 from polyclinic.analysis.statistics.roc import Area, placements
 from polyclinic.analysis.statistics.survival_curves import kaplan_meier
@@ -26,7 +26,7 @@ DRAWS = 400  # of the noise, for curves
 
 
 def paid_findings(
-    act: Paid, public: PaidPublic, outcome: str, missing: dict[str, str], card: Card | None = None
+    act: PrivateFindings, public: PrivateFindingsPublic, outcome: str, missing: dict[str, str], card: Card | None = None
 ) -> Findings:
     """The value of what was bought."""
     made = act.spending(public)
@@ -63,7 +63,7 @@ def _prevalence(counts: Array, sd: float) -> Table:
     return Table(["phenotype", "patients", "share", "low", "high", "effective"], rows)
 
 
-def _people(act: Paid, public: PaidPublic) -> Table | None:
+def _people(act: PrivateFindings, public: PrivateFindingsPublic) -> Table | None:
     found = act.table(public, "people")
     if found is None:
         return None
@@ -85,7 +85,7 @@ def _people(act: Paid, public: PaidPublic) -> Table | None:
     return Table(["variable", "level", "phenotype", "patients", "share", "low", "high"], rows)
 
 
-def _outcome(act: Paid, public: PaidPublic, name: str) -> OutcomeFound | None:
+def _outcome(act: PrivateFindings, public: PrivateFindingsPublic, name: str) -> OutcomeFound | None:
     m = act.moments(public)
     if m is None:
         return None
@@ -137,7 +137,7 @@ def noisy_area(cases: Array, others: Array, sd: float) -> Area:
     return Area(value, max(value - spread, 0.0), min(value + spread, 1.0), noise + sampling, round(c), round(o))
 
 
-def _survival(act: Paid, public: PaidPublic) -> tuple[SurvivalFound, ...]:
+def _survival(act: PrivateFindings, public: PrivateFindingsPublic) -> tuple[SurvivalFound, ...]:
     """Curves with Greenwood's variance and that of the noise, drawn anew; carriers of a phenotype where they can be read."""
     found = act.table(public, "survival")
     if found is None:
@@ -169,7 +169,7 @@ def _curve(cells: Array) -> Survival:
     return kaplan_meier(np.maximum(cells[:, 0], 0.0), np.maximum(cells[:, 1], 0.0))
 
 
-def _completion(act: Paid, public: PaidPublic) -> Table | None:
+def _completion(act: PrivateFindings, public: PrivateFindingsPublic) -> Table | None:
     found = act.score(public, "completion")
     if found is None:
         return None

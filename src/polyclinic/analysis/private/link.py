@@ -33,22 +33,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.completion import _codes_seen
 from polyclinic.analysis.private.unit_rows import CHUNK, GRID, Part, scaled, summed
-from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, matched
-from polyclinic.analysis.replication.replicate_fits import Rungs
+from polyclinic.analysis.replication.replicate_fits import ReplicateFits
 from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.aggregators import facts_of
-from polyclinic.protocol.composition import Then
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.composition import Sequential
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["Linked", "PaidLink", "PaidLinkPublic", "expected", "judged", "reach", "too_little"]
+__all__ = ["Linked", "PrivateLink", "PrivateLinkPublic", "expected", "judged", "reach", "too_little"]
 
 Array = NDArray[np.float64]
 PART: Final = 0.1  # of the fit's mu^2
@@ -83,7 +83,7 @@ class Planned(Protocol):
     def plan(self) -> Rank: ...
 
 
-class PaidLinkParams(ActParams):
+class PrivateLinkParams(AnalysisParams):
     """Parameters of the paid link."""
 
     halves: tuple[Any, ...] = Field((), description="Public states of the two half fits, column r of both phenotype r.")
@@ -92,7 +92,7 @@ class PaidLinkParams(ActParams):
 
 
 @dataclass(frozen=True)
-class PaidLinkPublic:
+class PrivateLinkPublic:
     """Released sums in units of patients, and the noise of each kind."""
 
     done: bool
@@ -100,7 +100,7 @@ class PaidLinkPublic:
     noise: tuple[float, ...] = ()
 
 
-class PaidLink(Act):
+class PrivateLink(Analysis):
     """Whether a phenotype's modes belong together, among patients that did not make it, for a part of the fit's budget."""
 
     name = "paid link"
@@ -114,9 +114,9 @@ class PaidLink(Act):
             )
         },
     )
-    Params = PaidLinkParams
-    Public = PaidLinkPublic
-    params: PaidLinkParams
+    Params = PrivateLinkParams
+    Public = PrivateLinkPublic
+    params: PrivateLinkParams
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -128,11 +128,11 @@ class PaidLink(Act):
         """The kinds of entries of a row."""
         return rows(len(self.placer.factors), len(self.params.tested))
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> PaidLinkPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> PrivateLinkPublic:
         """Nothing is bought where no phenotype comes back."""
-        return PaidLinkPublic(not self.pairs or not self.params.tested)
+        return PrivateLinkPublic(not self.pairs or not self.params.tested)
 
-    def next(self, public: PaidLinkPublic) -> Step | None:
+    def next_step(self, public: PrivateLinkPublic) -> Step | None:
         """One release of rows of length at most 1."""
         p = self.params
         if public.done:
@@ -142,14 +142,14 @@ class PaidLink(Act):
         shapes = {x.name: x.shape for x in self.parts}
         return Step(1, "link", shapes, bound=PATIENTS, sensitivity=1.0, multiplier=multiplier, grid=GRID, counts=False)
 
-    def combine(self, step: Step, public: PaidLinkPublic, total: Total) -> PaidLinkPublic:
+    def update_public(self, step: Step, public: PrivateLinkPublic, total: Total) -> PrivateLinkPublic:
         """value = total / scale with sd = noise_sd / scale."""
         parts = self.parts
         values = tuple(x.natural(total.arrays[x.name]) for x in parts)
         return replace(public, done=True, sums=values, noise=tuple(total.noise_sd / x.scale for x in parts))
 
     def contribute(
-        self, step: Step, site: Site, private: NoMemory, public: PaidLinkPublic, rng: np.random.Generator
+        self, step: Step, site: Site, private: NoMemory, public: PrivateLinkPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
         """sum_i (1; u_i, v_i; u_i^2, v_i^2; u_i v_i), every kind cut to its length: |row_i| <= 1."""
         parts = self.parts
@@ -178,7 +178,7 @@ class PaidLink(Act):
             out.append(np.asarray(h[there] @ mine) / np.sqrt(n[there])[:, None] - chance)
         return out
 
-    def rho(self, public: PaidLinkPublic) -> tuple[Array, Array]:
+    def rho(self, public: PrivateLinkPublic) -> tuple[Array, Array]:
         """(tested,) correlation and z of each; with more than two modes the weakest pair. The z contains the noise."""
         tested, modes = len(self.params.tested), len(self.placer.factors)
         (count, means, squares, products), (_, about, _, between) = public.sums, public.noise
@@ -259,7 +259,7 @@ def left_for_fit(method: Any) -> Any:
     return method.with_params(privacy=asked.model_copy(update={"epsilon": own}))
 
 
-class Linked(Then):
+class Linked(Sequential):
     """Halves under a formal guarantee, and after them the paid link of what came back: one run, one epsilon.
 
     Parameters
@@ -275,9 +275,9 @@ class Linked(Then):
     def __init__(self, method: Any, key: str, modes: int, sites: int, folds: int = 1) -> None:
         self.asked: Privacy = method.params.privacy
         self.buys = bought(method, modes, sites)
-        self.rungs = Rungs(left_for_fit(method) if self.buys else method, key, folds)
-        super().__init__(self.rungs, self._link, (PaidLinkPublic, NoMemory))
-        self.facts = MethodFacts.joined([method.facts, *([PaidLink.facts] if self.buys else [])])  # type: ignore[misc]
+        self.rungs = ReplicateFits(left_for_fit(method) if self.buys else method, key, folds)
+        super().__init__(self.rungs, self._link, (PrivateLinkPublic, NoMemory))
+        self.facts = MethodFacts.joined([method.facts, *([PrivateLink.facts] if self.buys else [])])  # type: ignore[misc]
         self.params = method.params
 
     @property
@@ -294,17 +294,17 @@ class Linked(Then):
         """The two halves, matched."""
         return matched(self.rungs.chosen(public.first), True)
 
-    def _link(self, public: object, setting: Setting) -> PaidLink:
+    def _link(self, public: object, setting: Schema) -> PrivateLink:
         found = matched(self.rungs.chosen(public), True)
         return self._act(found)
 
-    def _act(self, found: Matched) -> PaidLink:
+    def _act(self, found: Matched) -> PrivateLink:
         halves = tuple(found.half(i) for i in (0, 1))
         both = (found.columns >= 0).all(0) & (found.alike[0] >= BACK)
         paid = self.buys and all(isinstance(p, WithMarginals) for p in halves) and not too_little(found.public)
         fit = self.rungs.method.params
-        return PaidLink(
-            model=Placer(found.public.factors, _nowhere),
+        return PrivateLink(
+            model=Projector(found.public.factors, _nowhere),
             key=self.rungs.key,
             seed=fit.seed,
             aggregation=fit.aggregation,

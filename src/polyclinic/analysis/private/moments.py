@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import ndtri
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.completion import Completion, CompletionPublic
 from polyclinic.analysis.private.forecast import BINS, GRADIENTS, PRODUCT, SIZE, TIMES, Asked, Spending, expected, spend
 from polyclinic.analysis.private.rows import Records, rows_of
@@ -27,16 +27,16 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.aggregators import facts_of
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total, seeds
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Paid", "PaidMoments", "PaidPublic"]
+__all__ = ["PaidMoments", "PrivateFindings", "PrivateFindingsPublic"]
 
 Array = NDArray[np.float64]
 FARTHEST: Final = 3.0  # nats; a patient's mean gain is cut to it
 
 
-class PaidParams(ActParams):
+class PrivateFindingsParams(AnalysisParams):
     """Parameters of paid."""
 
     what: tuple[str, ...] = Field((), description="carriers, people, outcome, survival, completion.")
@@ -51,7 +51,7 @@ class PaidParams(ActParams):
 
 
 @dataclass(frozen=True)
-class PaidPublic:
+class PrivateFindingsPublic:
     """Released sums in units of patients, and what was computed from them."""
 
     stage: Literal["size", "tables", "gradient", "scores", "end"]
@@ -81,7 +81,7 @@ class PaidMoments:
     surrogate: Surrogate
 
 
-class Paid(Act):
+class PrivateFindings(Analysis):
     """Carriers, Table 1, odds ratios, AUC, curves and completion under one epsilon."""
 
     name = "paid"
@@ -101,9 +101,9 @@ class Paid(Act):
             "scores": StepMeaning("patients by outcome and predicted risk, with noise", "the risk of one patient"),
         },
     )
-    Params = PaidParams
-    Public = PaidPublic
-    params: PaidParams
+    Params = PrivateFindingsParams
+    Public = PrivateFindingsPublic
+    params: PrivateFindingsParams
 
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
@@ -142,25 +142,25 @@ class Paid(Act):
             math.sqrt(sites) if each else 1.0,
         )
 
-    def spending(self, public: PaidPublic) -> Spending:
+    def spending(self, public: PrivateFindingsPublic) -> Spending:
         """What is bought; a function of the size that was said or bought."""
         return spend(self.asked(public.sites), public.size)
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> PaidPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> PrivateFindingsPublic:
         """n is bought first where nobody said it; else the plan follows from n. Where nothing is asked nothing is bought."""
         said = self.params.planning_size
         if not self.params.what:
-            return PaidPublic("end", 1, float(said or 0), len(setting.sites))
-        public = PaidPublic("size" if said is None else "tables", 1, float(said or 0), len(setting.sites))
+            return PrivateFindingsPublic("end", 1, float(said or 0), len(setting.sites))
+        public = PrivateFindingsPublic("size" if said is None else "tables", 1, float(said or 0), len(setting.sites))
         return public if said is None else self._sized(public, float(said))
 
-    def _sized(self, public: PaidPublic, size: float) -> PaidPublic:
+    def _sized(self, public: PrivateFindingsPublic, size: float) -> PrivateFindingsPublic:
         now = replace(public, size=max(float(round(size)), 1.0))
         return replace(now, stage="tables" if self.spending(now).what else "end")
 
-    def next(self, public: PaidPublic) -> Step | None:
+    def next_step(self, public: PrivateFindingsPublic) -> Step | None:
         """One release a stage (size, tables, gradients, scores), its multiplier from the plan's share of epsilon."""
         if public.stage == "end":
             return None
@@ -173,7 +173,9 @@ class Paid(Act):
         parts = self._parts(made, public.stage)
         return self._step(public, public.stage, {x.name: x.shape for x in parts}, made.multipliers[public.stage])
 
-    def _step(self, public: PaidPublic, name: str, shapes: dict[str, tuple[int, ...]], multiplier: float) -> Step:
+    def _step(
+        self, public: PrivateFindingsPublic, name: str, shapes: dict[str, tuple[int, ...]], multiplier: float
+    ) -> Step:
         return Step(
             public.round,
             name,
@@ -192,7 +194,7 @@ class Paid(Act):
             return (made.gradient,)
         return made.tables if stage == "tables" else made.scores
 
-    def combine(self, step: Step, public: PaidPublic, total: Total) -> PaidPublic:
+    def update_public(self, step: Step, public: PrivateFindingsPublic, total: Total) -> PrivateFindingsPublic:
         """value = total / scale with sd = noise_sd / scale; beta' = E[beta | all noisy gradients g(beta_t) so far]."""
         after = replace(public, round=public.round + 1)
         if step.name == "size":
@@ -209,19 +211,19 @@ class Paid(Act):
             return self._moved(replace(after, gradients=taken, gradient_sd=sds[0]), made)
         return replace(after, scores=values, scores_sd=sds, stage="end")
 
-    def table(self, public: PaidPublic, name: str) -> tuple[Array, float] | None:
+    def table(self, public: PrivateFindingsPublic, name: str) -> tuple[Array, float] | None:
         """One part of the first release, with its noise; None where it was not bought."""
         made = self.spending(public)
         at = next((i for i, x in enumerate(made.tables) if x.name == name), None)
         return None if at is None or not public.tables else (public.tables[at], public.tables_sd[at])
 
-    def score(self, public: PaidPublic, name: str) -> tuple[Array, float] | None:
+    def score(self, public: PrivateFindingsPublic, name: str) -> tuple[Array, float] | None:
         """One part of the last release, with its noise."""
         made = self.spending(public)
         at = next((i for i, x in enumerate(made.scores) if x.name == name), None)
         return None if at is None or not public.scores else (public.scores[at], public.scores_sd[at])
 
-    def moments(self, public: PaidPublic) -> PaidMoments | None:
+    def moments(self, public: PrivateFindingsPublic) -> PaidMoments | None:
         """The paid moments and their surrogate; the same at every party."""
         counts, found = self.table(public, "carriers"), self.table(public, "pairs")
         if counts is None or found is None:
@@ -251,7 +253,7 @@ class Paid(Act):
         )
         return PaidMoments(here, float(xy[0]), xy, sd2, made)
 
-    def _planned(self, public: PaidPublic, made: Spending) -> PaidPublic:
+    def _planned(self, public: PrivateFindingsPublic, made: Spending) -> PrivateFindingsPublic:
         """After the tables: where the first gradient is taken, or why none is bought."""
         rest: Literal["scores", "end"] = "scores" if made.scores else "end"
         m = self.moments(public)
@@ -266,7 +268,7 @@ class Paid(Act):
         b, c = posterior(m.surrogate, m.known, [Observed(None, m.xy, m.sd)], np.zeros(len(m.xy)))
         return replace(public, at=b[None], covariance=c, stage="gradient")
 
-    def _moved(self, public: PaidPublic, made: Spending) -> PaidPublic:
+    def _moved(self, public: PrivateFindingsPublic, made: Spending) -> PrivateFindingsPublic:
         m = self.moments(public)
         assert m is not None and public.at is not None and public.gradients is not None
         seen = [Observed(a, g, public.gradient_sd) for a, g in zip(public.at, public.gradients)]
@@ -281,7 +283,7 @@ class Paid(Act):
 
     # ---- hospital
 
-    def gains(self, site: Site, public: PaidPublic) -> tuple[Array, NDArray[np.bool_]]:
+    def gains(self, site: Site, public: PrivateFindingsPublic) -> tuple[Array, NDArray[np.bool_]]:
         """(patients,) mean nats gained over the average patient's placement, in [-1, 1] of ``FARTHEST``; who has hidden codes.
 
         The baseline is the model's own: sum_r pi_r f_r with pi the paid mean placement. What is gained is what the patient's
@@ -303,7 +305,7 @@ class Paid(Act):
         return gain[:, 0] / np.where(there, events, 1.0) / FARTHEST, there
 
     def contribute(
-        self, step: Step, site: Site, private: NoMemory, public: PaidPublic, rng: np.random.Generator
+        self, step: Step, site: Site, private: NoMemory, public: PrivateFindingsPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
         """sum_i of rows scaled so that one patient moves all of them by at most 1: |row_i| <= 1."""
         if step.name == "size":

@@ -15,7 +15,7 @@ from polyclinic.analysis.projection import outcome_of
 from polyclinic.records.sites.site import Site
 
 if TYPE_CHECKING:
-    from polyclinic.analysis.private.moments import Paid, PaidPublic
+    from polyclinic.analysis.private.moments import PrivateFindings, PrivateFindingsPublic
 
 __all__ = ["Records", "rows_of"]
 
@@ -34,7 +34,7 @@ class Records:
     known: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, act: Paid, site: Site) -> Records:
+    def of(cls, act: PrivateFindings, site: Site) -> Records:
         """Of a site; an unknown outcome or covariate makes a row of zeros in the regression, and nowhere else."""
         share = np.nan_to_num(act.placer.shares(site), nan=0.0, posinf=0.0, neginf=0.0)
         has = act.placer.has(site)
@@ -56,13 +56,13 @@ class Records:
         return np.concatenate([self.ones.astype(np.float64), self.z], axis=1)
 
 
-def rows_of(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def rows_of(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     """One site's sum of one part."""
     made: Array = ROWS[part.name](part, r, act, public)
     return made
 
 
-def _carriers(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _carriers(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     counts = np.concatenate([[len(r.carried), r.over.sum()], r.carried.sum(0)])
     return part.counted(counts.astype(np.int64))
 
@@ -73,7 +73,7 @@ def _cells(part: Part, who: NDArray[np.bool_], cell: NDArray[np.int64], cells: i
     return part.counted(out.astype(np.int64))
 
 
-def _people(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _people(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     made = [
         _cells(Part(part.name, (-1, len(v.words)), part.most, part.share), r.ones, v.level(r.site), len(v.words))
         for v in act.variables
@@ -81,7 +81,7 @@ def _people(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
     return np.concatenate(made, axis=1)
 
 
-def _pairs(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _pairs(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     out = np.zeros(part.shape)
     number = np.concatenate([np.full(v.width, not v.levels) for v in act.covariates.variables] or [np.zeros(0, bool)])
     for at in range(0, len(r.y), CHUNK):
@@ -95,14 +95,14 @@ def _pairs(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
     return out
 
 
-def _gradient(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _gradient(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     assert public.at is not None
     x, y = r.x()[r.known], r.y[r.known]
     mu = 0.5 * (1.0 + np.tanh(np.clip(x @ public.at[-1], -30.0, 30.0) / 2.0))
     return summed(x * (y - mu)[:, None], part)
 
 
-def _scores(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _scores(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     if public.cuts is None or public.at is None:  # the regression was not bought
         return np.zeros(part.shape)
     eta = r.x()[r.known] @ public.at[-1]
@@ -110,7 +110,7 @@ def _scores(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
     return part.counted(np.bincount(cell, minlength=2 * BINS).astype(np.int64))
 
 
-def _survival(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _survival(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     people, n = r.site.people, r.site.patients
     time = np.full(n, np.nan) if people is None or people.time is None else people.time
     event = np.zeros(n, bool) if people is None or people.event is None else people.event
@@ -121,11 +121,11 @@ def _survival(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
     return _cells(part, r.ones[known], cell[known], 2 * act.times)
 
 
-def _placements(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _placements(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     return summed(act.placer.shares(r.site), part)
 
 
-def _completion(part: Part, r: Records, act: Paid, public: PaidPublic) -> Array:
+def _completion(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     gain, there = act.gains(r.site, public)
     gain = np.clip(gain, -1.0, 1.0)
     return summed(np.column_stack([gain, np.square(gain), np.ones(len(gain))])[there], part)

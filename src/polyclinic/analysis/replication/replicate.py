@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from polyclinic.analysis.link import Link
 from polyclinic.analysis.private.link import Linked, judged
-from polyclinic.analysis.projection import Placer
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, matched
 from polyclinic.analysis.replication.negative_control import permuted
-from polyclinic.analysis.replication.replicate_fits import KEY, Rungs
+from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
 from polyclinic.analysis.replication.splits import Splits, accepted
 from polyclinic.analysis.replication.stability import elsewhere
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.card.card import make_card
-from polyclinic.protocol.composition import Ladder
+from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Method, Setting
+from polyclinic.protocol.interfaces import Method, Schema
 from polyclinic.protocol.loop import RunOptions, run
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.records.sites.site import Site
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from polyclinic.protocol.outcome import Outcome
     from polyclinic.tensors.axis import Axis
 
-__all__ = ["BACK", "LINKED", "Replication", "Rungs", "permuted", "replicate"]
+__all__ = ["BACK", "LINKED", "ReplicateFits", "Replication", "permuted", "replicate"]
 
 Array = NDArray[np.float64]
 LINKED: Final = 3.0  # z of the link on unseen patients
@@ -54,15 +54,15 @@ def published(method: Estimator, public: object, outcome: Outcome, axes: Sequenc
     return model
 
 
-def raw_placer(method: Method, public: FactorPublic, setting: Setting | None) -> Placer:
+def raw_placer(method: Method, public: FactorPublic, setting: Schema | None) -> Projector:
     """Places patients by a public state with its columns as they are, at any site, without a published model."""
     from polyclinic.protocol.interfaces import seeds
 
     def place(site: Site) -> Array:
-        private = method.open(site, public, seeds(method.params.seed, site.name, "place"))
-        return np.asarray(method.close(site, private, public)["memberships"])
+        private = method.init_site(site, public, seeds(method.params.seed, site.name, "place"))
+        return np.asarray(method.finalize_site(site, private, public)["memberships"])
 
-    return Placer(public.factors, place)
+    return Projector(public.factors, place)
 
 
 def comparable(method: object) -> None:
@@ -83,7 +83,7 @@ def may_join(method: Method) -> bool:
 
 
 def splits(
-    fits: Sequence[FactorPublic], method: Method, setting: Setting | None, key: str, aggregation: str
+    fits: Sequence[FactorPublic], method: Method, setting: Schema | None, key: str, aggregation: str
 ) -> list[Splits]:
     """For the fit on everybody and every half fit: which of its columns are one phenotype."""
     out = []
@@ -95,7 +95,7 @@ def splits(
     return out
 
 
-def links(halves: Sequence[FactorPublic], method: Method, setting: Setting, key: str, aggregation: str) -> list[Link]:
+def links(halves: Sequence[FactorPublic], method: Method, setting: Schema, key: str, aggregation: str) -> list[Link]:
     """For every half fit the link test on the patients of the other half."""
     out = []
     for i, public in enumerate(halves):
@@ -153,7 +153,7 @@ class Replication:
 
     table: Table
     model: Any
-    halves: tuple[Placer, ...]
+    halves: tuple[Projector, ...]
     outcome: Outcome
     control: Table | None = None
     elsewhere: Table | None = None
@@ -221,13 +221,13 @@ def replicate(
         raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
     if folds and method.params.privacy is not None:
         return _private(method, sites, folds, key, leave_out, options)
-    rungs = Rungs(method.with_params(), key, folds)
+    rungs = ReplicateFits(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
     fits = rungs.chosen(outcome.public)
     same: RunOptions = {"doors": options["doors"]} if "doors" in options else {}
     if merge and folds and may_join(method):
         cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
-        tried = Ladder(cut, name="splits")
+        tried = Parallel(cut, name="splits")
         states = tried.publics(run(tried, sites, **same).public)
         fits = accepted(fits, [act.groups(p) for act, p in zip(cut, states)])
     found = matched(fits, False)
@@ -236,7 +236,7 @@ def replicate(
     acts = links(found.halves, rungs.method, outcome.setting, key, method.params.aggregation)
     table = judged(found, {}, model.order_, len(sites))
     if acts:
-        ladder = Ladder(acts, name="link")
+        ladder = Parallel(acts, name="link")
         publics = list(ladder.publics(run(ladder, sites, **same).public))
         table = verdict(found, acts, publics, model.order_, len(sites))
     halves = tuple(raw_placer(rungs.method, found.half(i), outcome.setting) for i in range(min(len(found.halves), 2)))

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from polyclinic.errors import ConfigError
-from polyclinic.protocol.composition import Ladder, half_method
+from polyclinic.protocol.composition import Parallel, half_method
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method
 
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["KEY", "Rungs"]
+__all__ = ["KEY", "ReplicateFits"]
 
 KEY: Final = "polyclinic"
 
 
-class Rungs(Ladder):
+class ReplicateFits(Parallel):
     """A method on everybody and, for each halving, on two halves, in lock-step; several starts each where it has them.
 
     Every half has its own seed, so its own hash of the codes and its own random numbers: a shared one fakes agreement. A half starts

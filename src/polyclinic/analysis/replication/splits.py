@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.analysis.base import PATIENTS, Act, ActParams, NoMemory
+from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.link import partial, residuals, scored
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.matching import cosines
@@ -66,7 +66,7 @@ def alike_pairs(factors: Sequence[Array]) -> list[tuple[int, int, int]]:
     return out
 
 
-class SplitsParams(ActParams):
+class SplitsParams(AnalysisParams):
     """Parameters of splits."""
 
     half: int | None = Field(None, description="The half that is looked at (the model saw the other); None: everybody.")
@@ -81,7 +81,7 @@ class SplitsPublic:
     between: Array
 
 
-class Splits(Act):
+class Splits(Analysis):
     """Which columns of a fit are one phenotype."""
 
     name = "splits"
@@ -98,19 +98,19 @@ class Splits(Act):
         self.pairs = alike_pairs(self.placer.factors)
         self.modes = list(combinations(range(len(self.placer.factors)), 2))
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> SplitsPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> SplitsPublic:
         """Moments 0 for every pair."""
         own = np.zeros((len(self.modes), self.placer.rank, 4))
         return SplitsPublic(not self.pairs, own, np.zeros((len(self.pairs), 4)))
 
-    def next(self, public: SplitsPublic) -> Step | None:
+    def next_step(self, public: SplitsPublic) -> Step | None:
         """One sum: four moments of each phenotype between its modes, and of pairs of phenotypes within one."""
         if public.done:
             return None
         shapes = {"own": public.own.shape, "between": public.between.shape}
         return Step(1, "splits", shapes, bound=2.0**10 * PATIENTS, counts=False)
 
-    def combine(self, step: Step, public: SplitsPublic, total: Total) -> SplitsPublic:
+    def update_public(self, step: Step, public: SplitsPublic, total: Total) -> SplitsPublic:
         """own, between = sum_k (u'u, u'v, v'v, free degrees)."""
         return SplitsPublic(True, total.arrays["own"], total.arrays["between"])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyclinic.analysis.evaluate import ActPlan
-from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.evaluate import AnalysisPlan
+from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.analysis.replication.negative_control import permuted
 from polyclinic.analysis.replication.replicate_fits import KEY
 from polyclinic.errors import ConfigError
@@ -111,8 +111,8 @@ def suggest_rank(
         raise ConfigError(f"need ranks of at least 1, got {list(ranks)}", hint="e.g. (5, 10, 15, 20)")
     how = aggregation or "plain"
     method = SumALS(rank=tried[0], n_starts=n_starts, rounds=rounds, seed=seed, aggregation=how)
-    plan = ActPlan(("completion",), key=key, seed=seed, aggregation=how, ranks=tuple(tried))
-    whole, sites = Whole(method, plan, 1), as_sites(data)
+    plan = AnalysisPlan(("completion",), key=key, seed=seed, aggregation=how, ranks=tuple(tried))
+    whole, sites = StudyPipeline(method, plan, 1), as_sites(data)
     outcome = run(whole, sites)
     whole.publish(outcome)
     torn = None

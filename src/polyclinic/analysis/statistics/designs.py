@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.analysis.projection import Covariates, Placer, sizes_of
+from polyclinic.analysis.projection import Covariates, Projector, sizes_of
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.cp import solve_memberships
@@ -40,10 +40,10 @@ class Design:
 class Designs:
     """The columns of every design at a site, made once."""
 
-    def __init__(self, placers: Sequence[Placer], covariates: Covariates, baselines: bool, seed: int) -> None:
+    def __init__(self, placers: Sequence[Projector], covariates: Covariates, baselines: bool, seed: int) -> None:
         self.placers, self.covariates, self.seed = tuple(placers), covariates, seed
         rank = self.placers[0].rank
-        self._random: Placer | None = None
+        self._random: Projector | None = None
         self._kept: Any = WeakKeyDictionary()
         both = (1, 2)
         made = [
@@ -108,19 +108,19 @@ class Designs:
         return np.zeros((site.patients, 0))
 
 
-def _logs(placer: Placer, site: Site) -> Array:
+def _logs(placer: Projector, site: Site) -> Array:
     """log(1 + expected events of each phenotype): the unit of prediction."""
     mass = np.prod([np.abs(f).sum(0) for f in placer.factors], axis=0)
     out: Array = np.log1p(placer.loads(site) * mass)
     return out
 
 
-def random_placer(sizes: Sequence[int], rank: int, seed: int) -> Placer:
+def random_placer(sizes: Sequence[int], rank: int, seed: int) -> Projector:
     """Factors that learned nothing: what a model must beat."""
     rng = seeds(seed, "random factors")
     factors = [rng.exponential(size=(n, rank)) for n in sizes]
     factors = [f / np.linalg.norm(f, axis=0) for f in factors]
-    return Placer(factors, lambda site: solve_memberships(site.counts(), factors))
+    return Projector(factors, lambda site: solve_memberships(site.counts(), factors))
 
 
 def code_presence(site: Site) -> csr_matrix:

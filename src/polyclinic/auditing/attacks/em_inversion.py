@@ -22,7 +22,7 @@ from polyclinic.methods.mixtures.statistics import expect
 from polyclinic.methods.moments.moments import in_ball
 from polyclinic.models.mixtures.gaussian import Array, Mixture
 from polyclinic.protocol.interfaces import Step, Total
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
 __all__ = ["AttackerView", "Inversion", "invert", "run", "watch"]
@@ -61,10 +61,10 @@ class Inversion:
 class _Witness(GaussianMixture):
     """The method as it is, with somebody at the coordinator's elbow who writes down totals."""
 
-    def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+    def update_public(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
         if step.name == "statistics":
             self.__dict__.setdefault("seen", []).append((public, dict(total.arrays)))
-        return super().combine(step, public, total)
+        return super().update_public(step, public, total)
 
 
 def _exact(X: Array, mixture: Mixture) -> Array:
@@ -81,7 +81,7 @@ def _paid(Z: Array, mixture: Mixture) -> Array:
 def watch(sites: Sequence[Site], honest: Collection[str], **params: Any) -> list[AttackerView]:
     """Run the mixture, and collect what the sites that are not honest know about the rest."""
     method = _Witness(**params)
-    Fold(method, sites).run()
+    Simulation(method, sites).run()
     corrupt = [s.matrix() for s in sites if s.name not in set(honest)]
     views = []
     for public, arrays in method.__dict__["seen"]:

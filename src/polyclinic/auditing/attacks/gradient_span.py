@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.methods.similarity.federated import ConsensusUnPSL
 from polyclinic.methods.similarity.federated_state import UnPSLPublic
 from polyclinic.methods.similarity.redundancy import Redundancy
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
 __all__ = ["Membership", "attack", "slope", "span_residuals"]
@@ -79,10 +79,10 @@ def attack(
         Of :class:`~polyclinic.methods.similarity.federated.ConsensusUnPSL`.
     """
     method = ConsensusUnPSL(rounds=rounds, **params)
-    fold = Fold(method, sites)
+    fold = Simulation(method, sites)
     while True:
         if fold.public is not None:
-            step = method.next(fold.public)
+            step = method.next_step(fold.public)
             if step is not None and step.counts and step.round == rounds:
                 break
         if not fold.advance():

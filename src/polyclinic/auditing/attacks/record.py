@@ -67,7 +67,7 @@ def recovered(heard: Sequence[Tapped], diagnoses: int) -> Array:
 def run(seed: int = 0) -> Iterator[Attack]:
     """Exact totals give the whole record; of a code that fewer than eleven have, a floor leaves no row to read."""
     from polyclinic.methods.sumals import SumALS
-    from polyclinic.protocol.minimum_patients import Floor
+    from polyclinic.protocol.minimum_patients import MinimumPatients
 
     def make() -> SumALS:
         return SumALS(rank=8, rounds=12, seed=seed, aggregation="masked", nonnegative=False)
@@ -75,7 +75,7 @@ def run(seed: int = 0) -> Iterator[Attack]:
     size = "exact totals, masked, 3 sites of 150 patients"
     kinds: tuple[tuple[str, Any, bool], ...] = (
         (f"SumALS without non-negativity, {size}", make(), True),
-        (f"the same with a floor of 11 patients, {size}", Floor(make(), 11), False),
+        (f"the same with a floor of 11 patients, {size}", MinimumPatients(make(), 11), False),
     )
     for label, method, expected in kinds:
         sites = network(seed)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.protocol.interfaces import Message, Method, Step, Total
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
 __all__ = ["Attack", "Tapped", "listen"]
@@ -63,16 +63,16 @@ class Tapped:
 def listen(method: Method, sites: Sequence[Site], quorum: int | None = None) -> list[Tapped]:
     """Run a method and keep what its coordinator could have kept."""
     heard: list[Tapped] = []
-    fold = Fold(method, sites, tap=lambda m: heard[-1].messages.append(m), quorum=quorum)
-    combine = method.combine
+    fold = Simulation(method, sites, tap=lambda m: heard[-1].messages.append(m), quorum=quorum)
+    combine = method.update_public
 
     def witness(step: Step, public: object, total: Total) -> object:
         heard[-1].total = total
         return combine(step, public, total)
 
-    vars(method)["combine"] = witness
+    vars(method)["update_public"] = witness
     fold.begin()
-    while (step := method.next(fold.public)) is not None:
+    while (step := method.next_step(fold.public)) is not None:
         heard.append(Tapped(step, fold.public))
         fold.advance()
     return heard

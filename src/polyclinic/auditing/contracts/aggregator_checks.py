@@ -17,18 +17,18 @@ from polyclinic.methods.moments.standardizing import Standardizer
 from polyclinic.node.rehearsal import Rehearsal
 from polyclinic.protocol.aggregators import NAMES, by_name, kind_of
 from polyclinic.protocol.interfaces import (
+    Aggregator,
+    AggregatorFacts,
     Contribution,
     Exchange,
     Message,
     Method,
     Roster,
     Step,
-    Sum,
-    SumFacts,
     Total,
     least_threshold,
 )
-from polyclinic.protocol.loop import Fold, deliver, roster_for
+from polyclinic.protocol.loop import Simulation, deliver, roster_for
 from polyclinic.protocol.wire import encoding as wire
 
 __all__ = ["SUM_PARTS", "SumChecks", "check_sum"]
@@ -54,7 +54,7 @@ class SumTaken:
 class SumChecks:
     """The parts of the battery, for one way to add."""
 
-    def __init__(self, adder: Sum, method: Method) -> None:
+    def __init__(self, adder: Aggregator, method: Method) -> None:
         self.adder, self.method = adder, method
         self.step = Step(3, "factors", {"A": (40,), "B": (2, 3)}, bound=5.0)
 
@@ -71,9 +71,9 @@ class SumChecks:
 
     def sides(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> dict[str, Exchange]:
         """Everybody's mailbox."""
-        made = {s: self.adder.side(s, roster, step, parts[s]) for s in roster.sites if s in parts}
+        made = {s: self.adder.exchange(s, roster, step, parts[s]) for s in roster.sites if s in parts}
         if roster.coordinator is not None:
-            made[roster.coordinator] = self.adder.side(roster.coordinator, roster, step, None)
+            made[roster.coordinator] = self.adder.exchange(roster.coordinator, roster, step, None)
         return made
 
     def take(
@@ -174,7 +174,7 @@ class SumChecks:
         """all at once in one process gives the bits of the messages"""
         parts = self.parts(5)
         roster = roster_for(self.adder, SITES)
-        total = self.adder.at_once(roster, self.step, parts)
+        total = self.adder.aggregate_local(roster, self.step, parts)
         if total is None:
             raise Skip("always by messages")
         other = self.whole(parts)
@@ -247,7 +247,7 @@ class SumChecks:
     def noise_part(self) -> None:
         """what each site must add of the noise is enough for the total, whoever pools what they know"""
         roster = roster_for(self.adder, SITES)
-        share = self.adder.share(roster)
+        share = self.adder.noise_share(roster)
         assert 0 < share <= 1, f"share {share}"
         honest = 1 if self.adder.reveals == "each" else roster.threshold - roster.colluders
         assert share * honest >= 1 - 1e-12, f"{honest} honest sites add {share * honest:.3g} of the noise's variance"
@@ -255,8 +255,8 @@ class SumChecks:
     def model_part(self) -> None:
         """a method gives the model of plain sums (a robust rule: a finite one)"""
         sites = example_sites(self.method.needs)
-        found = wire.pack(Fold(self.method, sites, adder=self.adder).run().public)
-        plain = wire.pack(Fold(self.method, sites, adder=by_name("plain")).run().public)
+        found = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
+        plain = wire.pack(Simulation(self.method, sites, adder=by_name("plain")).run().public)
         for a, b in zip(readable(found), readable(plain)):
             assert np.isfinite(a).all(), "numbers that are not finite"
             if self.adder.adds:
@@ -267,7 +267,7 @@ class SumChecks:
         """between hosts, by the letters of its topology, it gives the same model, and ends with words when a site is lost"""
         sites = example_sites(self.method.needs)
         found = wire.pack(Rehearsal(self.adder, self.method, sites).fit().public)
-        here = wire.pack(Fold(self.method, sites, adder=self.adder).run().public)
+        here = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
         room = NEAR if self.adder.facts.topology == "star" else 1e-5
         for a, b in zip(readable(found), readable(here)):
             gap = float(np.abs(a - b).max(initial=0.0))
@@ -276,12 +276,12 @@ class SumChecks:
             Rehearsal(self.adder, self.method, sites).run(silent=sites[2].name)
 
 
-def _facts(adder: Sum) -> SumFacts | None:
+def _facts(adder: Aggregator) -> AggregatorFacts | None:
     try:
         found: object = adder.facts
     except AttributeError:
         return None
-    return found if isinstance(found, SumFacts) else None
+    return found if isinstance(found, AggregatorFacts) else None
 
 
 SUM_PARTS: Final = (
@@ -289,7 +289,7 @@ SUM_PARTS: Final = (
 )
 
 
-def check_sum(adder: Sum, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
+def check_sum(adder: Aggregator, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
     """Run the contract battery on a way to add; raises AssertionError with the whole result if a part fails.
 
     Parameters
@@ -307,7 +307,7 @@ def check_sum(adder: Sum, method: Method | None = None, *, parts: Sequence[str] 
     >>> check_sum(by_name("masked"), parts=["total", "lost"]).passed
     True
     """
-    if not isinstance(adder, Sum):
+    if not isinstance(adder, Aggregator):
         kind = f"the class {adder.__name__}" if isinstance(adder, type) else f"a {type(adder).__name__}"
         raise ConfigError(f"check_sum wants a way to add, got {kind}", hint='e.g. pc.check_sum(by_name("masked"))')
     strangers = [p for p in parts or () if p not in SUM_PARTS]

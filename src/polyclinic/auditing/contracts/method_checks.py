@@ -16,11 +16,11 @@ from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, exa
 from polyclinic.auditing.contracts.same_bits import arrays_in, bits_of, near
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Message, Method, MethodFacts, Step, seeds
-from polyclinic.protocol.loop import Fold, RunOptions
+from polyclinic.protocol.loop import RunOptions, Simulation
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site, pooled
@@ -46,11 +46,11 @@ class Checks:
     def __init__(self, method: Method, sites: Sequence[Site], noise_seed: int = 7) -> None:
         self.method, self.sites, self.noise_seed = method, list(sites), noise_seed
 
-    def fold(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Fold:
+    def fold(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Simulation:
         """A run with injected noise, so that it can be repeated."""
         chosen = list(self.sites if sites is None else sites)
-        options.setdefault("doors", {s.name: Door(s.name, noise=self.noise(s.name)) for s in chosen})
-        return Fold(method or self.method, chosen, **options)
+        options.setdefault("doors", {s.name: ReleaseGate(s.name, noise=self.noise(s.name)) for s in chosen})
+        return Simulation(method or self.method, chosen, **options)
 
     def noise(self, name: str) -> SimulatedNoise:
         """Noise that repeats: only tests may do this."""
@@ -88,7 +88,7 @@ class Checks:
         fold = self.fold()
         seen: list[Step] = []
         while True:
-            step = self.method.next(fold.public) if fold.public is not None else None
+            step = self.method.next_step(fold.public) if fold.public is not None else None
             if not fold.advance():
                 break
             if step is not None:
@@ -114,7 +114,7 @@ class Checks:
         fold.run()
         spent = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
         assert max(spent) <= privacy.epsilon * 1.001, f"spent {max(spent):.4f}, asked for {privacy.epsilon}"
-        tight = {s.name: Door(s.name, policy=Policy(max_epsilon_total=privacy.epsilon / 2)) for s in self.sites}
+        tight = {s.name: ReleaseGate(s.name, policy=Policy(max_epsilon_total=privacy.epsilon / 2)) for s in self.sites}
         try:
             self.fold(doors=tight).run()
         except PolicyRefusal:
@@ -212,7 +212,7 @@ class Checks:
         """a retried step re-sends the same bytes, also to another roster; only what the way to add leaks is paid anew"""
         fold = self.fold()
         fold.begin()
-        step = self.method.next(fold.public)
+        step = self.method.next_step(fold.public)
         assert step is not None
         party = next(iter(fold.parties.values()))
         first = party.contribute(step, fold.public, fold.roster)
@@ -226,7 +226,7 @@ class Checks:
         assert all(np.array_equal(first.arrays[k], other.arrays[k]) for k in first.arrays), (
             "noise was drawn again for another attempt"
         )
-        leaks = bool(fold.adder.leak(roster, step))
+        leaks = bool(fold.adder.leakage(roster, step))
         assert len(party.door.ledger.charges()) == paid + leaks, "another attempt has another price than its leak"
 
     def return_part(self) -> None:

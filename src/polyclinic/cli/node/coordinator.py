@@ -12,7 +12,7 @@ from polyclinic.cli.node.members import COMMANDS, Folder, Json, home_of, say
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
-    from polyclinic.node.signed_study import Order
+    from polyclinic.node.signed_study import StudyOrder
 
 __all__ = ["app"]
 
@@ -166,7 +166,7 @@ def _seconds(wait: str | None) -> float | None:
     return seconds
 
 
-def _run(home: CoordinatorFolder, order: Order, json_: bool, wait: float | None = None) -> None:
+def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | None = None) -> None:
     """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
     from polyclinic.cli.console import follow as bar
     from polyclinic.node.flare.coordinator_service import state_of
@@ -197,7 +197,7 @@ def _run(home: CoordinatorFolder, order: Order, json_: bool, wait: float | None 
 
 
 def finish_run(
-    home: CoordinatorFolder, order: Order, value: dict[str, Any], json_: bool, engine: str = "flare"
+    home: CoordinatorFolder, order: StudyOrder, value: dict[str, Any], json_: bool, engine: str = "flare"
 ) -> None:
     """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
     from polyclinic.node.flare.result import read_model

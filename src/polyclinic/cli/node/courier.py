@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
-    from polyclinic.node.signed_study import Order
+    from polyclinic.node.signed_study import StudyOrder
 
 __all__ = ["app"]
 
@@ -62,13 +62,13 @@ def site(node: NodeFile = NODE) -> None:
     """Serve studies at a hospital through the folders of [courier] in its node file, until interrupted."""
     import os
 
-    from polyclinic.node.courier.site import Branch, branch_box
+    from polyclinic.node.courier.site import CourierSite, branch_box
     from polyclinic.node.enrolment.folders import SiteFolder, alone
 
     os.umask(0o077)
     folder = SiteFolder.of(node)
     with alone(folder.path / "courier" / "lock", f"the courier of {folder.node.name!r}"):
-        branch = Branch(folder, branch_box(folder))
+        branch = CourierSite(folder, branch_box(folder))
         typer.echo(f"{folder.node.name}: inbox {branch.box.inbox}, outbox {branch.box.outbox} (Ctrl-C ends it)")
         branch.run()
 
@@ -183,7 +183,7 @@ def _home(path: Path) -> CoordinatorFolder:
     return home
 
 
-def _run(home: CoordinatorFolder, order: Order, inbox: Path, outbox: Path, rhythm: Rhythm, json_: bool) -> None:
+def _run(home: CoordinatorFolder, order: StudyOrder, inbox: Path, outbox: Path, rhythm: Rhythm, json_: bool) -> None:
     from polyclinic.cli.node.coordinator import finish_run
     from polyclinic.node.courier.coordinator import run_by_courier
 

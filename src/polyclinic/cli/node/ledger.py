@@ -11,7 +11,7 @@ import typer
 from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.privacy.accounting.accountant import Unbounded
 from polyclinic.privacy.gate.outbox import Outbox
-from polyclinic.privacy.ledger.ledger import Head, Ledger
+from polyclinic.privacy.ledger.ledger import Ledger, SignedHead
 from polyclinic.privacy.ledger.reader import verify_lines
 
 __all__ = ["app"]
@@ -214,7 +214,7 @@ def recover(
         )
 
 
-def _witnessed(path: Path) -> list[Head]:
+def _witnessed(path: Path) -> list[SignedHead]:
     """Heads of this site's own book that other sites showed it."""
     if path.suffix != ".toml":
         return []
@@ -225,13 +225,13 @@ def _witnessed(path: Path) -> list[Head]:
     return [k.head for k in witness_of(node).about(node.name)]
 
 
-def _anchors(path: Path | None) -> dict[str, Head]:
+def _anchors(path: Path | None) -> dict[str, SignedHead]:
     if path is None:
         return {}
     try:
         value = json.loads(path.read_text())
         ledgers = value.get("ledgers", [value])
-        made = {Path(x.get("path", "")).name: Head.from_json(x.get("head", x)) for x in ledgers}
+        made = {Path(x.get("path", "")).name: SignedHead.from_json(x.get("head", x)) for x in ledgers}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise ConfigError(f"{path}: not an export of a ledger ({e})") from e
     return {**made, "": next(iter(made.values()))} if len(made) == 1 else made

@@ -10,7 +10,7 @@ from typing import Final
 from polyclinic.node.doctor.processes import Recorded, alive, launch
 from polyclinic.node.enrolment.folders import CoordinatorFolder
 from polyclinic.node.flare.coordinator_service import progress, state_of
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 __all__ = ["look_on"]
 
@@ -18,7 +18,7 @@ ENDED: Final = ("finished", "stopped", "failed")
 
 
 def look_on(
-    folder: CoordinatorFolder, order: Order, seconds: float, tell: Callable[[dict[str, object]], None]
+    folder: CoordinatorFolder, order: StudyOrder, seconds: float, tell: Callable[[dict[str, object]], None]
 ) -> dict[str, object]:
     """Start the follower, then look on for so many seconds; how the study stands then."""
     run, note = (

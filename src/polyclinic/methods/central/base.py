@@ -13,7 +13,7 @@ from polyclinic.errors import ConfigError, Divergence
 from polyclinic.methods.factorization import Factorization, WeightedParams
 from polyclinic.privacy.card.card import central_card
 from polyclinic.protocol.outcome import Progress
-from polyclinic.protocol.schema import setting_of
+from polyclinic.protocol.schema import schema_of
 from polyclinic.protocol.wire.traffic import Traffic
 from polyclinic.records.sites.from_data import Data, as_sites, warn_of_odd_counts
 from polyclinic.records.sites.site import Site, pooled
@@ -63,7 +63,7 @@ class Central(Factorization[WP]):
             sites = as_sites(data)
         if self.params.nonnegative:
             warn_of_odd_counts([s.tensor for s in sites if s.tensor is not None])
-        setting_of(self, sites)  # type: ignore[arg-type]  # same checks, same errors as a federated run
+        schema_of(self, sites)  # type: ignore[arg-type]  # same checks, same errors as a federated run
         union = pooled(sites).counts() if len(sites) > 1 else sites[0].counts()
         return self._weigh(union), [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]
 

@@ -29,7 +29,7 @@ from polyclinic.methods.factorization import FederatedFactorization
 from polyclinic.models.phenotypes.projection import Events
 from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.parameter_types import DPEMTyped
 from polyclinic.records.sites.from_data import warn_of_odd_counts
@@ -98,7 +98,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> DPEMPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> DPEMPublic:
         """Factors drawn from Gamma, mixture flat; the plan of the releases follows from epsilon and the planning size."""
         p = self.params
         bought = p.privacy is not None and p.planning_size is None
@@ -173,7 +173,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             return replace(begun, released=None, noise=None, precision=None)
         return replace(alone, stage="marginals", round=1)
 
-    def next(self, public: DPEMPublic) -> Step | None:
+    def next_step(self, public: DPEMPublic) -> Step | None:
         """Size (bought), marginals, a vote on the prior, then rounds of unit vectors; each multiplier from the plan."""
         if public.stage == "end":
             return None
@@ -223,7 +223,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             asides=() if paid else ("objective",),
         )
 
-    def combine(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
+    def update_public(self, step: Step, public: DPEMPublic, total: Total) -> DPEMPublic:
         """f_cr = E[share of code c | T] per mode, T = sum_k sum_p u_p + noise and what was bought before (empirical Bayes)."""
         if step.name == "size":
             # One standard deviation below what was bought: a count that is mostly noise opens no gate.
@@ -282,13 +282,13 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             return False
         return abs(before.objective - now.objective) <= tol * abs(before.objective)
 
-    def figures(self, public: DPEMPublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: DPEMPublic) -> Mapping[str, float | None]:
         # In a formal run nothing is known that was not paid for (PRIVACY 3.1).
         return {"objective": public.objective, "rmse_observed": None, "rmse_full": None, "noise_sd": public.noise_sd}
 
     # ---- hospital k
 
-    def open(self, site: Site, public: DPEMPublic, rng: np.random.Generator) -> DPEMPrivate:
+    def init_site(self, site: Site, public: DPEMPublic, rng: np.random.Generator) -> DPEMPrivate:
         em_kernels.stacked_rows(site.counts())  # refuse what cannot be counted before anything is sent
         return DPEMPrivate()
 
@@ -328,7 +328,7 @@ class DPEM(DPEMTyped, FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate
             arrays["objective"] = np.array([np.rint(likelihood / em_kernels.GRID) * em_kernels.GRID])
         return private, Contribution(arrays)
 
-    def close(self, site: Site, private: DPEMPrivate, public: DPEMPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: DPEMPrivate, public: DPEMPublic) -> Arrays:
         if public.stage != "end":
             return {"memberships": np.zeros((site.patients, public.factors[0].shape[1]))}
         placed = self._events(public, np.ones(public.factors[0].shape[1]))

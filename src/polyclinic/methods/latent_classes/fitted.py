@@ -12,7 +12,7 @@ from polyclinic.models.mixtures.classes import Classes
 from polyclinic.models.mixtures.columns import Array, Layout, encoded
 from polyclinic.models.origin import Origin
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.loop import FoldOptions
+from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.records.sites.frames import column_of, columns_of
 from polyclinic.records.sites.from_data import as_sites
@@ -53,7 +53,7 @@ class FittedClasses(Estimator):
         y: object = None,
         *,
         progress: Callable[[Progress], None] | None = None,
-        **options: Unpack[FoldOptions],
+        **options: Unpack[SimulationOptions],
     ) -> Self:
         """Learn from sites, from one matrix or frame, or from a mapping of a site's name to its frame.
 

@@ -25,7 +25,7 @@ from polyclinic.methods.moments.moments import RADIUS, ROOM, SummedMoments
 from polyclinic.models.mixtures.columns import Array, Column, Layout
 from polyclinic.models.mixtures.gaussian import blocks
 from polyclinic.privacy.accounting.accountant import calibrate
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total, seeds
 from polyclinic.protocol.parameter_types import LatentClassTyped
 from polyclinic.records.sites.site import Site
 
@@ -73,7 +73,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
 
     # ---- coordinator
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> ClassPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> ClassPublic:
         """w_j = 1 / k; the columns' kinds are found first, or told with privacy."""
         p, d = self.params, setting.shape[0]
         names = setting.columns or tuple(f"feature {j}" for j in range(d))
@@ -104,7 +104,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
             return Column(name, "count", unit=max(high, 1.0), low=max(low, 0.0), high=high)
         return Column(name, "continuous", centre=(low + high) / 2, unit=(high - low) / 2, low=low, high=high)
 
-    def next(self, public: ClassPublic) -> Step | None:
+    def next_step(self, public: ClassPublic) -> Step | None:
         """Moments, levels, the table of pairs, EM rounds, the likelihood."""
         p, k = self.params, self.params.n_components
         if public.stage == "end":
@@ -138,7 +138,7 @@ class LatentClass(LatentClassTyped, FittedClasses):
         """Bound of a site's sums: squares of measurements in their units, summed over all patients; generous."""
         return max(public.moments.n, 1.0) * 1e6
 
-    def combine(self, step: Step, public: ClassPublic, total: Total) -> ClassPublic:
+    def update_public(self, step: Step, public: ClassPublic, total: Total) -> ClassPublic:
         """w_j = n_j / n and theta_jc = sums_jc / n_j (per kind of column), from sums = sum_k sum_i r_ij t(x_i)."""
         p = self.params
         if public.stage == "moments":
@@ -255,13 +255,13 @@ class LatentClass(LatentClassTyped, FittedClasses):
             released=new, precision=precision,
         )  # fmt: skip
 
-    def figures(self, public: ClassPublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: ClassPublic) -> Mapping[str, float | None]:
         bound, gain = public.told
         return {"objective": None if bound is None else -bound, "lower_bound": bound, "gain": gain}
 
     # ---- hospital k
 
-    def open(self, site: Site, public: ClassPublic, rng: np.random.Generator) -> ClassPrivate:
+    def init_site(self, site: Site, public: ClassPublic, rng: np.random.Generator) -> ClassPrivate:
         X = site.matrix()
         infinite = [
             n for j, n in enumerate(public.names) if np.isinf(X[:, j]).any() or (np.abs(X[:, j]) > RADIUS).any()
@@ -321,13 +321,13 @@ class LatentClass(LatentClassTyped, FittedClasses):
         logs = np.log(np.maximum(public.profiles, 1e-12))
         return np.asarray(binned(public.layout, X) @ logs.T + np.log(np.maximum(weights, 1e-300)))
 
-    def close(self, site: Site, private: ClassPrivate, public: ClassPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: ClassPrivate, public: ClassPublic) -> Arrays:
         weights = private.weights if self.params.shares == "site" else public.weights
         joint = self._log_joint(public, weights, site.matrix())
         r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
         return {"responsibilities": r, "shares": r.mean(0) if len(r) else np.zeros(len(weights))}
 
-    def remedy(self, site: Site, public: ClassPublic) -> str:
+    def divergence_hint(self, site: Site, public: ClassPublic) -> str:
         return f"raise reg_covar (now {self.params.reg_covar:g}) or smoothing (now {self.params.smoothing:g})"
 
 

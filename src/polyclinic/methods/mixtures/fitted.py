@@ -15,7 +15,7 @@ from polyclinic.models.mixtures.groups import Groups
 from polyclinic.models.origin import Origin
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import P, Pri, Pub, seeds
-from polyclinic.protocol.loop import FoldOptions
+from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.records.sites.from_data import as_sites
 from polyclinic.records.sites.site import Site
@@ -64,7 +64,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         y: object = None,
         *,
         progress: Callable[[Progress], None] | None = None,
-        **options: Unpack[FoldOptions],
+        **options: Unpack[SimulationOptions],
     ) -> Self:
         """Learn from sites, or from one matrix (patients, d).
 
@@ -125,7 +125,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         found = self.predict_proba(X)
         return found if isinstance(found, dict) else self._framed(found)
 
-    def fit_transform(self, X: Data, y: object = None, **options: Unpack[FoldOptions]) -> Any:
+    def fit_transform(self, X: Data, y: object = None, **options: Unpack[SimulationOptions]) -> Any:
         """Fit, then the probabilities of the same patients."""
         return self.fit(X, y, **options).transform(X)
 
@@ -156,7 +156,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         """(patients,) most probable group."""
         return self._each(X, lambda x: self._mixture().responsibilities(x).argmax(1))
 
-    def fit_predict(self, X: Data, y: object = None, **options: Unpack[FoldOptions]) -> Any:
+    def fit_predict(self, X: Data, y: object = None, **options: Unpack[SimulationOptions]) -> Any:
         """Fit, then the most probable group of the same patients."""
         return self.fit(X, y, **options).predict(X)
 

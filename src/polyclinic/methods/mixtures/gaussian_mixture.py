@@ -25,7 +25,7 @@ from polyclinic.methods.mixtures.statistics import Statistics, expect, maximise,
 from polyclinic.methods.moments.moments import ROOM, SummedMoments, complete
 from polyclinic.methods.moments.standardizing import Nothing
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total, seeds
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total, seeds
 from polyclinic.protocol.parameter_types import GaussianMixtureTyped
 from polyclinic.records.sites.site import Site
 
@@ -74,7 +74,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
 
     # ---- coordinator, or every node
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> MixturePublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> MixturePublic:
         """Mixture of k empty groups; the moments come first."""
         p, d = self.params, setting.shape[0]
         crossed = p.covariance_type in ("full", "tied")
@@ -95,7 +95,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
         )
         return public if p.privacy is None else self._ready(public)
 
-    def next(self, public: MixturePublic) -> Step | None:
+    def next_step(self, public: MixturePublic) -> Step | None:
         """Moments, votes for public points, Lloyd rounds, EM rounds, and the likelihood."""
         p, d = self.params, public.mixture.d
         if public.stage == "end":
@@ -115,7 +115,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
             return Step(0, f"lloyd-{public.start}-{public.iteration}", sums, bound=bound, counts=False)
         return Step(public.round, "statistics", {**sums, "loglik": (1,)}, bound=bound, asides=("loglik",))
 
-    def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+    def update_public(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
         """w_j = n_j / n, mu_j = s_j / n_j, Sigma_j = S_j / n_j - mu_j mu_j' + reg I, from n_j, s_j, S_j = sum_k."""
         p = self.params
         if p.privacy is not None:
@@ -154,7 +154,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
                 hint="leave the feature out, add sites, or lower min_patients knowingly",
             )
 
-    def figures(self, public: MixturePublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: MixturePublic) -> Mapping[str, float | None]:
         bound, gain, number = public.told
         return {
             "objective": None if bound is None else -bound,
@@ -166,7 +166,7 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
 
     # ---- hospital k
 
-    def open(self, site: Site, public: MixturePublic, rng: np.random.Generator) -> Nothing:
+    def init_site(self, site: Site, public: MixturePublic, rng: np.random.Generator) -> Nothing:
         complete(site, self._radius if self.params.privacy is None else None, gaps=True)
         return Nothing()
 
@@ -190,10 +190,10 @@ class GaussianMixture(GaussianMixtureTyped, PaidMixture):
             arrays["loglik"] = np.array([s.loglik / scale])
         return private, Contribution(arrays)
 
-    def close(self, site: Site, private: Nothing, public: MixturePublic) -> Arrays:
+    def finalize_site(self, site: Site, private: Nothing, public: MixturePublic) -> Arrays:
         return {"responsibilities": self._natural(public).responsibilities(site.matrix())}
 
-    def remedy(self, site: Site, public: MixturePublic) -> str:
+    def divergence_hint(self, site: Site, public: MixturePublic) -> str:
         return f"raise reg_covar (now {self.params.reg_covar:g}) or standardise the features (pc.Standardizer)"
 
     # ---- starts and rounds, exact sums

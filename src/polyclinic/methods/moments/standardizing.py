@@ -26,8 +26,8 @@ from polyclinic.models.origin import Origin
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
-from polyclinic.protocol.loop import FoldOptions
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.parameter_types import FederatedPCATyped, StandardizerTyped
 from polyclinic.protocol.params import Params
@@ -110,14 +110,14 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
     scale_: Array
     result_: learned.Moments
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> MomentsPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> MomentsPublic:
         """mean = 0, unit = radius: nothing is known before the first sum."""
         p, d = self.params, setting.shape[0]
         if p.center is not None and len(p.center) != d:
             raise ConfigError(f"center has {len(p.center)} values, the sites have {d} features")
         return MomentsPublic(SummedMoments.begin(d, self._radius, crossed=self.crossed), p.privacy is not None)
 
-    def next(self, public: MomentsPublic) -> Step | None:
+    def next_step(self, public: MomentsPublic) -> Step | None:
         """sum_k n_k, then sum_k of features and of squares; with privacy ONE release of all, sensitivity 1, on a grid."""
         if public.moments.done:
             return None
@@ -136,7 +136,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
             grid=GRID,
         )
 
-    def open(self, site: Site, public: MomentsPublic, rng: np.random.Generator) -> Nothing:
+    def init_site(self, site: Site, public: MomentsPublic, rng: np.random.Generator) -> Nothing:
         complete(site, None if public.paid else self._radius)
         return Nothing()
 
@@ -149,7 +149,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         z = in_ball(site.matrix(), self._center(site.matrix().shape[1]), self._radius)
         return private, Contribution({"rows": moment_rows(z, crossed=self.crossed)})
 
-    def combine(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
+    def update_public(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
         """mean' = sum_k sum_i x_i / n, C' = sum_k sum_i (x_i - mean)(x_i - mean)' / n; noisy sums are freed of their bias."""
         if not public.paid:
             return replace(public, moments=public.moments.combine(total))
@@ -158,7 +158,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         mean = self._center(d) + self._radius * m.mean
         return replace(public, moments=replace(m, mean=mean, unit=self._radius * m.unit))
 
-    def close(self, site: Site, private: Nothing, public: MomentsPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: Nothing, public: MomentsPublic) -> Arrays:
         return {}
 
     @property
@@ -184,7 +184,7 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")
         return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, named)
 
-    def fit_transform(self, sites: Any, y: object = None, **options: Unpack[FoldOptions]) -> Any:
+    def fit_transform(self, sites: Any, y: object = None, **options: Unpack[SimulationOptions]) -> Any:
         """Fit, then transform the same sites (or the same matrix)."""
         return self.fit(sites, y, **options).transform(sites)
 

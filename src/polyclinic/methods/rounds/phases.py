@@ -93,7 +93,7 @@ class Phased(FederatedFactorization[WP, Pub, Pri]):
         """By the stage that they are, in their order."""
         raise NotImplementedError
 
-    def next(self, public: Pub) -> Step | None:
+    def next_step(self, public: Pub) -> Step | None:
         """The coming sum is that of the phase named by ``public.stage``."""
         phase = self.phases.get(public.stage)
         return None if phase is None else phase.step(public)
@@ -104,7 +104,7 @@ class Phased(FederatedFactorization[WP, Pub, Pri]):
         """x_k = the phase's part of the sum, from the site's records and the public state."""
         return self.phases[public.stage].contribute(step, site, private, public)
 
-    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+    def update_public(self, step: Step, public: Pub, total: Total) -> Pub:
         """public' = the phase's f(public, sum_k x_k)."""
         return self.phases[public.stage].combine(step, public, total)
 
@@ -131,13 +131,13 @@ class Phased(FederatedFactorization[WP, Pub, Pri]):
         """The patients' memberships for the final factors, and the squared error that they leave."""
         raise NotImplementedError
 
-    def figures(self, public: Pub) -> Mapping[str, float | None]:
+    def round_metrics(self, public: Pub) -> Mapping[str, float | None]:
         full = None
         if public.objective is not None and public.cells:
             full = float(np.sqrt(2 * public.objective / public.cells))
         return {"objective": public.objective, "rmse_full": full}
 
-    def close(self, site: Site, private: Pri, public: Pub) -> Arrays:
+    def finalize_site(self, site: Site, private: Pri, public: Pub) -> Arrays:
         solved = cp.solve_memberships(self.records(site, public), public.factors, nonnegative=self.params.nonnegative)
         return {"memberships": solved}
 

@@ -36,8 +36,8 @@ from polyclinic.methods.similarity.redundancy import Redundancy, row_norms, row_
 from polyclinic.models.origin import Origin
 from polyclinic.models.similarity import Similarity
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
@@ -51,7 +51,9 @@ Array = NDArray[np.float64]
 ROOM = 1 + 1e-9  # rounding of float64 sums, granted above a mathematical bound
 WIDE, THIN = 500, 50  # above so many features W must be thin (the message is d x rank)
 SHARED = ("l1", "l2", "bias", "rank", "start_scale", "standardize", "weighting", "decorrelation", "variant", "seed")
-RUN_OPTIONS = tuple(k for k, v in signature(Fold).parameters.items() if v.kind is v.KEYWORD_ONLY and k != "progress")
+RUN_OPTIONS = tuple(
+    k for k, v in signature(Simulation).parameters.items() if v.kind is v.KEYWORD_ONLY and k != "progress"
+)
 PACE, BAND = 1.5, 3.0  # rho changes by this factor when one residual exceeds the other by that
 
 
@@ -74,7 +76,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
 
     # ---- everybody
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> UnPSLPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> UnPSLPublic:
         """W orthonormal directions; moments first."""
         p, d = self.params, setting.shape[0]
         if p.privacy is not None:
@@ -104,7 +106,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
             raise ConfigError(f"{d} features: between hospitals W has at most {THIN} columns", hint=f"rank <= {THIN}")
         return int(min(p.rank or (d if d <= WIDE else THIN), d))
 
-    def next(self, public: UnPSLPublic) -> Step | None:
+    def next_step(self, public: UnPSLPublic) -> Step | None:
         """Moments, pairs, losses at SCALES, the slope, then rounds of W_k + U_k."""
         p = self.params
         d, rank = public.W.shape
@@ -128,7 +130,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
         shapes = {"W": (d, rank), "loss": (1,), "size": (1,)}
         return Step(public.round + 1, "consensus", shapes, bound=bound, asides=("loss", "size"))
 
-    def combine(self, step: Step, public: UnPSLPublic, total: Total) -> UnPSLPublic:
+    def update_public(self, step: Step, public: UnPSLPublic, total: Total) -> UnPSLPublic:
         """W' = argmin_W l1 sum_f |w_f| + K rho / 2 ||W - T||^2, T = sum_k (W_k + U_k) / K (4.22, E3.7): rows shrunk."""
         p = self.params
         if public.stage == "moments":
@@ -197,7 +199,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
         R = self._correlation(public) if len(public.W) <= WIDE and self.params.variant != "paper" else None
         return Preconditioner() if R is None else Preconditioner.of(R)
 
-    def figures(self, public: UnPSLPublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: UnPSLPublic) -> Mapping[str, float | None]:
         return {
             "objective": public.objective,
             "primal_residual": public.primal,
@@ -250,7 +252,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
 
     # ---- a site
 
-    def open(self, site: Site, public: UnPSLPublic, rng: np.random.Generator) -> UnPSLPrivate:
+    def init_site(self, site: Site, public: UnPSLPublic, rng: np.random.Generator) -> UnPSLPrivate:
         complete(site, self.params.radius)
         if site.name in self.judged:
             ListedPairs.of(*self.judged[site.name], patients=site.patients)
@@ -311,7 +313,7 @@ class ConsensusUnPSL(Estimator[UnPSLParams, UnPSLPublic, UnPSLPrivate]):
         asides = {"loss": np.array([loss]), "size": np.array([float(np.vdot(W, W))])}
         return UnPSLPrivate(W, U, rho), Contribution({"W": W + U, **asides})
 
-    def close(self, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Arrays:
         """The site's patients in the learned space; they stay there."""
         mean, sd = self._spread(public)
         return {"embedding": np.asarray(((site.matrix() - mean) / sd) @ canonical(self.root(public)))}

@@ -29,7 +29,7 @@ from polyclinic.models.origin import Origin
 from polyclinic.models.similarity import Similarity
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
@@ -138,7 +138,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     params: PrivateParams
     assumptions = ("the number of patients used for planning, radius and centre are public",)
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> PrivatePublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> PrivatePublic:
         """W = Q of a random (d, r) matrix; standardising unknown."""
         p, d = self.params, setting.shape[0]
         faults = []
@@ -173,7 +173,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         found = calibrate(p.privacy.epsilon, p.privacy.delta, shares=shares)
         return found[0], found[1]
 
-    def next(self, public: PrivatePublic) -> Step | None:
+    def next_step(self, public: PrivatePublic) -> Step | None:
         """One release of moments, then one of clipped pair gradients a round, each of sensitivity 1."""
         d, rank = public.W.shape
         first, later = self._multipliers()
@@ -186,7 +186,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         shapes = {"gradient": (d * rank,)}
         return Step(public.round + 1, "gradient", shapes, bound=bound, sensitivity=1.0, multiplier=later, grid=GRID)
 
-    def combine(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
+    def update_public(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
         """v' = m v + (1 - m) G / pairs, W' = row_shrink(W - eta v', eta l1), G = sum_k sum of clipped pairs + noise."""
         p = self.params
         d, rank = public.W.shape
@@ -205,13 +205,13 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
         noise = float(total.noise_sd * np.sqrt(d * rank) / max(float(np.linalg.norm(G)), 1e-300))
         return replace(public, round=step.round, W=W, velocity=velocity, noise=noise)
 
-    def figures(self, public: PrivatePublic) -> Mapping[str, float | None]:
+    def round_metrics(self, public: PrivatePublic) -> Mapping[str, float | None]:
         """Loss and residuals were not paid for, so they are not known."""
         return {"objective": None, "noise_over_release": public.noise}
 
     # ---- a site
 
-    def open(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> PairKey:
+    def init_site(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> PairKey:
         complete(site)
         return PairKey(rng.bytes(16).hex())
 
@@ -240,7 +240,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
             total += unit_rows(pair_gradients(X, left[s], right[s], sign[s], public.W, p.bias)).sum(0)
         return private, Contribution({"gradient": total})
 
-    def close(self, site: Site, private: PairKey, public: PrivatePublic) -> Arrays:
+    def finalize_site(self, site: Site, private: PairKey, public: PrivatePublic) -> Arrays:
         return {"embedding": np.asarray((site.matrix() - public.mean) / public.scale @ canonical(public.W))}
 
     def _publish(self, outcome: Outcome) -> None:

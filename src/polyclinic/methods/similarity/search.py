@@ -35,12 +35,12 @@ from polyclinic.methods.moments.moments import complete
 from polyclinic.methods.similarity import facts as known
 from polyclinic.methods.similarity.labels import classes_of_all
 from polyclinic.methods.similarity.metric import SimilarityMetric
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Setting, Step, Total
-from polyclinic.protocol.loop import Fold
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
@@ -107,18 +107,18 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
     query: Array  # (d,) standard deviations from the mean
     outcome: object = None  # the class whose share is told
 
-    def begin(self, setting: Setting, rng: np.random.Generator) -> SearchPublic:
+    def init_public(self, setting: Schema, rng: np.random.Generator) -> SearchPublic:
         """The query, and nobody asked."""
         return SearchPublic(self.query, False, np.zeros((len(setting.sites), 2)), setting.sites)
 
-    def next(self, public: SearchPublic) -> Step | None:
+    def next_step(self, public: SearchPublic) -> Step | None:
         """One gathered answer of two counts a hospital."""
         if public.asked:
             return None
         bound = 3.0 * max(self.params.max_patients, self.params.cell)  # rounded up, each of two counts
         return Step(0, "search", {"answer": (2,)}, bound=bound, how="gather", counts=False)
 
-    def open(self, site: Site, public: SearchPublic, rng: np.random.Generator) -> NoneKept:
+    def init_site(self, site: Site, public: SearchPublic, rng: np.random.Generator) -> NoneKept:
         complete(site)
         return NoneKept()
 
@@ -137,12 +137,12 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
             {"answer": np.array(_told(X[similar], None if has is None else has[similar], self.params.cell))}
         )
 
-    def combine(self, step: Step, public: SearchPublic, total: Total) -> SearchPublic:
+    def update_public(self, step: Step, public: SearchPublic, total: Total) -> SearchPublic:
         """answers_k = what hospital k told, or HIDDEN."""
         rows = [total.gathered[s].arrays["answer"] if s in total.gathered else np.full(2, HIDDEN) for s in public.sites]
         return replace(public, asked=True, answers=np.stack(rows))
 
-    def close(self, site: Site, private: NoneKept, public: SearchPublic) -> Arrays:
+    def finalize_site(self, site: Site, private: NoneKept, public: SearchPublic) -> Arrays:
         return {}
 
     def _publish(self, outcome: Outcome) -> None:
@@ -245,7 +245,7 @@ def search(
     )
     for s in sites:
         own = rules[s.name].study_faults(
-            Tally(),
+            Balance(),
             study="search",
             method=PrototypeSearch.name,
             privacy=None,
@@ -270,8 +270,8 @@ def search(
     method.metric, method.query = bare, np.asarray((profile - metric.mean_) / metric.scale_)
     method.outcome = _outcome(sites, outcome)
     columns = vars(metric).get("feature_names_in_")
-    doors = {n: Door(n, policy=p, study="search") for n, p in rules.items()}
-    method.publish(Fold(method, [s.arranged(columns) for s in sites], doors=doors).run())
+    doors = {n: ReleaseGate(n, policy=p, study="search") for n, p in rules.items()}
+    method.publish(Simulation(method, [s.arranged(columns) for s in sites], doors=doors).run())
     return method.answers_
 
 

@@ -22,7 +22,7 @@ from polyclinic.methods.starts.state import Far, StartPublic
 from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WORTH, WideStart
 from polyclinic.protocol.aggregators import facts_of, kind_of
 from polyclinic.protocol.estimator import Configured
-from polyclinic.protocol.interfaces import Contribution, Pri, Setting, Step, Total
+from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.records.sites.site import Site
 
@@ -159,7 +159,7 @@ class Starter:
     searches: bool = False
     leaps: bool = False
 
-    def begin(self, setting: Setting) -> tuple[StartPublic, tuple[Array, ...]]:
+    def begin(self, setting: Schema) -> tuple[StartPublic, tuple[Array, ...]]:
         """How to start, as far as it is known before any sum, and the factors to start from."""
         p = self.params
         if isinstance(p.start, tuple):
@@ -190,7 +190,7 @@ class Starter:
             return f"aggregation {p.aggregation!r} is no sum, and a Gram is one"
         return ""
 
-    def _given(self, factors: Sequence[Array], setting: Setting) -> tuple[Array, ...]:
+    def _given(self, factors: Sequence[Array], setting: Schema) -> tuple[Array, ...]:
         wanted = [(n, factors[0].shape[1] if self.params.rank == "auto" else self.params.rank) for n in setting.shape]
         found = [f.shape for f in factors]
         if found != wanted:

@@ -10,17 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from polyclinic import __version__
-from polyclinic.analysis.pipeline import Whole
+from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.config import Study
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.node.admission.retention import drop_data, seconds
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, private, read_json, write_json
-from polyclinic.node.signed_study import Order, read_order
-from polyclinic.node.site.context import Seat
+from polyclinic.node.signed_study import StudyOrder, read_order
+from polyclinic.node.site.context import SiteContext
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.mechanisms import Noise
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.local_notes import rare_here
 from polyclinic.privacy.gate.owner_rules import (
     LedgerRule,
@@ -34,7 +34,7 @@ from polyclinic.privacy.gate.owner_rules import (
 from polyclinic.privacy.policy.differencing import sketch
 from polyclinic.protocol.aggregators import by_name, kind_of
 from polyclinic.protocol.interfaces import Method
-from polyclinic.protocol.minimum_patients import Floor
+from polyclinic.protocol.minimum_patients import MinimumPatients
 from polyclinic.protocol.patient_halves import names_of
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.records.ingest import ingest
@@ -49,7 +49,7 @@ NUMBERS: Final = 2**22  # of one release, and of the model; [keys] max_numbers l
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
 
-def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
+def doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]:
     """What stands against a study: faults that refuse it, and questions that only the owner can answer."""
     faults, questions = [], []
     if order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
@@ -85,13 +85,13 @@ def doubts(order: Order, folder: SiteFolder) -> tuple[list[str], list[str]]:
     return faults, questions
 
 
-def consent(order: Order, folder: SiteFolder) -> bool | None:
+def consent(order: StudyOrder, folder: SiteFolder) -> bool | None:
     """The owner's word about exactly this order, a line of the book; None if there is none. A word about another counts for nothing."""
     tally = ledger_of(folder.node).tally
     return True if order.digest in tally.accepted else False if order.digest in tally.withdrawn else None
 
 
-def asked(folder: SiteFolder) -> list[Order]:
+def asked(folder: SiteFolder) -> list[StudyOrder]:
     """Every order that reached this site from its coordinator, in the order of their folders."""
     key = bytes.fromhex(folder.read_invite()["coordinator"])
     found = []
@@ -103,7 +103,7 @@ def asked(folder: SiteFolder) -> list[Order]:
     return found
 
 
-def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> Seat:
+def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> SiteContext:
     """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
     home = private(folder.study(order.digest))
     write_json(home / "order.json", {"order": order.encode()})
@@ -161,8 +161,10 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
         drop_data(home)
         raise PolicyRefusal(f"study {order.id!r} takes {used:.1f} MB of disk", faults=[f"this site allows {limit} MB"])
     _feeding(order, method, policy_of(folder.node).min_feeders)
-    whole = method.method if isinstance(method, Floor) else method
-    if isinstance(whole, Whole) and whole.exact_findings:  # one set of people, however many nodes it is split among
+    whole = method.method if isinstance(method, MinimumPatients) else method
+    if (
+        isinstance(whole, StudyPipeline) and whole.exact_findings
+    ):  # one set of people, however many nodes it is split among
         next(iter(doors.values())).evaluates(names_of(site))
     counts = _counts(order, folder, made.patients or names_of(site))
     begun = any(
@@ -174,7 +176,7 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     identities = {n: Identity.from_bytes(n, raw) for n in doors}
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
     adder = by_name(order.aggregation, identities=identities, **floor)
-    return Seat(
+    return SiteContext(
         method,
         hosted(site, tuple(doors)),
         adder,
@@ -187,9 +189,9 @@ def admit(order: Order, folder: SiteFolder, waiting: Callable[[list[str]], None]
     )
 
 
-def _feeding(order: Order, method: Method, least: int) -> None:
+def _feeding(order: StudyOrder, method: Method, least: int) -> None:
     """Codes of this site alone stay out of exact sums where the owner minds; which they are, the support sum tells."""
-    if isinstance(method, Floor):
+    if isinstance(method, MinimumPatients):
         method.feeders = least
     elif least > 1 and method.needs == "tensor" and method.params.privacy is None:
         raise PolicyRefusal(
@@ -199,10 +201,10 @@ def _feeding(order: Order, method: Method, least: int) -> None:
         )
 
 
-def _counts(order: Order, folder: SiteFolder, people: Sequence[str]) -> Callable[[tuple[str, ...], bool], None]:
+def _counts(order: StudyOrder, folder: SiteFolder, people: Sequence[str]) -> Callable[[tuple[str, ...], bool], None]:
     """Whether these sites may be in an exact secure sum, after those that this site's book has of the same patients."""
     book, rule = ledger_of(folder.node), LedgerRule.model_validate(folder.node.ledger)
-    payer, crowd = Payer(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)
+    payer, crowd = BudgetHolder(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)
     what = f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact"
     shown = order.lost == "show"
     return lambda sites, write: payer.counts(order.digest, crowd, sites, what, write=write, shown=shown)
@@ -218,7 +220,7 @@ def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
     return {n: replace(p, name=n) for n, p in zip(nodes, parts)}
 
 
-def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method, dict[str, Door]]:
+def _doors(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method, dict[str, ReleaseGate]]:
     method: Method = registry.ordered(study)
     limit = int(folder.node.keys.get("max_rounds", ROUNDS))
     if (method.params.rounds or 0) > limit:
@@ -238,7 +240,7 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method, dict
     nodes = order.nodes([folder.node.name])
     home = folder.study(order.digest)
     return method, {
-        node: Door(
+        node: ReleaseGate(
             node,
             policy=policy,
             ledger=ledger_of(folder.node),
@@ -256,7 +258,7 @@ def _doors(order: Order, folder: SiteFolder, study: Study) -> tuple[Method, dict
     }
 
 
-def _setting(order: Order, method: Method, site: Site) -> dict[str, Any]:
+def _setting(order: StudyOrder, method: Method, site: Site) -> dict[str, Any]:
     if method.needs == "features":
         # a digest, not the names: the coordinator need only see that all sites speak of the same columns in the same order
         names = None if site.columns is None else Axis("feature", site.columns).digest()

@@ -16,10 +16,10 @@ from typing import Any, Literal, cast
 from polyclinic.alignment.ecdh_ring import MOST, RingCoordinator, RingSite, place, step_of
 from polyclinic.alignment.union import to_axes, union
 from polyclinic.node.admission.admission import hosted, setting_tree
-from polyclinic.node.signed_study import COORDINATOR, Order
-from polyclinic.node.site.context import Seat
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
+from polyclinic.node.site.context import SiteContext
 from polyclinic.protocol.interfaces import Exchange, Message, Roster, Total
-from polyclinic.protocol.wire.sealed import Envelope, Identity, Party, digest
+from polyclinic.protocol.wire.sealed import Identity, Party, SealedMessage, digest
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Modes", "SiteAligner", "office"]
@@ -50,7 +50,7 @@ class Modes:
 class _Union(Party):
     """One end of the union of a mode: a site that shows its axis, or (without one) the coordinator."""
 
-    def __init__(self, envelope: Envelope, axis: Axis | None = None) -> None:
+    def __init__(self, envelope: SealedMessage, axis: Axis | None = None) -> None:
         super().__init__(envelope)
         self.axis, self.lists = axis, dict[str, Axis]()
 
@@ -77,24 +77,24 @@ class _Union(Party):
         return []
 
 
-def office(order: Order, roster: Roster, identity: Identity) -> Modes:
+def office(order: StudyOrder, roster: Roster, identity: Identity) -> Modes:
     """The coordinator's side; on the ring it sees no code."""
     kind = RingCoordinator if order.alignment == "ring" else _Union
-    return Modes({m: kind(Envelope(COORDINATOR, roster, step_of(m), identity)) for m in order.unlisted})
+    return Modes({m: kind(SealedMessage(COORDINATOR, roster, step_of(m), identity)) for m in order.unlisted})
 
 
 class SiteAligner:
     """A hospital's half; ``most``: the longest list that it sends or helps on (the owner's ``max_codes``)."""
 
-    def __init__(self, order: Order, identity: Identity, most: int = MOST) -> None:
+    def __init__(self, order: StudyOrder, identity: Identity, most: int = MOST) -> None:
         self.order, self.identity, self.most = order, identity, most
 
-    def side(self, seat: Seat, roster: Roster) -> Modes:
+    def side(self, seat: SiteContext, roster: Roster) -> Modes:
         """The site's mailbox, on its own codes."""
         made: dict[str, Exchange] = {}
         for axis in next(iter(seat.sites.values())).counts().axes[1:]:
             if axis.name in self.order.unlisted:
-                envelope = Envelope(self.identity.name, roster, step_of(axis.name), self.identity)
+                envelope = SealedMessage(self.identity.name, roster, step_of(axis.name), self.identity)
                 ring = self.order.alignment == "ring"
                 codes = axis.labels or ()
                 made[axis.name] = (
@@ -115,7 +115,7 @@ class SiteAligner:
         which = digest([self.order.alignment, attempt, marks]).hex()
         return {"how": self.order.alignment, "attempt": attempt, "agreed": found, "which": which}
 
-    def apply(self, agreed: Mapping[str, Any], seat: Seat) -> Seat:
+    def apply(self, agreed: Mapping[str, Any], seat: SiteContext) -> SiteContext:
         """The site on the common codes.
 
         Two agreements of the same size look alike, so the setting says which one this is, and with it the chain of the study: sites

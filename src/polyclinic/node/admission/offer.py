@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from polyclinic.config import Study
 from polyclinic.errors import PolyclinicError
-from polyclinic.node.signed_study import COORDINATOR, LOSSES, Order
+from polyclinic.node.signed_study import COORDINATOR, LOSSES, StudyOrder
 from polyclinic.safe_text import one_line
 from polyclinic.studies.halvings import halvings
 
@@ -28,7 +28,7 @@ TOLD: Final = (
 class Offer:
     """An order as its owner reads it before agreeing; everything that the order says is in it."""
 
-    order: Order
+    order: StudyOrder
 
     def plain(self) -> dict[str, Any]:
         """For machines."""

@@ -9,10 +9,10 @@ from typing import Literal
 from polyclinic.aggregation.plain import Plain, contribution_of
 from polyclinic.protocol.interfaces import Contribution, Message, Step, Total
 
-__all__ = ["Late"]
+__all__ = ["AsyncRound"]
 
 
-class Late:
+class AsyncRound:
     """Asynchronous: the coordinator's side of a sum that is closed by the first ``least`` contributions.
 
     Each may be ``bound`` sums old; what comes later is dropped and its site asked anew. The order of arrival decides, so the

@@ -5,15 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from polyclinic.errors import MessageRefused, PolyclinicError
-from polyclinic.node.coordinator.async_round import Late
+from polyclinic.node.coordinator.async_round import AsyncRound
 from polyclinic.node.coordinator.site_registry import Script
-from polyclinic.node.messages import Answer, Behind, Differs, Here, Key, Letters, Mail, Refused, Take
+from polyclinic.node.messages import (
+    Answer,
+    Deliver,
+    Key,
+    Letters,
+    OutOfDate,
+    Refused,
+    StateMismatch,
+    Status,
+    SumRequest,
+)
 from polyclinic.node.refusals import told
 from polyclinic.protocol.interfaces import Exchange, Message, Step
 from polyclinic.protocol.wire import encoding as wire
 
 if TYPE_CHECKING:
-    from polyclinic.node.coordinator.coordinator import Driver
+    from polyclinic.node.coordinator.coordinator import Coordinator
 
 __all__ = ["ENDED", "Attempt"]
 
@@ -40,11 +50,16 @@ class Attempt:
     """
 
     def __init__(
-        self, driver: Driver, sites: tuple[str, ...], side: Exchange | None, step: Step | None, key: Key | None = None
+        self,
+        driver: Coordinator,
+        sites: tuple[str, ...],
+        side: Exchange | None,
+        step: Step | None,
+        key: Key | None = None,
     ) -> None:
         self.driver, self.sites, self.side, self.step = driver, sites, side, step
         self.key = key or (driver.number, driver.attempt)
-        self.late = side if isinstance(side, Late) else None
+        self.late = side if isinstance(side, AsyncRound) else None
         self.round = 0 if step is None else step.round
         self.gone: set[str] = set()  # out of this attempt: refused, or lost its keys
         self.broken: set[str] = set()  # who could not read what it was sent: a crash between, or a program that fails
@@ -66,7 +81,9 @@ class Attempt:
                         d.lines[site].queue.append(self._opening(site))
             yield
             for site, ask, answer in d.news():
-                if isinstance(ask, Take | Mail) and (self.late is not None or (ask.number, ask.attempt) == self.key):
+                if isinstance(ask, SumRequest | Deliver) and (
+                    self.late is not None or (ask.number, ask.attempt) == self.key
+                ):
                     self._heard(site, ask, answer)
             if self.step is None:
                 if set(self.known) >= set(self.sites):
@@ -81,25 +98,29 @@ class Attempt:
                 return set()
         return set()
 
-    def _opening(self, site: str) -> Take:
-        return Take(*self.key, self.sites, **self.driver.relayed(site), round=self.round)
+    def _opening(self, site: str) -> SumRequest:
+        return SumRequest(*self.key, self.sites, **self.driver.relayed(site), round=self.round)
 
-    def _heard(self, site: str, ask: Take | Mail, answer: Answer) -> None:
+    def _heard(self, site: str, ask: SumRequest | Deliver, answer: Answer) -> None:
         d, line = self.driver, self.driver.lines[site]
         if isinstance(answer, Letters):
             self._letters(site, ask, answer)
-        elif isinstance(ask, Take) and isinstance(answer, Behind | Differs) and d.needs_more(site, answer):
+        elif (
+            isinstance(ask, SumRequest) and isinstance(answer, OutOfDate | StateMismatch) and d.needs_more(site, answer)
+        ):
             if self.late is None:
                 line.queue.appendleft(self._opening(site))
         else:
             self.gone.add(site)
             self.broken |= {site} if isinstance(answer, Refused) and answer.why == "malformed" else set()
             line.rest = d.now + 1.0 if self.late is not None else line.rest
-            d.trouble(site, "bad", told(answer.why if isinstance(answer, Here | Refused) else None), number=self.key[0])
+            d.trouble(
+                site, "bad", told(answer.why if isinstance(answer, Status | Refused) else None), number=self.key[0]
+            )
 
-    def _letters(self, site: str, ask: Take | Mail, answer: Letters) -> None:
+    def _letters(self, site: str, ask: SumRequest | Deliver, answer: Letters) -> None:
         d, line = self.driver, self.driver.lines[site]
-        if isinstance(ask, Take) and not d.voted(site, ask.number, answer.vote):
+        if isinstance(ask, SumRequest) and not d.voted(site, ask.number, answer.vote):
             self.gone.add(site)
             self.broken.add(site)
             d.trouble(site, "bad", ["its vote is not one for the sums of this run"], number=self.key[0])
@@ -127,7 +148,7 @@ class Attempt:
         if answer.standing == "burnt":
             self.gone.add(site)
 
-    def _deliver(self, site: str, ask: Take | Mail, answer: Letters) -> bool:
+    def _deliver(self, site: str, ask: SumRequest | Deliver, answer: Letters) -> bool:
         """Hand a site's letters to the coordinator's side; a letter under another's name is refused."""
         out: list[Message] = []
         names = self.driver.order.nodes([site])
@@ -148,14 +169,14 @@ class Attempt:
         for m in out:
             by_site.setdefault(m.to, []).append(wire.encode_message(m, self._protocol))
         for site, letters in by_site.items():
-            self.driver.lines[site].queue.append(Mail(*self.key, tuple(letters), round=self.round))
+            self.driver.lines[site].queue.append(Deliver(*self.key, tuple(letters), round=self.round))
 
     def _ask_for_news(self) -> None:
         d = self.driver
         for site in (s for s in self.sites if s not in self.known and d.idle(s)):
             if d.now - self._asked[site] > min(0.5, 0.1 * (d.now - self._began)):
                 self._asked[site] = d.now
-                d.lines[site].queue.append(Mail(*self.key))
+                d.lines[site].queue.append(Deliver(*self.key))
 
     def _still(self) -> bool:
         """Star: nothing is on its way and nobody is out, and there is no total yet.
@@ -193,5 +214,5 @@ class Attempt:
             return False
         else:
             for site in self.sites:
-                d.lines[site].queue.append(Mail(*self.key, late=True))
+                d.lines[site].queue.append(Deliver(*self.key, late=True))
         return True

@@ -1,6 +1,6 @@
 """The coordinator's half of a study: who takes part, deadlines, quorum, attempts, checkpoints. ONE loop for all ways to add.
 
-No thread, no clock, no socket: :meth:`Driver.due` says which asks are to be carried now, :meth:`Driver.heard` takes what came
+No thread, no clock, no socket: :meth:`Coordinator.due` says which asks are to be carried now, :meth:`Coordinator.heard` takes what came
 back, and both are told the time. An engine carries them over a network, a test by function calls. The loop is a script that
 waits at every ``yield`` for something to happen::
 
@@ -24,33 +24,33 @@ from typing import Any, Final
 
 from polyclinic.aggregation.plain import Plain
 from polyclinic.errors import PeerLost, SumBurnt
-from polyclinic.node.coordinator.async_round import Late
+from polyclinic.node.coordinator.async_round import AsyncRound
 from polyclinic.node.coordinator.attempt import Attempt
-from polyclinic.node.coordinator.decentralised import Peers
-from polyclinic.node.coordinator.finish import Closing
-from polyclinic.node.coordinator.site_registry import Attendance, Script, Sending
+from polyclinic.node.coordinator.decentralised import DecentralisedRound
+from polyclinic.node.coordinator.finish import Finish
+from polyclinic.node.coordinator.site_registry import Script, Sending, SiteRegistry
 from polyclinic.node.coordinator.totals import Totals
-from polyclinic.node.messages import ALIGN, Behind, Differs
-from polyclinic.node.signed_study import COORDINATOR, Order, host
+from polyclinic.node.messages import ALIGN, OutOfDate, StateMismatch
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder, host
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Collecting, Exchange, Method, Opening, Roster, Step, Total
 from polyclinic.protocol.outcome import Outcome, Progress
-from polyclinic.protocol.public_state import Conductor
-from polyclinic.protocol.schema import common, fits, setting_from
+from polyclinic.protocol.public_state import CoordinatorState
+from polyclinic.protocol.schema import common, fits, schema_from
 from polyclinic.protocol.wire import chain as certificate
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity
 
-__all__ = ["Driver"]
+__all__ = ["Coordinator"]
 
 ATTEMPTS: Final = 50  # of one secure sum, before the run stops (it can be resumed)
 BROKEN: Final = 20  # of these in a row that one and the same site could not read: more than crashes do
 ALIGNING: Final = 5  # attempts to agree on codes
-Office = Callable[[Order, Roster, Identity], Exchange]  # the coordinator's side of agreeing on codes
+Office = Callable[[StudyOrder, Roster, Identity], Exchange]  # the coordinator's side of agreeing on codes
 
 
-class Driver(Attendance):
+class Coordinator(SiteRegistry):
     """Runs one study from its order to its outcome.
 
     Parameters
@@ -69,7 +69,7 @@ class Driver(Attendance):
 
     def __init__(
         self,
-        order: Order,
+        order: StudyOrder,
         method: Method,
         identity: Identity,
         folder: Path,
@@ -100,7 +100,7 @@ class Driver(Attendance):
         self.reached = b""  # peers: the chain that all sites have
         self._saved: object = None  # what the checkpoint on disk is of
         self._packed = b""  # the setting as the checkpoint holds it
-        self._conductor: Conductor | None = None
+        self._conductor: CoordinatorState | None = None
         self._script = self._run()
 
     # ---- the two calls of an engine
@@ -131,12 +131,12 @@ class Driver(Attendance):
         self._restore()
         if self.order.peers:
             yield from self.fresh(self.counted)
-            while (yield from Peers(self).sum()):
+            while (yield from DecentralisedRound(self).sum()):
                 pass
         else:
             while (step := self.conductor.step()) is not None:
                 yield from self._sum(step)
-        end = Closing(self)
+        end = Finish(self)
         yield from end.run()
         for _ in range(2):  # the ends of all books, and then everybody has them
             yield from self.fresh(self.ready(), at_most=5.0)
@@ -157,7 +157,7 @@ class Driver(Attendance):
         return line.fits
 
     @property
-    def conductor(self) -> Conductor:
+    def conductor(self) -> CoordinatorState:
         """The coordinator's own fold; without a sum of its own it stays at the start."""
         assert self._conductor is not None
         return self._conductor
@@ -171,14 +171,14 @@ class Driver(Attendance):
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.counted, self.noise = tuple(state["counted"]), set(state["noise"])
             self._shown, self.reached = int(state["shown"]), bytes(state.get("reached", b""))
-        setting = setting_from({**self._setting, "columns": None if self._setting["axes"] else self.order.columns})
+        setting = schema_from({**self._setting, "columns": None if self._setting["axes"] else self.order.columns})
         self.counted = self.counted or tuple(sorted({host(n) for n in setting.sites}))
         self._packed = wire.encode(self._setting, limit=wire.KEPT)  # once: it may list all codes, and never changes
         digests = [a.digest() for a in setting.axes]
         names = self._setting.get("alignment")
         chain = certificate.root(self.order.digest, setting.shape, digests, names, setting.sites)
         roster = self.order.roster(setting.sites, 0)
-        self._conductor = Conductor(self.method, setting, self.adder, roster, self.progress, chain)
+        self._conductor = CoordinatorState(self.method, setting, self.adder, roster, self.progress, chain)
         if state is None:
             self.reached = chain
             self.conductor.begin()
@@ -219,7 +219,7 @@ class Driver(Attendance):
             self.save()  # the attempt is on disk before the first message: a crash never reuses it
             roster = self.order.roster(sites, self.attempt, paid=step.hides)
             roster = c.roster = replace(roster, chain=c.chain)
-            side = self._late(step) if late else self.adder.side(COORDINATOR, roster, step, None)
+            side = self._late(step) if late else self.adder.exchange(COORDINATOR, roster, step, None)
             attempt = Attempt(self, sites, side, step)
             yield from attempt.run()
             total = side.result()
@@ -230,8 +230,8 @@ class Driver(Attendance):
                 raise self.lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
             self.again(attempt, f"round {step.round}, step {step.name!r}")
         members = side.members if isinstance(side, Collecting) else tuple(sites)
-        entered = side.entered if isinstance(side, Late) else dict.fromkeys(members, (self.number, self.attempt))
-        if isinstance(side, Late):
+        entered = side.entered if isinstance(side, AsyncRound) else dict.fromkeys(members, (self.number, self.attempt))
+        if isinstance(side, AsyncRound):
             ages = {s: self.number - number for s, (number, _) in sorted(entered.items())}
             self.log(event="added", number=self.number, age=ages)
         opened = c.commit(step, total, entered=entered, words=side.opened if isinstance(side, Opening) else None)
@@ -254,11 +254,11 @@ class Driver(Attendance):
                 hint=f"the sites' own logs (events.jsonl) say why; then: {self.resume}",
             )
 
-    def _late(self, step: Step) -> Late:
+    def _late(self, step: Step) -> AsyncRound:
         assert isinstance(self.adder, Plain)
         bound = self.order.staleness or 0
         self._steps = {n: s for n, s in self._steps.items() if n >= self.number - bound} | {self.number: step}
-        return Late(self.adder, self._steps, self.number, max(1, self.order.least), bound)
+        return AsyncRound(self.adder, self._steps, self.number, max(1, self.order.least), bound)
 
     def taken(self, opened: Opened, public: object = None) -> None:
         """A sum counts: what others need for it is on disk before the next one begins."""
@@ -273,7 +273,7 @@ class Driver(Attendance):
     def roster(self, step: Step | None) -> Script[tuple[str, ...]]:
         """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum.
 
-        An exact secure sum is taken over the sites of the one before, see :meth:`Order.may_count`; so is one of peers.
+        An exact secure sum is taken over the sites of the one before, see :meth:`StudyOrder.may_count`; so is one of peers.
         """
         order, begin, need = self.order, self.now, set(self.counted)
         frozen = step is None or (order.secure and not step.hides and order.lost != "show")
@@ -340,7 +340,7 @@ class Driver(Attendance):
         keys = {site: self.keys[site]}
         return certificate.count_votes({site: vote}, keys, self.order.digest, number, chain) == 1
 
-    def needs_more(self, site: str, answer: Behind | Differs) -> bool:
+    def needs_more(self, site: str, answer: OutOfDate | StateMismatch) -> bool:
         """A site that is behind gets the totals from there on; one whose bits differ, ours, to compare with its own.
 
         False where there is nothing to give: what it says is not possible, or it comes no further with what it got.
@@ -356,11 +356,11 @@ class Driver(Attendance):
             return False
         if answer.number < self.number and not self.totals.has(answer.number):
             return False  # nobody needed them any more: its records are older than it said
-        again = isinstance(answer, Differs) and line.differs and line.at == answer.number
+        again = isinstance(answer, StateMismatch) and line.differs and line.at == answer.number
         line.again = line.again + 1 if line.at is not None and answer.number <= line.at else 0
         again = again or line.again > BROKEN
         line.at = answer.number
-        if isinstance(answer, Differs):
+        if isinstance(answer, StateMismatch):
             line.differs = self.totals.states = True
             self.log(event="differs", site=site, number=answer.number)
         return not again

@@ -11,15 +11,15 @@ from polyclinic.protocol.interfaces import Total
 from polyclinic.protocol.wire.chain import Opened
 
 if TYPE_CHECKING:
-    from polyclinic.node.coordinator.coordinator import Driver
+    from polyclinic.node.coordinator.coordinator import Coordinator
 
-__all__ = ["Peers"]
+__all__ = ["DecentralisedRound"]
 
 
-class Peers:
+class DecentralisedRound:
     """One sum after the other, of a driver that sees no total."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Coordinator) -> None:
         self.driver = driver
 
     def sum(self) -> Script[bool]:

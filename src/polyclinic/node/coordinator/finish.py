@@ -8,45 +8,45 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from polyclinic.errors import MessageRefused, ProtocolMismatch
-from polyclinic.node.coordinator.handover import Handed, most_alike
+from polyclinic.node.coordinator.handover import Handover, most_alike
 from polyclinic.node.coordinator.site_registry import Script
-from polyclinic.node.messages import Behind, Close, Differs, Done, Here, Refused
+from polyclinic.node.messages import Done, EndStudy, OutOfDate, Refused, StateMismatch, Status
 from polyclinic.node.refusals import told
 from polyclinic.node.signed_study import host
 from polyclinic.privacy.card.release_history import Certified
-from polyclinic.privacy.ledger.signed_head import Head, heads_of
-from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.privacy.ledger.signed_head import SignedHead, heads_of
+from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire.chain import count_votes
 from polyclinic.tensors.io import atomic
 
 if TYPE_CHECKING:
-    from polyclinic.node.coordinator.coordinator import Driver
+    from polyclinic.node.coordinator.coordinator import Coordinator
 
-__all__ = ["Closing"]
+__all__ = ["Finish"]
 
 
-class Closing:
+class Finish:
     """Every site that is there folds the last total, keeps what stays, and votes for the end of the chain."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Coordinator) -> None:
         self.driver, self.order = driver, driver.order
         self.done: dict[str, Done] = {}
-        self.heads: dict[str, Head] = {}  # of the books of sites that have ended the study
-        self.signed: tuple[StudyBook, ...] = ()  # what sites signed of their books
+        self.heads: dict[str, SignedHead] = {}  # of the books of sites that have ended the study
+        self.signed: tuple[StudyExtract, ...] = ()  # what sites signed of their books
         self.certified: Certified | None = None  # who signed the end
 
     def run(self) -> Script[None]:
         """Ask all who are there; nobody is waited for beyond the deadline."""
         d, gone, begin = self.driver, set[str](), self.driver.now
         sites = d.ready()
-        d.only({s: Close(**d.relayed(s)) for s in sites})
+        d.only({s: EndStudy(**d.relayed(s)) for s in sites})
         while set(sites) - set(self.done) - gone and d.now - begin <= self.order.deadline:
             yield
             for site, ask, answer in d.news():
-                if isinstance(ask, Close) and not self._heard(site, answer):
+                if isinstance(ask, EndStudy) and not self._heard(site, answer):
                     gone.add(site)
-                    d.trouble(site, "bad", told(answer.why if isinstance(answer, Here | Refused) else None))
+                    d.trouble(site, "bad", told(answer.why if isinstance(answer, Status | Refused) else None))
             gone |= {s for s in sites if s not in self.done and d.state(s) in ("lost", "refused")}
         if self.order.peers:
             self._merge({s: x.result for s, x in self.done.items() if x.result is not None})
@@ -59,9 +59,9 @@ class Closing:
             self.done[site] = answer
             self.heads |= {n: h for n, h in heads_of(answer.heads).items() if host(n) == site}
             return True
-        more = isinstance(answer, Behind | Differs) and self.driver.needs_more(site, answer)
+        more = isinstance(answer, OutOfDate | StateMismatch) and self.driver.needs_more(site, answer)
         if more:
-            self.driver.lines[site].queue.appendleft(Close(**self.driver.relayed(site)))
+            self.driver.lines[site].queue.appendleft(EndStudy(**self.driver.relayed(site)))
         return more
 
     def _certify(self) -> None:
@@ -74,7 +74,7 @@ class Closing:
         self.certified = Certified(tuple(sorted(right)), len(order.sites), order.least, order.staleness)
         self._write("certificate.json", {**end, "votes": {s: found[s].hex() for s in sorted(right)}})
         books = {s: x.book for s, x in sorted(self.done.items()) if x.book}  # the card is made from them
-        self.signed = StudyBook.several(books, keys, order.digest)
+        self.signed = StudyExtract.several(books, keys, order.digest)
         packed = {s: b64encode(b).decode() for s, b in books.items()}
         self._write("books.json", {"order": order.digest, "keys": {s: order.keys[s] for s in keys}, "books": packed})
         self.driver.log(event="certified" if len(right) >= order.least else "uncertified", sites=sorted(right))
@@ -87,10 +87,10 @@ class Closing:
     def _merge(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Peers: the model from the sites: the one under the chain that they signed, whoever handed over another."""
         d, c = self.driver, self.driver.conductor
-        found: dict[str, Handed] = {}
+        found: dict[str, Handover] = {}
         for site, state in states.items():
             try:
-                found[site] = Handed.read(site, state, c, d.number)
+                found[site] = Handover.read(site, state, c, d.number)
             except MessageRefused as e:
                 d.trouble(site, "bad", [e.what])
         if not found:

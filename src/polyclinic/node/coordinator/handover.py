@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from polyclinic.errors import MessageRefused, PolyclinicError
-from polyclinic.protocol.public_state import Conductor
+from polyclinic.protocol.public_state import CoordinatorState
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import ChainLink, grow, state_digest, within
 from polyclinic.protocol.wire.traffic import Traffic
 
-__all__ = ["Handed", "most_alike"]
+__all__ = ["Handover", "most_alike"]
 
 OWN: Final = frozenset({"seconds", "bytes_up", "bytes_down"})  # of a round: each site has its own figures
 ODD: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, PolyclinicError)
 
 
 @dataclass(frozen=True)
-class Handed:
+class Handover:
     """A site's fold at the end, as it handed it over, and as it was checked.
 
     Attributes
@@ -36,7 +36,7 @@ class Handed:
     site, chain
         Whose, and where it ends.
     state
-        For :meth:`Conductor.restore`.
+        For :meth:`CoordinatorState.restore`.
     traffic
         Bytes that this site counted, its own only.
     told
@@ -50,10 +50,10 @@ class Handed:
     told: tuple[object, ...]
 
     @classmethod
-    def read(cls, site: str, state: Mapping[str, Any], start: Conductor, number: int) -> Handed:
+    def read(cls, site: str, state: Mapping[str, Any], start: CoordinatorState, number: int) -> Handover:
         """What a site handed over after ``number`` sums, which began at ``start``; refuses what its chain does not hold."""
         try:
-            trial = Conductor(start.method, start.setting, start.adder, start.roster, chain=start.chain)
+            trial = CoordinatorState(start.method, start.setting, start.adder, start.roster, chain=start.chain)
             trial.restore(state)
             link = None if state["link"] is None else wire.unpack(ChainLink, state["link"])
             if trial.number != number or (link is None) != (number == 0):
@@ -73,12 +73,12 @@ class Handed:
             raise MessageRefused(f"{site!r} handed over no result ({str(e)[:200]})") from None
         return cls(site, trial.chain, state, traffic, (rounds, wire.pack(trial.releases)))
 
-    def alike(self, other: Handed, slack: float) -> bool:
+    def alike(self, other: Handover, slack: float) -> bool:
         """Whether two sites tell the same, but for the last bits of figures that each computed itself."""
         return self.chain == other.chain and within(self.told, other.told, slack)
 
 
-def most_alike(found: Sequence[Handed], slack: float) -> Handed:
+def most_alike(found: Sequence[Handover], slack: float) -> Handover:
     """The one whom most others bear out; of several the first by name."""
     return min(found, key=lambda h: (-sum(h.alike(o, slack) for o in found), h.site))
 

@@ -19,22 +19,22 @@ from polyclinic.node.messages import (
     Answer,
     Ask,
     Busy,
-    Here,
     Letters,
-    Look,
-    Take,
+    Ping,
+    Status,
+    SumRequest,
     read_answer,
     seal_ask,
     tree_of,
 )
 from polyclinic.node.refusals import told
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.ledger.rollback_check import Relay
 from polyclinic.privacy.ledger.witness import Witness
 from polyclinic.protocol.schema import shown
 from polyclinic.protocol.wire.sealed import Identity
 
-__all__ = ["Attendance", "Line", "Script", "Sending"]
+__all__ = ["Script", "Sending", "SiteRegistry", "SiteState"]
 
 TICK: Final = 0.05  # seconds after which a site that is busy is asked again
 EVERY: Final = 1.0  # seconds between signs of life
@@ -61,14 +61,14 @@ class Sending:
     @property
     def look(self) -> bool:
         """A sign of life goes beside the other asks."""
-        return isinstance(self.ask, Look)
+        return isinstance(self.ask, Ping)
 
 
 @dataclass
-class Line:
+class SiteState:
     """What is known of one site."""
 
-    here: Here | None = None
+    here: Status | None = None
     heard: float = -math.inf
     looked: float = -math.inf
     looking: Sending | None = None
@@ -87,7 +87,7 @@ class Line:
     again: int = 0  # times in a row that it asked for more and came no further
 
 
-class Attendance:
+class SiteRegistry:
     """The sites of one study.
 
     Parameters
@@ -102,9 +102,9 @@ class Attendance:
         Where events go.
     """
 
-    def __init__(self, order: Order, identity: Identity, folder: Path, log: Callable[..., None]) -> None:
+    def __init__(self, order: StudyOrder, identity: Identity, folder: Path, log: Callable[..., None]) -> None:
         self.order, self.identity, self.log = order, identity, log
-        self.lines = {s: Line() for s in order.sites}
+        self.lines = {s: SiteState() for s in order.sites}
         self.refused: dict[str, list[str]] = {}
         self.keys = {n: bytes.fromhex(k) for n, k in order.keys.items()}
         self.books = Relay(order.digest, self.keys, Witness(folder.parent / "witness.json"))
@@ -121,7 +121,7 @@ class Attendance:
         every = EVERY if self.books.complete(self.ready()) else EVERY / 5  # until all have told of all books
         for site, line in self.lines.items():
             if line.looking is None and self.now - line.looked >= every:
-                line.looked, line.looking = self.now, self._seal(site, Look(full=line.setting is None))
+                line.looked, line.looking = self.now, self._seal(site, Ping(full=line.setting is None))
                 out.append(line.looking)
             if line.queue and line.flight is None and self.now >= line.rest and self.state(site) == "ready":
                 first = line.queue.popleft()
@@ -132,12 +132,12 @@ class Attendance:
 
     def _seal(self, site: str, ask: Ask) -> Sending:
         self._serial += 1
-        if isinstance(ask, Look | Take):
+        if isinstance(ask, Ping | SumRequest):
             ask = replace(ask, books=self.books.bundle(site))
         name = f"{self._run_id}-{self._serial}"
         data = seal_ask(self.identity, self.order.digest, site, name, tree_of(ask))
-        size = 0 if isinstance(ask, Look) else max(len(data), self.lines[site].largest)
-        return Sending(site, ask, data, 3.0 if isinstance(ask, Look) else ANSWER + 2 * size / SLOWEST, size=size)
+        size = 0 if isinstance(ask, Ping) else max(len(data), self.lines[site].largest)
+        return Sending(site, ask, data, 3.0 if isinstance(ask, Ping) else ANSWER + 2 * size / SLOWEST, size=size)
 
     def hear(self, sent: Sending, data: bytes | None, now: float) -> bool:
         """What came back, None if nothing did; whether it was an answer to something else than a sign of life."""
@@ -147,7 +147,7 @@ class Attendance:
         line.looking, line.flight = (None, line.flight) if sent.look else (line.looking, None)
         try:
             answer = None if data is None else read_answer(data)
-            if isinstance(answer, Here) and answer.setting is not None and not shown(answer.setting):
+            if isinstance(answer, Status) and answer.setting is not None and not shown(answer.setting):
                 raise MessageRefused("what it says of its codes and shapes cannot be read")
         except (MessageRefused, ProtocolMismatch) as e:
             self.refuse_message(sent.site, e.what)
@@ -158,18 +158,18 @@ class Attendance:
             return False
         if sent.look or line.here is not None:
             line.heard = now
-        if isinstance(answer, Here | Letters) and answer.books:
+        if isinstance(answer, Status | Letters) and answer.books:
             self._of_books(sent.site, answer.books, later=isinstance(answer, Letters))
         if sent.look:
             self.books.waited(sent.site)
-        if isinstance(answer, Here):
+        if isinstance(answer, Status):
             if sent.look and answer.setting is not None:
                 line.setting, line.noise = answer.setting, answer.noise
             line.here = answer
         if sent.look:
             return False
         line.largest = max(line.largest, len(data))
-        if isinstance(answer, Busy) or (isinstance(answer, Here) and answer.stage != "refused"):
+        if isinstance(answer, Busy) or (isinstance(answer, Status) and answer.stage != "refused"):
             line.queue.appendleft(sent)
             line.rest = now + TICK
         else:

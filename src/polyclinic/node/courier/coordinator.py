@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.errors import PeerLost, PolyclinicError
-from polyclinic.node.coordinator.coordinator import Driver
+from polyclinic.node.coordinator.coordinator import Coordinator
 from polyclinic.node.coordinator.site_registry import Sending
 from polyclinic.node.courier.mailbox import Mailbox
-from polyclinic.node.courier.sealed_file import Parcel, fresh_id, own_key
+from polyclinic.node.courier.sealed_file import SealedFile, fresh_id, own_key
 from polyclinic.node.enrolment.folders import (
     CoordinatorFolder,
     alone,
@@ -28,11 +28,11 @@ from polyclinic.node.enrolment.folders import (
 )
 from polyclinic.node.flare.carry import driver_of
 from polyclinic.node.flare.result import write_outcome
-from polyclinic.node.signed_study import COORDINATOR, Order
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.util.threads import one_thread
 
-__all__ = ["Office", "office_box", "run_by_courier", "states"]
+__all__ = ["CourierCoordinator", "office_box", "run_by_courier", "states"]
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Flight:
 
 
 @dataclass
-class Office:
+class CourierCoordinator:
     """Carries one study.
 
     Parameters
@@ -59,7 +59,7 @@ class Office:
         Real seconds after which a file without an answer is written again.
     """
 
-    driver: Driver
+    driver: Coordinator
     box: Mailbox
     pace: float = 1.0
     resend: float = 60.0
@@ -93,7 +93,7 @@ class Office:
             elif time.monotonic() - f.sent > self.resend:
                 self.box.withdraw(f.path)
                 order = self.driver.order.digest
-                f.path = self.box.put(Parcel(COORDINATOR, f.sending.site, "ask", order, id, f.sending.data))
+                f.path = self.box.put(SealedFile(COORDINATOR, f.sending.site, "ask", order, id, f.sending.data))
                 f.sent = time.monotonic()
 
     def _send_orders(self) -> None:
@@ -105,7 +105,7 @@ class Office:
                 self._orders[site] = None, float("inf")
             elif time.monotonic() - sent > self.resend and self.box.knows(site):
                 self.box.withdraw(path)
-                made = Parcel(COORDINATOR, site, "order", order.digest, fresh_id(), order.encode().encode())
+                made = SealedFile(COORDINATOR, site, "order", order.digest, fresh_id(), order.encode().encode())
                 self._orders[site] = self.box.put(made), time.monotonic()
 
     def awaited(self) -> dict[str, float]:
@@ -146,7 +146,7 @@ def office_box(folder: CoordinatorFolder, inbox: Path, outbox: Path, log: Callab
 
 def run_by_courier(
     folder: CoordinatorFolder,
-    order: Order,
+    order: StudyOrder,
     inbox: Path,
     outbox: Path,
     *,
@@ -168,7 +168,7 @@ def run_by_courier(
             driver = driver_of(order, folder.identity(), run)
             driver.resume = "polyclinic courier resume"
             box = office_box(folder, inbox, outbox, log)
-            office = Office(driver, box, pace, resend if resend is not None else 2 * pace)
+            office = CourierCoordinator(driver, box, pace, resend if resend is not None else 2 * pace)
             outcome = office.run(stopped, every, lambda v: _tell(run, v))
             write_outcome(run, outcome)
             write_json(run / "status.json", {**status, "state": "finished", "refused": driver.refused})

@@ -18,7 +18,7 @@ from polyclinic.node.courier.exchange_folder import ExchangeFolder, HalfFile
 from polyclinic.node.courier.sealed_file import (
     LIMIT,
     HalfParcel,
-    Parcel,
+    SealedFile,
     card_of,
     is_half,
     open_parcel,
@@ -111,7 +111,7 @@ class Mailbox:
         """Whether files can be sealed for somebody: the card has come."""
         return name in self.cards
 
-    def put(self, parcel: Parcel) -> Path | None:
+    def put(self, parcel: SealedFile) -> Path | None:
         """Write one file for somebody; None while the addressee's card has not come, or the outbox takes no file."""
         if parcel.to not in self.cards:
             return None
@@ -141,13 +141,13 @@ class Mailbox:
         if path is not None:
             self._out.remove(path.name)
 
-    def take(self) -> list[Parcel]:
+    def take(self) -> list[SealedFile]:
         """Everything new in the inbox; files that were taken are removed, changed ones are named in the log and set aside.
 
         Of each sender so many files, and so many bytes, at a time: whoever floods the folder delays nobody else.
         """
         self.look_for_cards()
-        found: list[Parcel] = []
+        found: list[SealedFile] = []
         for sender, names in self._lying().items():
             count, size = 0, 0
             for name in names[:LOOKED]:
@@ -170,7 +170,7 @@ class Mailbox:
             self._fault(self.inbox, e.strerror or type(e).__name__)
         return {s: sorted(names) for s, names in sorted(found.items())}
 
-    def _taken(self, name: str, sender: str) -> Parcel | None:
+    def _taken(self, name: str, sender: str) -> SealedFile | None:
         """One file; None if there is nothing in it for us, or not yet."""
         if name in self._seen:  # doubled
             self._in.remove(name)
@@ -199,7 +199,7 @@ class Mailbox:
         self._refused.add(name)
         self.log(event="message refused", file=name, what=f"{name}: {what}")
 
-    def _opened(self, name: str, sender: str) -> Parcel:
+    def _opened(self, name: str, sender: str) -> SealedFile:
         if sender not in self.pinned:
             raise MessageRefused("its sender is not known here")
         data = self._in.read(name, LIMIT, is_half)

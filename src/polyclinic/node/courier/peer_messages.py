@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from polyclinic.node.courier.mailbox import Mailbox
-from polyclinic.node.courier.sealed_file import Parcel, fresh_id
+from polyclinic.node.courier.sealed_file import SealedFile, fresh_id
 from polyclinic.protocol.wire import encoding as wire
 
 __all__ = ["LetterBox"]
@@ -31,7 +31,7 @@ LYING: Final = 64  # receipts that may lie in the outbox; one that is missed is 
 class LetterWaiting:
     """A letter without a receipt."""
 
-    parcel: Parcel
+    parcel: SealedFile
     path: Path | None
     sent: float
     tries: int = 1
@@ -59,10 +59,10 @@ class LetterBox:
     def send(self, study: str, to: str, data: bytes) -> None:
         """Write a letter for a neighbour."""
         with self.writing:
-            parcel = Parcel(self.box.me, to, "post", study, fresh_id(), data)
+            parcel = SealedFile(self.box.me, to, "post", study, fresh_id(), data)
             self._waiting[parcel.id] = LetterWaiting(parcel, self.box.put(parcel), time.monotonic())
 
-    def take(self, parcel: Parcel) -> bool:
+    def take(self, parcel: SealedFile) -> bool:
         """Give a receipt, each time; True if the letter was not read before."""
         key = parcel.sender, parcel.id
         known = key in self._taken
@@ -72,13 +72,13 @@ class LetterBox:
         with self.writing:
             data = wire.encode({"receipt": parcel.id})
             self._receipts.append(
-                self.box.put(Parcel(self.box.me, parcel.sender, "receipt", parcel.study, parcel.id, data))
+                self.box.put(SealedFile(self.box.me, parcel.sender, "receipt", parcel.study, parcel.id, data))
             )
             while len(self._receipts) > LYING:
                 self.box.withdraw(self._receipts.popleft())
         return not known
 
-    def arrived(self, receipt: Parcel) -> None:
+    def arrived(self, receipt: SealedFile) -> None:
         """A receipt came; only the addressee's own counts."""
         with self.writing:
             found = self._waiting.get(receipt.id)

@@ -26,7 +26,7 @@ from polyclinic.node.enrolment.folders import write_key
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Channel, Identity, agree, digest
 
-__all__ = ["HalfParcel", "Parcel", "card_of", "is_half", "open_parcel", "own_key", "read_card", "seal_parcel"]
+__all__ = ["HalfParcel", "SealedFile", "card_of", "is_half", "open_parcel", "own_key", "read_card", "seal_parcel"]
 
 MARK: Final = b"PCF1"
 HEAD: Final = 12 + 32
@@ -42,7 +42,7 @@ class HalfParcel(Exception):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class SealedFile:
     """One message.
 
     Attributes
@@ -88,7 +88,7 @@ def read_card(data: bytes, name: str, identity: bytes) -> bytes:
     return public
 
 
-def seal_parcel(parcel: Parcel, identity: Identity, to_key: bytes) -> bytes:
+def seal_parcel(parcel: SealedFile, identity: Identity, to_key: bytes) -> bytes:
     """The bytes of a file."""
     fresh = X25519PrivateKey.generate()
     outer = fresh.public_key().public_bytes_raw()
@@ -106,7 +106,7 @@ def is_half(head: bytes, size: int) -> bool:
     return head[:4] == MARK and size < struct.unpack("<Q", head[4:12])[0] <= LIMIT
 
 
-def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identity: bytes) -> Parcel:
+def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identity: bytes) -> SealedFile:
     """The message in a file.
 
     Parameters
@@ -140,7 +140,7 @@ def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identi
     try:
         shared = agree(key, outer, digest([SIGNED, outer]), "courier", sender, me)
         value = wire.decode(Channel(shared, me, sender).open(data[HEAD:], "file"), limit=LIMIT)
-        found = Parcel(*(value[k] for k in ("sender", "to", "kind", "study", "id", "data")))
+        found = SealedFile(*(value[k] for k in ("sender", "to", "kind", "study", "id", "data")))
         own = key.public_key().public_bytes_raw()
         Ed25519PublicKey.from_public_bytes(identity).verify(
             bytes(value["signature"]), digest([SIGNED, outer, own, *_signed(found)])
@@ -152,7 +152,7 @@ def open_parcel(data: bytes, sender: str, me: str, key: X25519PrivateKey, identi
     return found
 
 
-def _signed(p: Parcel) -> list[object]:
+def _signed(p: SealedFile) -> list[object]:
     return [p.sender, p.to, p.kind, p.study, p.id, hashlib.sha256(p.data).digest()]
 
 

@@ -15,14 +15,14 @@ from polyclinic.node.admission.admission import asked
 from polyclinic.node.admission.retention import seconds
 from polyclinic.node.courier.mailbox import Mailbox
 from polyclinic.node.courier.peer_messages import LetterBox
-from polyclinic.node.courier.sealed_file import Parcel, own_key
+from polyclinic.node.courier.sealed_file import SealedFile, own_key
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, at_work, private, read_json, write_json
 from polyclinic.node.flare.worker import Worker
-from polyclinic.node.messages import Answer, Busy, Here, encode_answer
+from polyclinic.node.messages import Answer, Busy, Status, encode_answer
 from polyclinic.node.refusals import why_of
 from polyclinic.node.signed_study import COORDINATOR, read_order
 
-__all__ = ["Branch", "branch_box", "site_state"]
+__all__ = ["CourierSite", "branch_box", "site_state"]
 
 AT_ONCE: Final = 8  # asks of all studies that are worked on at a time
 ASKS: Final = 8 * AT_ONCE  # that wait for their turn; who asks more asks again later
@@ -79,7 +79,7 @@ class Patient(Worker):
 
 
 @dataclass
-class Branch:
+class CourierSite:
     """Serves studies through the folders of ``[courier]``."""
 
     folder: SiteFolder
@@ -115,7 +115,7 @@ class Branch:
         self.letters.again()
         return len(found)
 
-    def _order(self, p: Parcel) -> None:
+    def _order(self, p: SealedFile) -> None:
         if p.study in self.workers or p.study in self._refused:
             return
         if sum(not w.study.ended_here for w in self.workers.values()) >= STUDIES:
@@ -131,7 +131,7 @@ class Branch:
             )  # before the first answer: the coordinator then sends it no more
             self.workers[order.digest] = Patient(order, self.folder, partial(self.letters.send, order.digest))
         except PolyclinicError as e:
-            self._refused[p.study] = encode_answer(Here("refused", why=why_of(e)))
+            self._refused[p.study] = encode_answer(Status("refused", why=why_of(e)))
             append_event(
                 self.folder.events,
                 event="refused",
@@ -149,7 +149,7 @@ class Branch:
                 self.workers[study] = Patient(order, self.folder, partial(self.letters.send, study))
         return self.workers.get(study)
 
-    def _ask(self, p: Parcel) -> None:
+    def _ask(self, p: SealedFile) -> None:
         if (p.study, p.id) in self._flying:  # the same ask, sealed again, while it is being answered
             return
         if len(self._flying) >= ASKS:
@@ -159,10 +159,10 @@ class Branch:
             return  # its order has not come yet: the coordinator sends both again
         self._flying[p.study, p.id] = self._pool.submit(self._answer, p, worker)
 
-    def _answer(self, p: Parcel, worker: Worker | None) -> None:
+    def _answer(self, p: SealedFile, worker: Worker | None) -> None:
         data = self._refused[p.study] if worker is None else worker.answer(p.data)
         with self._writing:
-            path = self.box.put(Parcel(self.box.me, COORDINATOR, "answer", p.study, p.id, data))
+            path = self.box.put(SealedFile(self.box.me, COORDINATOR, "answer", p.study, p.id, data))
             old = self._answers.setdefault(p.study, [])
             old.append(path)
             while len(old) > 4 * AT_ONCE:  # answered long ago; the coordinator asks again for what it has not got

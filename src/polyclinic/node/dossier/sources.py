@@ -16,11 +16,11 @@ from pydantic import Field
 from polyclinic.config import Node, Study
 from polyclinic.config.toml import TomlFile, TomlSection
 from polyclinic.errors import ConfigError, PolyclinicError
-from polyclinic.node.signed_study import COORDINATOR, Order, read_order
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder, read_order
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, make_card
-from polyclinic.privacy.card.release_history import Happened
-from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.card.release_history import ReleaseHistory
+from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.gate.owner_rules import ledger_of, policy_of
 from polyclinic.privacy.ledger.entries import Entry
 from polyclinic.privacy.ledger.ledger import Ledger
@@ -85,7 +85,7 @@ class Sources:
     """Everything that was found for one study."""
 
     study: Mapping[str, Any]
-    order: Order | None = None
+    order: StudyOrder | None = None
     node: Node | None = None
     policy: Policy | None = None
     books: tuple[Book, ...] = ()
@@ -120,7 +120,7 @@ class Sources:
         return self.method.facts if isinstance(self.method, Method) else MethodFacts()
 
     @property
-    def adder(self) -> SumFacts:
+    def adder(self) -> AggregatorFacts:
         """The way to add."""
         return facts_of(str(self.study["method"].get("aggregation", "plain")))
 
@@ -140,7 +140,7 @@ class Sources:
             return None
         axes = () if self.order is None else tuple(self.order.axis(m) for m in self._public())
         rounds = len({(c.number, c.round, c.step) for c in charges})
-        return make_card(self.facts, Happened(charges[0].method, tuple(charges), rounds, axes, self.asked))
+        return make_card(self.facts, ReleaseHistory(charges[0].method, tuple(charges), rounds, axes, self.asked))
 
     def _public(self) -> list[str]:
         tensor = dict(self.study.get("tensor") or {})
@@ -228,7 +228,7 @@ def _of_run(run: RunFolder, owner: Node | None) -> Sources:
     return Sources(study, order, books=books, run=run, named=sites, files=run.path)
 
 
-def _own(text: str, place: Path) -> Order:
+def _own(text: str, place: Path) -> StudyOrder:
     """The order of a run folder: signed by the key that it names; at the coordinator also by the coordinator's own."""
     import base64
 

@@ -25,7 +25,7 @@ from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, p
 from polyclinic.node.enrolment.invitation import DAYS, Invited, entries, invite, put
 from polyclinic.node.enrolment.provisioning import approve_zip, describe_authority
 from polyclinic.node.flare.startup_files import ADMIN, PROJECT, admin_kit, server_kit
-from polyclinic.node.signed_study import Order, make_order
+from polyclinic.node.signed_study import StudyOrder, make_order
 from polyclinic.protocol.wire.sealed import Identity, digest
 
 __all__ = ["approve", "approve_site", "found", "reject", "revoke_on_file", "roster", "sign_study", "waiting"]
@@ -192,7 +192,7 @@ def revoke_on_file(folder: CoordinatorFolder, name: str) -> None:
     append_event(folder.events, event="revoked", site=name)
 
 
-def sign_study(folder: CoordinatorFolder, study: Study) -> Order:
+def sign_study(folder: CoordinatorFolder, study: Study) -> StudyOrder:
     """An order for all approved sites; it is kept in its own run folder."""
     from polyclinic.protocol.aggregators import by_name
     from polyclinic.studies import registry

@@ -32,7 +32,7 @@ from polyclinic.node.enrolment.invitation import read_invite
 from polyclinic.node.enrolment.joining import awaited, call
 from polyclinic.node.enrolment.provisioning import package, request_zip
 from polyclinic.node.flare.startup_files import site_kit
-from polyclinic.node.signed_study import Order, read_order
+from polyclinic.node.signed_study import StudyOrder, read_order
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of, policy_of
 from polyclinic.privacy.ledger.entries import Accept, Refuse, Withdraw
@@ -225,7 +225,7 @@ def pending(folder: SiteFolder) -> list[tuple[Outbox, Any]]:
     return [(box, p) for p in box.all() if p.state == "pending"]
 
 
-def named(folder: SiteFolder, study: str) -> Order:
+def named(folder: SiteFolder, study: str) -> StudyOrder:
     """The one order that a name, or the start of a digest, stands for here."""
     known = asked(folder)
     fits = [o for o in known if o.id == study or (len(study) >= 8 and o.digest.startswith(study))]

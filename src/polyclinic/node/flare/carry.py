@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from polyclinic.errors import PeerLost
 from polyclinic.node.admission.alignment import office
-from polyclinic.node.coordinator.coordinator import Driver
+from polyclinic.node.coordinator.coordinator import Coordinator
 from polyclinic.node.coordinator.site_registry import Sending
 from polyclinic.node.enrolment.folders import append_event, private
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.studies import registry
@@ -25,7 +25,7 @@ TICK: Final = 0.05  # seconds after which the driver looks at the clock, whateve
 Ask = Callable[[str, bytes, float], bytes | None]
 
 
-def driver_of(order: Order, identity: Identity, folder: Path) -> Driver:
+def driver_of(order: StudyOrder, identity: Identity, folder: Path) -> Coordinator:
     """The driver of a study, with everything that it writes in the run folder."""
     method: Any = registry.ordered(order.parsed(private(private(folder) / "files")))
     log = partial(append_event, folder / "events.jsonl")
@@ -33,10 +33,10 @@ def driver_of(order: Order, identity: Identity, folder: Path) -> Driver:
     def progress(p: Progress) -> None:
         append_event(folder / "progress.jsonl", **{**vars(p), "figures": dict(p.figures)})
 
-    return Driver(order, method, identity, folder, log=log, progress=progress, office=office)
+    return Coordinator(order, method, identity, folder, log=log, progress=progress, office=office)
 
 
-def carry(driver: Driver, ask: Ask, stopped: Callable[[], bool] = lambda: False) -> Outcome:
+def carry(driver: Coordinator, ask: Ask, stopped: Callable[[], bool] = lambda: False) -> Outcome:
     """Run a study to its end; :class:`PeerLost` for a clean stop that can be resumed.
 
     Parameters

@@ -32,7 +32,7 @@ from polyclinic.node.enrolment.invitation import entries
 from polyclinic.node.flare import need_flare
 from polyclinic.node.flare.session import connected, quiet, session
 from polyclinic.node.flare.startup_files import inside
-from polyclinic.node.signed_study import Order, read_order
+from polyclinic.node.signed_study import StudyOrder, read_order
 
 __all__ = ["need_running", "order_of", "prune", "readmit", "revoke", "start", "state_of", "status", "stop"]
 
@@ -240,13 +240,13 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
     }
 
 
-def state_of(folder: CoordinatorFolder, order: Order) -> dict[str, object]:
+def state_of(folder: CoordinatorFolder, order: StudyOrder) -> dict[str, object]:
     """How a study stands."""
     path = folder.run(order.id) / "status.json"
     return read_json(path) if path.exists() else {"study": order.id, "state": "signed"}
 
 
-def order_of(folder: CoordinatorFolder, study: str) -> Order:
+def order_of(folder: CoordinatorFolder, study: str) -> StudyOrder:
     """The signed order of a study: by its number, or by the only unfinished one that its name fits."""
     names = [r["study"] for r in _runs(folder)]
     fits = [n for n in names if n == study] or [n for n in names if n.startswith(study)]

@@ -17,7 +17,7 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.node.enrolment.folders import SiteFolder, append_event
 from polyclinic.node.flare.frames import unspoken
 from polyclinic.node.flare.worker import Worker
-from polyclinic.node.messages import Here, encode_answer
+from polyclinic.node.messages import Status, encode_answer
 from polyclinic.node.refusals import Why, why_of
 from polyclinic.node.signed_study import read_order
 
@@ -63,7 +63,7 @@ class StudyExecutor(Executor):  # type: ignore[misc]
     def _on_ask(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         reply = make_reply(ReturnCode.OK)
         if self._worker is None:
-            reply["blob"] = encode_answer(Here("refused", why=self._refusal))
+            reply["blob"] = encode_answer(Status("refused", why=self._refusal))
         else:
             blob = request.get("blob")
             reply["blob"] = self._worker.answer(blob if isinstance(blob, bytes) else b"")

@@ -12,7 +12,7 @@ from polyclinic.node.doctor.processes import Recorded, alive, wait_for
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
 from polyclinic.node.flare.coordinator_service import progress, seen
 from polyclinic.node.flare.session import connected, quiet, session, submit
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
@@ -24,7 +24,7 @@ LEGS: Final = 20
 AWAY: Final = 25.0  # seconds after which a site that is connected, but not in this leg, is worth a new leg
 
 
-def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, object]], None]) -> dict[str, Any]:
+def follow(folder: CoordinatorFolder, order: StudyOrder, tell: Callable[[dict[str, object]], None]) -> dict[str, Any]:
     """Run a study in legs until it is finished or cleanly stopped.
 
     A leg is one FLARE job. A new one is made when the coordinator's job process dies, or when a site is connected that the
@@ -90,7 +90,7 @@ def follow(folder: CoordinatorFolder, order: Order, tell: Callable[[dict[str, ob
 
 
 def _wait_connected(
-    folder: CoordinatorFolder, api: Session, order: Order, least: int, tell: Callable[[dict[str, object]], None]
+    folder: CoordinatorFolder, api: Session, order: StudyOrder, least: int, tell: Callable[[dict[str, object]], None]
 ) -> None:
     """FLARE starts a job with the sites that are there; so wait for all, or for the quorum after a while."""
     begin = time.monotonic()
@@ -117,7 +117,13 @@ def _wait_connected(
 
 
 def _watch(
-    folder: CoordinatorFolder, api: Session, run: Path, order: Order, job: str, started: float, now: dict[str, object]
+    folder: CoordinatorFolder,
+    api: Session,
+    run: Path,
+    order: StudyOrder,
+    job: str,
+    started: float,
+    now: dict[str, object],
 ) -> tuple[bool, bool]:
     """Whether a new leg is needed for a site that this leg does not reach, and whether this leg's process is dead."""
     events = read_events(run / "events.jsonl")

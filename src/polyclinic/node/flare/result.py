@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.node.enrolment.folders import private, read_json
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.card.release_history import Certified
 from polyclinic.privacy.ledger.signed_head import heads_of
-from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Method, Release
 from polyclinic.protocol.outcome import Outcome
-from polyclinic.protocol.schema import setting_from
+from polyclinic.protocol.schema import schema_from
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import count_votes
 from polyclinic.protocol.wire.traffic import Traffic
@@ -55,7 +55,7 @@ def read_outcome(folder: Path, method: Method) -> Outcome:
         {},
         [dict(h) for h in value["history"]],
         Traffic.restore(dict(value["traffic"])),
-        setting_from(value["setting"]),
+        schema_from(value["setting"]),
         tuple(wire.unpack(Release, r) for r in value["releases"]),
         float(value["seconds"]),
         str(value["noise"]),
@@ -65,13 +65,13 @@ def read_outcome(folder: Path, method: Method) -> Outcome:
     )
 
 
-def read_books(folder: Path) -> tuple[StudyBook, ...]:
+def read_books(folder: Path) -> tuple[StudyExtract, ...]:
     """The signed books of a run that hold."""
     if not (folder / "books.json").exists():
         return ()
     value = read_json(folder / "books.json")
     keys = {s: bytes.fromhex(k) for s, k in value["keys"].items()}
-    return StudyBook.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))
+    return StudyExtract.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))
 
 
 def read_certified(folder: Path) -> Certified | None:
@@ -87,7 +87,7 @@ def read_certified(folder: Path) -> Certified | None:
     return Certified(held, int(value["sites"]), int(value["needed"]), value["staleness"])
 
 
-def read_model(folder: Path, order: Order) -> Any:
+def read_model(folder: Path, order: StudyOrder) -> Any:
     """The method of a finished study with its results, the model itself among them."""
     method = registry.ordered(order.parsed(private(folder / "files")))
     method.publish(read_outcome(folder, method))

@@ -15,7 +15,7 @@ from polyclinic.errors import PeerLost
 from polyclinic.node.enrolment.folders import CoordinatorFolder
 from polyclinic.node.flare import need_flare
 from polyclinic.node.flare.startup_files import ADMIN, job_folder
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
@@ -80,7 +80,7 @@ def _silent(e: Exception) -> PeerLost:
     )
 
 
-def submit(api: Session, order: Order, run: Path, sites: list[str], least: int) -> str:
+def submit(api: Session, order: StudyOrder, run: Path, sites: list[str], least: int) -> str:
     """Submit one leg of a study as a job without code; returns FLARE's number of it."""
     place = run / "job"
     shutil.rmtree(place, ignore_errors=True)

@@ -17,11 +17,11 @@ from polyclinic.node.admission.alignment import SiteAligner
 from polyclinic.node.admission.retention import drop_data
 from polyclinic.node.enrolment.folders import SiteFolder, append_event
 from polyclinic.node.messages import Answer, Busy
-from polyclinic.node.signed_study import Order
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.node.site.record import Record
 from polyclinic.node.site.worker import SiteStudy
 from polyclinic.privacy.gate.owner_rules import ledger_of, witness_of
-from polyclinic.privacy.ledger.rollback_check import Watch
+from polyclinic.privacy.ledger.rollback_check import RollbackCheck
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.util.threads import one_thread
 
@@ -48,7 +48,7 @@ class Worker:
         Sends bytes to a neighbour; must not block for long.
     """
 
-    def __init__(self, order: Order, folder: SiteFolder, post: Callable[[str, bytes], None]) -> None:
+    def __init__(self, order: StudyOrder, folder: SiteFolder, post: Callable[[str, bytes], None]) -> None:
         self.order, self.folder = order, folder
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="study")
         self._tasks: dict[str, Future[Answer]] = {}
@@ -66,7 +66,7 @@ class Worker:
             log=partial(append_event, folder.events),
             run=self._run,
             aligner=None if order.alignment is None else SiteAligner(order, identity, most),
-            watch=Watch(
+            watch=RollbackCheck(
                 identity.name, order.digest, keys, known, book, identity.sign, log=partial(append_event, folder.events)
             ),
             ended=lambda: drop_data(home),

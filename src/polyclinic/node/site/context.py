@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from polyclinic.privacy.gate.gate import Door
-from polyclinic.protocol.interfaces import Exchange, Method, Roster, Sum
+from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.protocol.interfaces import Aggregator, Exchange, Method, Roster
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Aligner", "Seat"]
+__all__ = ["Aligner", "SiteContext"]
 
 
 def _unasked(sites: tuple[str, ...], write: bool) -> None:
@@ -18,13 +18,13 @@ def _unasked(sites: tuple[str, ...], write: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Seat:
+class SiteContext:
     """Everything a site needs for a study that it has agreed to."""
 
     method: Method
     sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
-    adder: Sum
-    doors: dict[str, Door]
+    adder: Aggregator
+    doors: dict[str, ReleaseGate]
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
     min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
     max_numbers: int = 2**22  # of one release, and of the model
@@ -39,11 +39,11 @@ class Seat:
 class Aligner(Protocol):
     """How a site agrees with the others on codes before the first sum."""
 
-    def side(self, seat: Seat, roster: Roster) -> Exchange:
+    def side(self, seat: SiteContext, roster: Roster) -> Exchange:
         """The site's mailbox."""
 
     def agreed(self, side: Exchange, attempt: int) -> dict[str, object]:
         """What was agreed on, to be kept."""
 
-    def apply(self, agreed: Mapping[str, object], seat: Seat) -> Seat:
+    def apply(self, agreed: Mapping[str, object], seat: SiteContext) -> SiteContext:
         """The site on the common codes."""

@@ -13,13 +13,13 @@ from typing import Final
 
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.node.messages import Key
-from polyclinic.node.signed_study import COORDINATOR, Order, host
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder, host
 from polyclinic.node.site.batch import open_batch, seal_batch
 from polyclinic.protocol.interfaces import Exchange, Message, Step
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import octets
 
-__all__ = ["Letterbox", "Open"]
+__all__ = ["Inbox", "Open"]
 
 EARLY: Final = 64  # letters from one node to another that are kept before their sum opens ...
 BYTES: Final = wire.LIMIT  # ... and bytes of them from one site, for each node that a site hosts
@@ -35,7 +35,7 @@ class Open:
     step: Step | None = None  # of a sum
 
 
-class Letterbox:
+class Inbox:
     """Letters of one study at one site.
 
     Parameters
@@ -52,7 +52,7 @@ class Letterbox:
 
     def __init__(
         self,
-        order: Order,
+        order: StudyOrder,
         me: str,
         sign: Callable[[bytes], bytes],
         post: Callable[[str, bytes], None],

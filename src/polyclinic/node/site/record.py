@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.aggregation.promise import Promise
-from polyclinic.node.messages import Done, Here, Key, encode_answer, read_answer
+from polyclinic.node.messages import Done, Key, Status, encode_answer, read_answer
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.tensors.io import atomic
 
@@ -114,16 +114,16 @@ class Record:
             temporary.chmod(0o600)
 
     @property
-    def closed(self) -> tuple[Done, Here] | None:
+    def closed(self) -> tuple[Done, Status] | None:
         """The last answer, should it be asked for again, and how the site stood then; None while the study runs."""
         if not self._end.exists():
             return None
         done, here = (read_answer(raw) for raw in wire.load(self._end))
         assert isinstance(done, Done)
-        assert isinstance(here, Here)
+        assert isinstance(here, Status)
         return done, here
 
-    def end(self, kept: Mapping[str, Any], done: Done, here: Here) -> None:
+    def end(self, kept: Mapping[str, Any], done: Done, here: Status) -> None:
         """The study has ended: what stays here (memberships), and the last answer."""
         with atomic(self.home / "outcome.npz") as temporary:
             with open(temporary, "wb") as f:

@@ -12,21 +12,21 @@ from dataclasses import replace
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.secure.masked import Masked, read
 from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
-from polyclinic.node.messages import Answer, Behind, Close, Differs, Key, Take
-from polyclinic.node.signed_study import Order, host
-from polyclinic.node.site.context import Seat
+from polyclinic.node.messages import Answer, EndStudy, Key, OutOfDate, StateMismatch, SumRequest
+from polyclinic.node.signed_study import StudyOrder, host
+from polyclinic.node.site.context import SiteContext
 from polyclinic.node.site.record import Mark, Record
-from polyclinic.protocol.interfaces import Contribution, Roster, Setting, Step, Total
-from polyclinic.protocol.public_state import Conductor, Folding
+from polyclinic.protocol.interfaces import Contribution, Roster, Schema, Step, Total
+from polyclinic.protocol.public_state import CoordinatorState, PublicState
 from polyclinic.protocol.site_party import SiteParty
 from polyclinic.protocol.wire import chain as certificate
 from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity
 
-__all__ = ["Follower"]
+__all__ = ["SiteReplica"]
 
 
-class Follower:
+class SiteReplica:
     """The fold of one study at one site.
 
     Parameters
@@ -39,16 +39,16 @@ class Follower:
         Its files of this study.
     """
 
-    def __init__(self, order: Order, identity: Identity, record: Record) -> None:
+    def __init__(self, order: StudyOrder, identity: Identity, record: Record) -> None:
         self.order, self.identity, self.record, self.me = order, identity, record, identity.name
         self.mark = Mark()
-        self.fold: Folding | None = None  # this site's own; a Conductor where there is no coordinator's
+        self.fold: PublicState | None = None  # this site's own; a Conductor where there is no coordinator's
         self.parties: dict[str, SiteParty] = {}  # by node
-        self._seat: Seat | None = None
+        self._seat: SiteContext | None = None
         self._states: dict[str, object] = {}  # private states if the prepared sum enters
 
     @property
-    def seat(self) -> Seat:
+    def seat(self) -> SiteContext:
         """What the site brought."""
         assert self._seat is not None
         return self._seat
@@ -58,7 +58,7 @@ class Follower:
         """Sums folded here."""
         return 0 if self.fold is None else self.fold.number
 
-    def _sit(self, seat: Seat) -> None:
+    def _sit(self, seat: SiteContext) -> None:
         self._seat = seat
         self.parties = {n: SiteParty(seat.method, s, seat.adder, seat.doors[n]) for n, s in seat.sites.items()}
 
@@ -83,7 +83,7 @@ class Follower:
 
     # ---- what was taken since
 
-    def _begin(self, nodes: tuple[str, ...]) -> Folding:
+    def _begin(self, nodes: tuple[str, ...]) -> PublicState:
         """The fold from its start; who begins is said once, and is the same ever after."""
         if self.fold is not None:
             if nodes != self.mark.begun:
@@ -96,7 +96,7 @@ class Follower:
                 f"a study that begins with {len(nodes)} nodes, of which the order knows not all, or too few"
             )
         axes = () if seat.method.needs == "features" else next(iter(seat.sites.values())).counts().axes[1:]
-        setting = Setting(tuple(mine["shape"]), tuple(axes), nodes, None if axes else order.columns)
+        setting = Schema(tuple(mine["shape"]), tuple(axes), nodes, None if axes else order.columns)
         numbers = seat.method.params.columns * sum(setting.shape)
         if numbers > seat.max_numbers:  # asked before a model of that size is made here
             raise PolicyRefusal(
@@ -105,15 +105,15 @@ class Follower:
         chain = certificate.root(order.digest, mine["shape"], mine["digests"], mine.get("alignment"), nodes)
         roster = order.roster(nodes, 0)
         self.fold = (
-            Conductor(seat.method, setting, seat.adder, roster, chain=chain)
+            CoordinatorState(seat.method, setting, seat.adder, roster, chain=chain)
             if order.peers
-            else Folding(seat.method, setting, seat.adder.share(roster), chain)
+            else PublicState(seat.method, setting, seat.adder.noise_share(roster), chain)
         )
         self.fold.begin()
         self.mark.begun, self.mark.counted = nodes, self.mark.counted or tuple(sorted(hosts))
         return self.fold
 
-    def _follow(self, ask: Take | Close) -> Answer | None:
+    def _follow(self, ask: SumRequest | EndStudy) -> Answer | None:
         """Fold the totals that were taken since; an answer where this site needs more for it, None when it is there."""
         fold = self._begin(ask.begin)
         number = fold.number
@@ -124,7 +124,7 @@ class Follower:
                 fold.stand(self.order.left(opened.entered, self.mark.counted))
                 step = fold.step()
                 if opened.number > fold.number or step is None:
-                    return Behind(fold.number)
+                    return OutOfDate(fold.number)
                 mine = opened.entered.get(self.me)
                 if mine is not None and self.mark.prepared != mine:
                     raise ProtocolMismatch(f"sum {opened.number} counts a contribution that this site did not make")
@@ -136,7 +136,7 @@ class Follower:
                 else:
                     opened = self._checked(opened, step)
                     if not fold.follow(opened, step, ask.agreed.get(str(opened.number))):
-                        return Differs(fold.number)
+                        return StateMismatch(fold.number)
                 if self.order.secure and not step.hides:
                     self.mark.counted = tuple(sorted(opened.entered))
                 if mine is not None:  # otherwise a later sum may count it, in an asynchronous study
@@ -148,7 +148,7 @@ class Follower:
             # A plain sum that goes on to its contribution is written with it: whoever is killed before folds the same total again,
             # which the coordinator keeps until the next contribution has come.
             plain = not (self.order.secure or self.order.peers) and self.order.staleness is None
-            if fold.number != number and not (plain and isinstance(ask, Take)):
+            if fold.number != number and not (plain and isinstance(ask, SumRequest)):
                 self._save()
         return None
 
@@ -174,13 +174,13 @@ class Follower:
             made = signed[0] if signed else Promise(opened.attempt, members, sites=len(sites))
             if made.sites != len(sites):  # the unit of the words, which the tag does not cover
                 raise ProtocolMismatch(f"sum {opened.number}: another roster than that of the attempt signed here")
-            share = self.seat.adder.share(self.order.roster(sites, opened.attempt, paid=step.hides))
+            share = self.seat.adder.noise_share(self.order.roster(sites, opened.attempt, paid=step.hides))
             opened = replace(opened, total=read(step, share, opened.words, made, checked=bool(signed)))
         order, adds = self.order, self.seat.adder.adds
         opened.check(step, order.sites, order.least, order.per_site, adds=adds)
         return opened
 
-    def _check_votes(self, fold: Folding, votes: Mapping[str, bytes]) -> None:
+    def _check_votes(self, fold: PublicState, votes: Mapping[str, bytes]) -> None:
         """Enough sites were, one sum ago, where this site was: the coordinator tells everybody the same story."""
         if not fold.number or self.order.staleness is not None:
             return
@@ -191,16 +191,16 @@ class Follower:
                 f"sum {fold.number}: {found} sites voted for the sums before it, {self.order.least} are needed"
             )
 
-    def _vote(self, fold: Folding) -> bytes:
+    def _vote(self, fold: PublicState) -> bytes:
         return certificate.ballot(self.identity, self.order.digest, fold.number, fold.chain)
 
     def _reach(self, key: Key, step: Step, total: Total) -> None:
         """Peers: this site knows a total; the state after it is on disk, and counts once all sites have it."""
         fold = self.fold
-        assert isinstance(fold, Conductor)
+        assert isinstance(fold, CoordinatorState)
         before = fold.state()
         if step.counts:
-            fold.traffic.payload(self.me, Conductor.payload(step))
+            fold.traffic.payload(self.me, CoordinatorState.payload(step))
         fold.commit(step, total, entered={host(n): key for n in self.mark.begun})
         self.mark.after = fold.state()
         fold.restore(before)

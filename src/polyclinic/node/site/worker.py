@@ -23,31 +23,31 @@ from polyclinic.node.messages import (
     ALIGN,
     Answer,
     Ask,
-    Behind,
     Busy,
-    Close,
+    Deliver,
     Done,
-    Here,
+    EndStudy,
     Letters,
-    Look,
-    Mail,
+    OutOfDate,
+    Ping,
     Refused,
     Stage,
     Standing,
-    Take,
+    Status,
+    SumRequest,
     encode_answer,
     open_ask,
 )
 from polyclinic.node.refusals import Why, why_of
-from polyclinic.node.signed_study import COORDINATOR, Order
-from polyclinic.node.site.context import Aligner, Seat
-from polyclinic.node.site.inbox import Letterbox, Open
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
+from polyclinic.node.site.context import Aligner, SiteContext
+from polyclinic.node.site.inbox import Inbox, Open
 from polyclinic.node.site.record import Record
-from polyclinic.node.site.replica import Follower
-from polyclinic.privacy.ledger.rollback_check import Watch
-from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.node.site.replica import SiteReplica
+from polyclinic.privacy.ledger.rollback_check import RollbackCheck
+from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Roster, Total
-from polyclinic.protocol.public_state import Conductor
+from polyclinic.protocol.public_state import CoordinatorState
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.util.threads import one_thread
 
@@ -56,7 +56,7 @@ __all__ = ["SiteStudy"]
 ANSWERS: Final = 16  # remembered, should the same be asked again
 
 
-class SiteStudy(Follower):
+class SiteStudy(SiteReplica):
     """One site's side of one study.
 
     Parameters
@@ -83,7 +83,7 @@ class SiteStudy(Follower):
 
     def __init__(
         self,
-        order: Order,
+        order: StudyOrder,
         identity: Identity,
         record: Record,
         *,
@@ -91,18 +91,18 @@ class SiteStudy(Follower):
         log: Callable[..., None] = lambda **event: None,
         run: Callable[[str, Callable[[], Answer]], Answer] = lambda id, job: job(),
         aligner: Aligner | None = None,
-        watch: Watch | None = None,
+        watch: RollbackCheck | None = None,
         ended: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(order, identity, record)
         self.log, self.run, self.aligner, self.watch, self.ended = log, run, aligner, watch, ended
-        self.box = Letterbox(order, self.me, identity.sign, post, log, self._count)
+        self.box = Inbox(order, self.me, identity.sign, post, log, self._count)
         self.put = self.box.put
         self.stage: Stage = "loading"
         self.reasons: list[str] = []  # the owner's to read
         self.why: Why | None = None  # all that the coordinator hears of them
-        self._last: tuple[Done, Here] | None = None  # the study has ended here
-        self._own: Seat | None = None  # before codes were agreed on
+        self._last: tuple[Done, Status] | None = None  # the study has ended here
+        self._own: SiteContext | None = None  # before codes were agreed on
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._life = secrets.token_hex(8)
         self._missing: tuple[str, ...] = ()  # who has not told yet what is known of this site's book
@@ -124,7 +124,7 @@ class SiteStudy(Follower):
         """Whether nothing more leaves in this study: it has ended, or this site takes no part."""
         return self._last is not None or self.stage == "refused"
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, seat: SiteContext) -> None:
         """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
         self._own = seat
         codes = None if self.aligner is None else self.record.codes
@@ -134,7 +134,7 @@ class SiteStudy(Follower):
         self.stage = "ready"
         self.log(event="ready", study=self.order.id)
 
-    def _sit(self, seat: Seat) -> None:
+    def _sit(self, seat: SiteContext) -> None:
         super()._sit(seat)
         self.box.protocol, self.box.nodes = f"{seat.method.name}/{seat.method.version}", tuple(seat.sites)
 
@@ -158,11 +158,11 @@ class SiteStudy(Follower):
             word = "version"
         self.stage, self.reasons, self.why = "refused", [what, *faults], word
 
-    def here(self, *, full: bool = False) -> Here:
+    def here(self, *, full: bool = False) -> Status:
         """How the site stands; may be read at any time, also while it works."""
         if self._last is not None:
             return replace(self._last[1], life=self._life)
-        out = Here(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
+        out = Status(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
         if self.order.peers and self._after and self.fold is not None:
             out = replace(out, vote=self._vote(self.fold))  # said before, and again: a killed coordinator has lost it
         if full and self.stage == "ready":
@@ -176,19 +176,19 @@ class SiteStudy(Follower):
         """Answer one ask; never raises."""
         try:
             id, ask = open_ask(data, self.order.keys[COORDINATOR], self.order.digest, self.me)
-            if isinstance(ask, Look):
+            if isinstance(ask, Ping):
                 books = b"" if self.watch is None else self.watch.hear(ask.books)
                 return encode_answer(replace(self.here(full=ask.full), books=books))
             if self.stage != "ready":
                 return encode_answer(self.here())
-            if isinstance(ask, Take) and self._unheard(ask):
+            if isinstance(ask, SumRequest) and self._unheard(ask):
                 return encode_answer(Busy())
             found = self._answers.get(id)
             return encode_answer(self.run(id, lambda: self._guarded(id, ask)) if found is None else found)
         except Exception as e:
             return encode_answer(self._refused(e))
 
-    def _unheard(self, ask: Take) -> bool:
+    def _unheard(self, ask: SumRequest) -> bool:
         """Whether somebody of this sum has not told yet what is known of this site's book."""
         if self.watch is None or self._last is not None:  # the study has ended here: nothing leaves any more
             return False
@@ -227,22 +227,22 @@ class SiteStudy(Follower):
 
     def _act(self, ask: Ask) -> Answer:
         match ask:
-            case Take():
+            case SumRequest():
                 if self._last is not None:
                     return self._over(ask)
                 return self._align(ask) if ask.number == ALIGN else self._take(ask)
-            case Mail():
+            case Deliver():
                 return self._mail(ask)
-            case Close():
+            case EndStudy():
                 return self._close(ask)
-            case Look():
+            case Ping():
                 return self.here(full=ask.full)
             case _:
                 assert_never(ask)
 
     # ---- one sum
 
-    def _take(self, ask: Take) -> Answer:
+    def _take(self, ask: SumRequest) -> Answer:
         seat, order, key = self.seat, self.order, (ask.number, ask.attempt)
         sites = self._among(ask.sites, max(order.least, seat.min_sites if order.secure else 0))
         if self.watch is not None:
@@ -254,7 +254,7 @@ class SiteStudy(Follower):
         if not self.record.file.exists():
             self._save()  # who began; and if the disk is full it is found before anything is released
         if ask.number != fold.number:
-            return Behind(fold.number)
+            return OutOfDate(fold.number)
         self._check_votes(fold, ask.votes)
         fold.stand(order.left(sites, self.mark.counted))
         step = fold.step()
@@ -273,18 +273,18 @@ class SiteStudy(Follower):
         if exact:  # without a coordinator there is no later moment at which the list is fixed
             seat.counts(sites, order.peers)
         roster = replace(order.roster(sites, ask.attempt, paid=step.hides), chain=fold.chain)
-        if isinstance(fold, Conductor):
+        if isinstance(fold, CoordinatorState):
             fold.roster = roster
         if order.secure:
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
         mine = self._contributions(step, fold.public, roster, ask.number)
         promises = self._promised(ask.number, exact) if order.secure else None
-        sides = {n: seat.adder.side(n, roster, step, x, promises=promises) for n, x in mine.items()}
+        sides = {n: seat.adder.exchange(n, roster, step, x, promises=promises) for n, x in mine.items()}
         self._prepare(key, step.round)
         out = self._opened(Open(key, frozenset({(step.round, step.name)}), sides, step), self._vote(fold))
         return out if self.watch is None else replace(out, books=self.watch.hear())
 
-    def _over(self, ask: Take) -> Answer:
+    def _over(self, ask: SumRequest) -> Answer:
         """Nothing is released any more; among peers only the sites know that the sum asked for is none, and say it again."""
         assert self._last is not None
         done, here = self._last
@@ -298,7 +298,7 @@ class SiteStudy(Follower):
             raise MessageRefused(f"a roster of {len(sites)} sites, of which the order knows not all, or too few")
         return sites
 
-    def _align(self, ask: Take) -> Answer:
+    def _align(self, ask: SumRequest) -> Answer:
         """Before the first sum: agree with the other sites on codes."""
         if self.aligner is None or self._own is None or self.record.file.exists():
             raise MessageRefused(f"site {self.me!r} has nothing to align in study {self.order.id!r}, or its codes stay")
@@ -314,7 +314,7 @@ class SiteStudy(Follower):
 
     # ---- the exchange that is open
 
-    def _fold_on(self, ask: Take | Close) -> Answer | None:
+    def _fold_on(self, ask: SumRequest | EndStudy) -> Answer | None:
         """Follow what was taken since; an exchange of a sum that was taken is over."""
         before = self.number
         try:
@@ -327,9 +327,9 @@ class SiteStudy(Follower):
         self.box.start(now)
         return self._letters(vote)
 
-    def _mail(self, ask: Mail) -> Answer:
+    def _mail(self, ask: Deliver) -> Answer:
         if self.box.open is None or self.box.open.key != (ask.number, ask.attempt):
-            return Behind(self.number)  # restarted during the sum: its keys are gone
+            return OutOfDate(self.number)  # restarted during the sum: its keys are gone
         self.box.mail(ask.letters, ask.late)
         return self._letters()
 
@@ -344,7 +344,7 @@ class SiteStudy(Follower):
         return b"" if self.mark.after is None else bytes(self.mark.after["chain"])
 
     def _count(self, way: str, size: int) -> None:
-        if isinstance(self.fold, Conductor) and self.box.open is not None and self.box.open.step is not None:
+        if isinstance(self.fold, CoordinatorState) and self.box.open is not None and self.box.open.step is not None:
             getattr(self.fold.traffic, way)(self.me, self.box.open.step.round, size)
 
     def _standing(self) -> Standing:
@@ -372,7 +372,7 @@ class SiteStudy(Follower):
 
     # ---- the end
 
-    def _close(self, ask: Close) -> Answer:
+    def _close(self, ask: EndStudy) -> Answer:
         """Keep what stays here (memberships), hand over the model where this site has it, forget the rest."""
         if self._last is None:
             if (more := self._fold_on(ask)) is not None:
@@ -386,7 +386,7 @@ class SiteStudy(Follower):
             book = b""
             if self.watch is not None:
                 sign, ledger = self.identity.sign, self.watch.ledger
-                book = StudyBook.of(ledger, self.me, self.order.digest, sign).pack()
+                book = StudyExtract.of(ledger, self.me, self.order.digest, sign).pack()
             done = Done(self._vote(fold), fold.state() if self.order.peers else None, book)
             closed = {n: p.close(fold.public) for n, p in self.parties.items()}
             kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}

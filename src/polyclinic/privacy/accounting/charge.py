@@ -13,7 +13,7 @@ import numpy as np
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import DiscreteGaussian, Event
-from polyclinic.privacy.facts import PLAIN, SumFacts
+from polyclinic.privacy.facts import PLAIN, AggregatorFacts
 from polyclinic.privacy.release import Adjacency
 
 __all__ = ["Charge", "charge_from", "event_from", "events_for", "plain", "versions"]
@@ -62,7 +62,7 @@ class Charge:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sensitivity: float | None = None
     sites_per_patient: int = 1
-    by: SumFacts = PLAIN
+    by: AggregatorFacts = PLAIN
     recipient: Literal["coordinator", "total", "peers"] = "coordinator"
     noise: str = ""
     sd: float = 0.0
@@ -150,7 +150,7 @@ def charge_from(value: Mapping[str, Any]) -> Charge:
     given = dict(value)
     given["event"] = event_from(given["event"])
     if "by" in given:
-        given["by"] = SumFacts(**given["by"])
+        given["by"] = AggregatorFacts(**given["by"])
     if "shapes" in given:
         given["shapes"] = {k: tuple(v) for k, v in given["shapes"].items()}
     made = Charge(**{k: v for k, v in given.items() if k in _FIELDS})

@@ -22,8 +22,8 @@ from polyclinic.privacy.accounting.accountant import multiplier_of
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge, events_for
 from polyclinic.privacy.accounting.mechanisms import NOT_PRIVATE
-from polyclinic.privacy.card.release_history import VOCABULARY, Happened
-from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.card.release_history import VOCABULARY, ReleaseHistory
+from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.release import Adjacency
 from polyclinic.safe_text import one_line
 
@@ -181,7 +181,7 @@ def _spelled(value: Any) -> Any:
     return {one_line(k): _spelled(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def make_card(facts: MethodFacts, happened: Happened) -> Card:
+def make_card(facts: MethodFacts, happened: ReleaseHistory) -> Card:
     """The card of any method, from what happened.
 
     Parameters
@@ -195,9 +195,9 @@ def make_card(facts: MethodFacts, happened: Happened) -> Card:
     --------
     >>> from polyclinic.privacy.release import Release, Step
     >>> step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
-    >>> print(make_card(MethodFacts(formal=True), Happened.of("dpem", [Release(0, step)])).headline)
+    >>> print(make_card(MethodFacts(formal=True), ReleaseHistory.of("dpem", [Release(0, step)])).headline)
     formal patient-level differential privacy: epsilon 0.3969 at delta 1e-06 (one patient added or removed)
-    >>> print(make_card(MethodFacts(), Happened.of("trip", [Release(0, Step(1, "factors", {"x": (3,)}, bound=9.0))])).headline)
+    >>> print(make_card(MethodFacts(), ReleaseHistory.of("trip", [Release(0, Step(1, "factors", {"x": (3,)}, bound=9.0))])).headline)
     none: no bound on what the released values reveal about a patient
     """
     lines = happened.lines
@@ -291,12 +291,12 @@ def central_card(method: str) -> Card:
     return Card(method, "none", aggregation="none", saw={"the analyst": "every patient's record"})
 
 
-def _sums(lines: Sequence[Charge]) -> tuple[SumFacts, ...]:
+def _sums(lines: Sequence[Charge]) -> tuple[AggregatorFacts, ...]:
     """The ways to add that ran, each once, in the order of their names."""
     return tuple({c.by.name: c.by for c in sorted(lines, key=lambda c: c.by.name)}.values())
 
 
-def _without_noise(card: Card, sums: Sequence[SumFacts], asked: Privacy | None) -> Card:
+def _without_noise(card: Card, sums: Sequence[AggregatorFacts], asked: Privacy | None) -> Card:
     reasons = []
     if asked is not None and asked.level == "entry" and asked.clip is None:
         reasons.append("without a clip the gradient has no bound, so the papers' noise has no scale: no epsilon exists")
@@ -314,7 +314,7 @@ def _without_noise(card: Card, sums: Sequence[SumFacts], asked: Privacy | None) 
     return replace(card, reasons=(*reasons, *card.reasons))
 
 
-def _lost(happened: Happened) -> tuple[str, ...]:
+def _lost(happened: ReleaseHistory) -> tuple[str, ...]:
     """Who was missing from exact sums: the difference of two rounds then shows that site's contribution."""
     if not happened.lost:
         return ()
@@ -322,7 +322,7 @@ def _lost(happened: Happened) -> tuple[str, ...]:
     return (f"not counted in every exact sum: {', '.join(happened.lost)}; {told}",)
 
 
-def _books(happened: Happened) -> str:
+def _books(happened: ReleaseHistory) -> str:
     """Who signed; nothing for a run in one process."""
     if happened.signed is None:
         return ""
@@ -332,7 +332,7 @@ def _books(happened: Happened) -> str:
     return f"{names}; not by {', '.join(happened.unsigned)}, of whom is counted what follows from the sums taken"
 
 
-def _differ(happened: Happened) -> tuple[str, ...]:
+def _differ(happened: ReleaseHistory) -> tuple[str, ...]:
     if not happened.differ:
         return ()
     return (f"the signed book lacks sums that were taken, at {', '.join(happened.differ)}; they are counted here",)
@@ -348,7 +348,7 @@ def _claimed(lines: Sequence[Charge], asked: Privacy | None, delta: float) -> tu
     return math.sqrt(4 * rho * math.log(1 / delta)), accountant.prop_2_8(rho, delta)
 
 
-def _saw(lines: Sequence[Charge], sums: Sequence[SumFacts]) -> dict[str, str]:
+def _saw(lines: Sequence[Charge], sums: Sequence[AggregatorFacts]) -> dict[str, str]:
     noisy = "with noise" if lines and all(c.paid for c in lines) else "exact" if lines else ""
     saw: dict[str, str] = {}
     for s in sums:

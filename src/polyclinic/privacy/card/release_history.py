@@ -11,11 +11,11 @@ from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
 from polyclinic.privacy.accounting.noise_grid import event_of
 from polyclinic.privacy.ledger.entries import Entry
-from polyclinic.privacy.ledger.study_extract import StudyBook
+from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.privacy.release import Release
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Certified", "Happened"]
+__all__ = ["Certified", "ReleaseHistory"]
 
 VOCABULARY = "vocabulary"  # step in which codes are chosen from noisy counts
 
@@ -52,7 +52,7 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class Happened:
+class ReleaseHistory:
     """Everything a card may speak of.
 
     Attributes
@@ -83,7 +83,7 @@ class Happened:
     differ: tuple[str, ...] = ()  # sites whose signed book lacks a sum that they took part in
     certified: Certified | None = None  # between hosts: who signed the end
 
-    def with_starts(self, others: Sequence[Happened]) -> Happened:
+    def with_starts(self, others: Sequence[ReleaseHistory]) -> ReleaseHistory:
         """Of a run that was chosen among several starts: all of them were released."""
         lines, hashes = list(self.lines), list(self.hashes)
         count = self.releases
@@ -127,10 +127,10 @@ class Happened:
         axes: Sequence[Axis] = (),
         asked: Privacy | None = None,
         noise: str = "",
-        books: Sequence[StudyBook] = (),
+        books: Sequence[StudyExtract] = (),
         sites: Sequence[str] = (),
         certified: Certified | None = None,
-    ) -> Happened:
+    ) -> ReleaseHistory:
         """From the books' own lines; between hosts from what each site signed of its book (``books``).
 
         Of a site that did not sign, from the sums that were taken: every site books a sum by the same rule, so the

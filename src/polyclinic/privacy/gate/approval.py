@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.gate.outbox import Outbox, Pending
 from polyclinic.privacy.gate.release_store import bytes_digest
 from polyclinic.privacy.gate.review import facts_digest, in_words
@@ -47,7 +47,7 @@ class Waiting:
     id: str
     step: Step
     share: float
-    by: SumFacts
+    by: AggregatorFacts
     release: Contribution
     here: Sequence[str] = ()
 

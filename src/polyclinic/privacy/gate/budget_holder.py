@@ -11,17 +11,17 @@ from polyclinic.errors import PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
-from polyclinic.privacy.ledger.balance import Tally, cost
+from polyclinic.privacy.ledger.balance import Balance, cost
 from polyclinic.privacy.ledger.data_source import Register
 from polyclinic.privacy.ledger.entries import Counted, Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy, price
 
-__all__ = ["Payer"]
+__all__ = ["BudgetHolder"]
 
 
 @dataclass(frozen=True)
-class Payer:
+class BudgetHolder:
     """One owner's purse.
 
     Attributes
@@ -83,7 +83,7 @@ class Payer:
             return others
         events: tuple[Event, ...] = price(privacy, margin)
 
-        def faults(tally: Tally) -> list[str]:
+        def faults(tally: Balance) -> list[str]:
             if not events:
                 return []
             return policy.budget_faults(
@@ -143,7 +143,7 @@ class Payer:
         if policy is None or any(c[0] == order and tuple(c[2]) == names for c in self.ledger.tally.counted):
             return
 
-        def faults(tally: Tally) -> list[str]:
+        def faults(tally: Balance) -> list[str]:
             begun = any(c[0] == order for c in tally.counted)
             return [] if shown and begun else policy.repeat_faults(tally, names, crowd, self.cohort)
 

@@ -20,19 +20,19 @@ from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import versions
 from polyclinic.privacy.accounting.mechanisms import Noise, SimulatedNoise, add_noise
 from polyclinic.privacy.accounting.noise_grid import NoiseScale, check_grid, event_of, noise_scale, together
-from polyclinic.privacy.facts import PLAIN, MethodFacts, SumFacts
+from polyclinic.privacy.facts import PLAIN, AggregatorFacts, MethodFacts
 from polyclinic.privacy.gate.approval import Reviewer, Waiting
-from polyclinic.privacy.gate.budget_holder import Payer
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest, release_digest
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 
-__all__ = ["Door"]
+__all__ = ["ReleaseGate"]
 
 
-class Door:
+class ReleaseGate:
     """Everything that leaves a site passes here, and nothing passes unpaid.
 
     Parameters
@@ -70,7 +70,7 @@ class Door:
     --------
     >>> import numpy as np
     >>> step = Step(1, "counts", {"x": (2,)}, bound=100.0, sensitivity=1.0, multiplier=10.0)
-    >>> door = Door("north")
+    >>> door = ReleaseGate("north")
     >>> out = door.release(step, Contribution({"x": np.array([3.0, 4.0])}), share=1.0)
     >>> round(door.ledger.epsilon(1e-6), 3)
     0.397
@@ -92,7 +92,7 @@ class Door:
         resumed: bool = False,
         resume_for: float = 14 * 86_400.0,
         beside: Sequence[str] = (),
-        others: Sequence[Payer] = (),
+        others: Sequence[BudgetHolder] = (),
     ) -> None:
         self.site = site
         self.policy = policy
@@ -182,9 +182,9 @@ class Door:
             p.refuse(self._run, [why])
 
     @property
-    def _payers(self) -> tuple[Payer, ...]:
+    def _payers(self) -> tuple[BudgetHolder, ...]:
         """The door's own book last: where it has a line, all have."""
-        return (*self.others, Payer(self.policy, self.ledger, self.cohort, self.beside))
+        return (*self.others, BudgetHolder(self.policy, self.ledger, self.cohort, self.beside))
 
     def evaluates(self, people: Sequence[str]) -> None:
         """Agree to an exact evaluation of these people, or refuse it: checked and written under the book's lock.
@@ -233,7 +233,7 @@ class Door:
         share: float = 1.0,
         attempt: int = 0,
         number: int = -1,
-        by: SumFacts = PLAIN,
+        by: AggregatorFacts = PLAIN,
         also: Sequence[Event] = (),
     ) -> Contribution:
         """Let one contribution out.
@@ -293,7 +293,7 @@ class Door:
         self.store.keep(id, step, digest, noisy)
         return self._reviewed(id, step, share, by, noisy)
 
-    def _check_alone(self, step: Step, by: SumFacts) -> None:
+    def _check_alone(self, step: Step, by: AggregatorFacts) -> None:
         """Some values may be seen by themselves only where they are of many patients."""
         shown = step.how == "gather" or by.reveals == "each"
         if shown and self.patients is not None and self.patients < step.patients:
@@ -316,7 +316,7 @@ class Door:
         event: Event,
         scale: NoiseScale,
         share: float,
-        by: SumFacts,
+        by: AggregatorFacts,
         number: int,
         id: str,
         of: str,
@@ -377,7 +377,7 @@ class Door:
             hint="noise is drawn once for a release; start the study anew, which pays anew",
         )
 
-    def _reviewed(self, id: str, step: Step, share: float, by: SumFacts, release: Contribution) -> Contribution:
+    def _reviewed(self, id: str, step: Step, share: float, by: AggregatorFacts, release: Contribution) -> Contribution:
         """Wait for the owner where the policy asks for it."""
         if self.policy is None or self.policy.review == "none" or self.outbox is None:
             return release

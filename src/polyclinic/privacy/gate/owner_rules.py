@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.mechanisms import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
-from polyclinic.privacy.gate.budget_holder import Payer
-from polyclinic.privacy.gate.gate import Door
+from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.balance import part_label
 from polyclinic.privacy.ledger.data_source import Claim, places_of
 from polyclinic.privacy.ledger.ledger import Ledger
@@ -190,7 +190,7 @@ def witness_of(node: Node) -> Witness:
     return Witness(node.home / "federation" / "witness.json")
 
 
-def payers_of(owners: Mapping[str, Sequence[Node]], site: str, run: str) -> tuple[Payer, ...]:
+def payers_of(owners: Mapping[str, Sequence[Node]], site: str, run: str) -> tuple[BudgetHolder, ...]:
     """Who pays for what leaves a site of one process: every owner whose patients are in it.
 
     A node that was divided into several sites pays for each by itself, beside the others of this very run: their patients are
@@ -210,15 +210,15 @@ def payers_of(owners: Mapping[str, Sequence[Node]], site: str, run: str) -> tupl
         policy, rule = _read(node)
         parts = [s for s, nodes in owners.items() if any(n.name == node.name for n in nodes)]
         if len(parts) == 1:
-            made.append(Payer(policy, ledger_of(node), rule.cohort))
+            made.append(BudgetHolder(policy, ledger_of(node), rule.cohort))
             continue
         label = {s: part_label(run, s) for s in parts}
         whole = policy.model_copy(update={"cohorts_disjoint": False})  # the owner speaks of other cohorts
-        made.append(Payer(whole, ledger_of(node), label[site], tuple(v for s, v in label.items() if s != site)))
+        made.append(BudgetHolder(whole, ledger_of(node), label[site], tuple(v for s, v in label.items() if s != site)))
     return tuple(made)
 
 
-def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.0) -> Door:
+def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.0) -> ReleaseGate:
     """The door of a real site: its policy, its ledger, exact noise, stored releases and outbox.
 
     Parameters
@@ -233,7 +233,7 @@ def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.
         Seconds to wait for the owner's decision on a release.
     """
     policy, rule = _read(node)
-    return Door(
+    return ReleaseGate(
         node.name,
         policy=policy,
         ledger=ledger_of(node),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from polyclinic.privacy.facts import MethodFacts, SumFacts
+from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.release import Step
 
 __all__ = ["AHEAD", "facts_digest", "in_words", "list_ahead"]
@@ -14,7 +14,7 @@ __all__ = ["AHEAD", "facts_digest", "in_words", "list_ahead"]
 AHEAD = "ahead"  # approved before the study, by the name of its step alone
 
 
-def facts_digest(step: Step, share: float, by: SumFacts) -> str:
+def facts_digest(step: Step, share: float, by: AggregatorFacts) -> str:
     """What ``review = "names"`` approves: everything public about a step but its round.
 
     A later step of the same name with any other of these facts waits again. The bound is one of them only where noise is
@@ -34,7 +34,7 @@ def facts_digest(step: Step, share: float, by: SumFacts) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
-def in_words(step: Step, share: float, by: SumFacts, facts: MethodFacts) -> list[str]:
+def in_words(step: Step, share: float, by: AggregatorFacts, facts: MethodFacts) -> list[str]:
     """The step as an owner reads it: what it is, who sees it, the noise, what it could tell."""
     meaning = facts.meaning(step.name)
     numbers = f"{len(step.shapes)} array{'s' if len(step.shapes) > 1 else ''}, {step.size:,} numbers"
@@ -61,7 +61,7 @@ def in_words(step: Step, share: float, by: SumFacts, facts: MethodFacts) -> list
     return lines
 
 
-def list_ahead(facts: MethodFacts, by: SumFacts) -> Mapping[str, list[str]]:
+def list_ahead(facts: MethodFacts, by: AggregatorFacts) -> Mapping[str, list[str]]:
     """All steps of a method before a study starts, each in words: one sitting, and nothing waits in the night."""
     seen = "; ".join(f"{who}: {text.format(values='as the study asks')}" for who, text in by.saw.items())
     return {

@@ -18,7 +18,7 @@ from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.accounting.charge import Charge, event_from
 from polyclinic.privacy.ledger.entries import Accept, Body, CloseLine, Gap, Refuse, Reserve, Unknown, Withdraw
 
-__all__ = ["Account", "Reserved", "Tally", "cost", "part_label"]
+__all__ = ["Account", "Balance", "Reserved", "cost", "part_label"]
 
 POLICY: Final = "policy"  # who refuses where no person does
 
@@ -99,7 +99,7 @@ class Reserved:
         return max(self.mu2 - self.charged, 0.0) if not self.until or now <= self.until else 0.0
 
 
-class Tally:
+class Balance:
     """The sums of a book."""
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ class Tally:
         }
 
     @classmethod
-    def restore(cls, state: Mapping[str, Any]) -> Tally:
+    def restore(cls, state: Mapping[str, Any]) -> Balance:
         """Inverse of :meth:`state`."""
 
         def account(v: Any) -> Account:

@@ -17,18 +17,18 @@ from polyclinic.errors import LedgerError
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.charge import Charge, events_for
-from polyclinic.privacy.ledger.balance import POLICY, Tally
+from polyclinic.privacy.ledger.balance import POLICY, Balance
 from polyclinic.privacy.ledger.data_source import Claim
 from polyclinic.privacy.ledger.entries import START, Body, CloseLine, Entry, Gap, Key, Refuse, Reserve
-from polyclinic.privacy.ledger.ledger_file import BookFile, Unless
-from polyclinic.privacy.ledger.reader import Reading
-from polyclinic.privacy.ledger.signed_head import Head
+from polyclinic.privacy.ledger.ledger_file import LedgerFile, Unless
+from polyclinic.privacy.ledger.reader import LedgerReader
+from polyclinic.privacy.ledger.signed_head import SignedHead
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["Charge", "Entry", "Head", "Ledger"]
+__all__ = ["Charge", "Entry", "Ledger", "SignedHead"]
 
 
-class Ledger(BookFile):
+class Ledger(LedgerFile):
     """What a site has spent, over all studies.
 
     Parameters
@@ -66,7 +66,7 @@ class Ledger(BookFile):
             where an open reservation covers the charge.
         """
 
-        def faults(tally: Tally) -> Sequence[str]:
+        def faults(tally: Balance) -> Sequence[str]:
             if over := tally.over(charge.run):
                 return [over]
             return [] if unless is None else unless(tally)
@@ -136,7 +136,9 @@ class Ledger(BookFile):
         if self.path is not None:
             _ = self.tally
             if self._reading.offset != self._entries_at:
-                whole = Reading(START, trusted=self._reading.count)  # signatures were checked when they were first read
+                whole = LedgerReader(
+                    START, trusted=self._reading.count
+                )  # signatures were checked when they were first read
                 with self._opened():
                     found, faults = whole.all(self.path)
                 if faults:

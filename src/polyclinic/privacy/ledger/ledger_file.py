@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import LedgerError, PolicyRefusal
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import START, Began, Body, Entry, Gap, Note, sealed
-from polyclinic.privacy.ledger.reader import Reading, read_head
-from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.reader import LedgerReader, read_head
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
 
-__all__ = ["BookFile", "Unless"]
+__all__ = ["LedgerFile", "Unless"]
 
 EVERY: Final = 256  # lines between two snapshots
-Unless = Callable[[Tally], Sequence[str]]
+Unless = Callable[[Balance], Sequence[str]]
 
 
-class BookFile:
+class LedgerFile:
     """Signed lines in a file (or in memory), and what they add up to.
 
     Parameters
@@ -50,10 +50,12 @@ class BookFile:
         self.site = site
         self.anchor = None if anchor is None else Path(anchor)
         self.syslog = syslog
-        self._reading = Reading(START if path is not None else secrets.token_hex(32))  # no two books in memory are one
+        self._reading = LedgerReader(
+            START if path is not None else secrets.token_hex(32)
+        )  # no two books in memory are one
         self._entries: list[Entry] = []  # in memory, or as last read from the file
         self._entries_at = 0
-        self._key: BookKey | None = None
+        self._key: LedgerKey | None = None
         self._mutex = threading.RLock()
         self._holder = 0
         self._headed = -1  # lines of the head that this process wrote last
@@ -85,7 +87,7 @@ class BookFile:
         """Signed lines need a key: made with the first of them."""
         if self.path is None or self._reading.key:
             return
-        self._key = BookKey.of(self._file(".key"), make=True)
+        self._key = LedgerKey.of(self._file(".key"), make=True)
         assert self._key is not None
         self._write(Began(self._key.public))
 
@@ -125,9 +127,9 @@ class BookFile:
         head = read_head(self._file(".head"), [])
         return head is None or head.count < self._reading.count
 
-    def _own_key(self) -> BookKey:
+    def _own_key(self) -> LedgerKey:
         if self._key is None:
-            self._key = BookKey.of(self._file(".key"), make=False)
+            self._key = LedgerKey.of(self._file(".key"), make=False)
         if self._key is None or (self._reading.key and self._key.public != self._reading.key):
             raise LedgerError(
                 f"ledger {self.path}: its key is missing or another one; no release may leave",
@@ -150,13 +152,13 @@ class BookFile:
             syslog.syslog(f"polyclinic book {self.site}: {self._reading.count} lines, head {self._reading.hash}")
         self._headed = self._reading.count
 
-    def _signed(self, *, light: bool = False) -> Head:
+    def _signed(self, *, light: bool = False) -> SignedHead:
         read = self._reading
         if self.path is None or not read.key:
-            return Head(read.count, read.hash)
+            return SignedHead(read.count, read.hash)
         key = self._own_key()
         seal = "" if light else key.seal(read.tally.summary())
-        bare = Head(read.count, read.hash, self.site, read.book, key.public, seal)
+        bare = SignedHead(read.count, read.hash, self.site, read.book, key.public, seal)
         return replace(bare, signature=key.sign(bare.signed_words()).hex())
 
     def _write_state(self) -> None:
@@ -205,7 +207,7 @@ class BookFile:
     def repair(self) -> None:
         """After a damaged book was cut to the lines that hold: give it a head again."""
         with self._locked():
-            self._reading = Reading(START)
+            self._reading = LedgerReader(START)
             if self.path is not None and self.path.exists():
                 self._reading.all(self.path)
                 self._write_head()
@@ -218,7 +220,7 @@ class BookFile:
         assert self.path is not None
         read = self._reading
         if not read.count:
-            started = Reading.from_snapshot(self.path, self._file(".state"))
+            started = LedgerReader.from_snapshot(self.path, self._file(".state"))
             if started is not None:
                 read = self._reading = started
         elif read.unchanged(self.path):
@@ -228,7 +230,7 @@ class BookFile:
         if not faults and first and self.anchor is not None and self.anchor.exists():
             faults = self._against(read_head(self.anchor, faults), f"the anchor {self.anchor}")
         if faults:
-            self._reading = Reading(START)  # nothing of it is believed
+            self._reading = LedgerReader(START)  # nothing of it is believed
             raise LedgerError(
                 f"ledger {self.path} does not hold together; no release may leave",
                 faults=faults,
@@ -242,7 +244,7 @@ class BookFile:
             self._write(Note(f"a line of {torn} bytes was cut by a crash before its release; removed"))
         read.looked(self.path)
 
-    def against(self, head: Head, name: str) -> list[str]:
+    def against(self, head: SignedHead, name: str) -> list[str]:
         """What speaks against this book, given a head of this site's that ``name`` kept; empty if it is one of this book.
 
         Parameters
@@ -255,7 +257,7 @@ class BookFile:
         with self._opened():
             return self._against(head, name)
 
-    def _against(self, head: Head | None, name: str) -> list[str]:
+    def _against(self, head: SignedHead | None, name: str) -> list[str]:
         if head is None:
             return [f"{name} is not readable"]
         if self._reading.tally.owned_up(head.book, head.count, head.hash):
@@ -269,13 +271,13 @@ class BookFile:
             return []
         known = self._reading.hashes.get(head.count)
         if known is None:  # before the snapshot: look it up
-            whole = Reading(START, trusted=self._reading.count)
+            whole = LedgerReader(START, trusted=self._reading.count)
             assert self.path is not None
             whole.all(self.path)
             known = whole.hashes.get(head.count)
         return [] if known == head.hash else [told]
 
-    def verify(self, *, anchor: Head | None = None) -> tuple[str, ...]:
+    def verify(self, *, anchor: SignedHead | None = None) -> tuple[str, ...]:
         """Every place where the file was edited, cut, reordered or put back; empty if it is whole.
 
         Every line is read and every signature checked.
@@ -290,7 +292,7 @@ class BookFile:
         with self._locked():
             if not self.path.exists() and not self._file(".head").exists():
                 return (f"{self.path}: no such ledger",)
-            whole = Reading(START)
+            whole = LedgerReader(START)
             faults, torn = whole.on(self.path, self._file(".head"))
         if torn and not faults:  # beside others it is told already
             faults.append(f"the last line is not complete ({torn} bytes, left by a crash before its release)")
@@ -309,19 +311,19 @@ class BookFile:
         return tuple(faults)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> SignedHead:
         """The end of the book, signed: for witnesses."""
         with self._opened():
             return self._signed()
 
     @property
-    def light_head(self) -> Head:
+    def light_head(self) -> SignedHead:
         """The same without what was spent: it travels with every release."""
         with self._opened():
             return self._signed(light=True)
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> Balance:
         """What the lines add up to."""
         if self.path is None or self.path.exists() or self._file(".head").exists():
             with self._opened():

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.errors import LedgerError
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import START, Began, Entry, Gap, opened, to_sign
-from polyclinic.privacy.ledger.signed_head import BookKey, Head, verifier
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, verifier
 
-__all__ = ["Reading", "read_head", "verify_lines"]
+__all__ = ["LedgerReader", "read_head", "verify_lines"]
 
 
-class Reading:
+class LedgerReader:
     """How far a book was read, and what its lines add up to.
 
     Parameters
@@ -30,7 +30,7 @@ class Reading:
         self.count = self.offset = 0
         self.key = ""  # the book's public key, once a line of version 2 was read
         self.book = ""
-        self.tally = Tally()
+        self.tally = Balance()
         self.hashes: dict[int, str] = {}  # how many lines -> hash of the last of them, for the lines read in this go
         self.looked_at: tuple[int, int] | None = None
         self._last = b""
@@ -148,7 +148,7 @@ class Reading:
             faults.append("the last line is not complete")
         return faults, torn
 
-    def _head_faults(self, head: Head) -> list[str]:
+    def _head_faults(self, head: SignedHead) -> list[str]:
         if head.count > self.count:
             return [f"{head.count - self.count} line(s) were removed from the end"]
         if self.count > head.count + 1:
@@ -166,7 +166,7 @@ class Reading:
 
     # ---- snapshot
 
-    def snapshot(self, key: BookKey) -> bytes:
+    def snapshot(self, key: LedgerKey) -> bytes:
         """What was read so far, signed."""
         value = {
             "count": self.count,
@@ -184,7 +184,7 @@ class Reading:
         ).encode()
 
     @classmethod
-    def from_snapshot(cls, path: Path, file: Path) -> Reading | None:
+    def from_snapshot(cls, path: Path, file: Path) -> LedgerReader | None:
         """A reading that goes on from a snapshot; None if there is none that this book's key signed and the file bears out."""
         from cryptography.exceptions import InvalidSignature
 
@@ -194,26 +194,26 @@ class Reading:
             value = json.loads(file.read_text())
             words = value["state"]
             state = json.loads(words)
-            own = BookKey.of(path.with_name(path.name + ".key"), make=False)
+            own = LedgerKey.of(path.with_name(path.name + ".key"), make=False)
             if own is None or own.public != state["key"]:  # a snapshot is a shortcut for the book's owner only
                 return None
             verifier(state["key"]).verify(bytes.fromhex(value["signature"]), b"polyclinic/state/2" + words.encode())
             made = cls()
             made.hash, made._before, made.key, made.book = state["hash"], state["before"], state["key"], state["book"]
             made.count, made.offset, made._last = int(state["count"]), int(state["offset"]), state["last"].encode()
-            made.tally = Tally.restore(state["tally"])
+            made.tally = Balance.restore(state["tally"])
             made._verifier = verifier(made.key)
         except (InvalidSignature, ValueError, KeyError, TypeError, LedgerError):
             return None
         return made if path.stat().st_size >= made.offset else None
 
 
-def read_head(path: Path, faults: list[str]) -> Head | None:
+def read_head(path: Path, faults: list[str]) -> SignedHead | None:
     """The head in a file; what is wrong with it goes to ``faults``."""
     if not path.exists():
         return None
     try:
-        return Head.from_json(json.loads(path.read_text()))
+        return SignedHead.from_json(json.loads(path.read_text()))
     except (ValueError, KeyError, TypeError, AttributeError):
         faults.append(f"{path.name} is not readable")
         return None
@@ -229,7 +229,7 @@ def verify_lines(lines: list[str], key: str | None = None) -> list[str]:
     key
         None: the key that the lines themselves carry, which shows only that they belong together.
     """
-    read = Reading()
+    read = LedgerReader()
     _, faults, _ = read._lines("".join(f"{x}\n" for x in lines).encode())
     if key is not None and read.key != key:
         faults.append("the lines are signed by another key than the one that was given")

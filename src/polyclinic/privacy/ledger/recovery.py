@@ -11,11 +11,11 @@ from pathlib import Path
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
-from polyclinic.privacy.ledger.balance import Tally
+from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import Gap, opened
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.reader import Reading, read_head
-from polyclinic.privacy.ledger.signed_head import BookKey, Head
+from polyclinic.privacy.ledger.reader import LedgerReader, read_head
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
 
 __all__ = ["Recovery", "recover", "what_is_left"]
 
@@ -37,7 +37,7 @@ class Recovery:
     good: int
     bytes: int
     faults: tuple[str, ...]
-    known: Head | None
+    known: SignedHead | None
     spent: float | None
     marks: tuple[str, ...] = ()  # hashes of every head that this book does not have
 
@@ -49,7 +49,7 @@ class Recovery:
         return (Gaussian(self.spent**-0.5),) if self.spent > 0 else ()
 
 
-def what_is_left(ledger: Ledger, heads: Iterable[Head] = ()) -> Recovery:
+def what_is_left(ledger: Ledger, heads: Iterable[SignedHead] = ()) -> Recovery:
     """Read a book as far as it holds, and compare it with every head that was kept: its own, its anchor's, yours.
 
     Lines that were written after the known head was made are not part of what it adds up: they are kept, and what was lost
@@ -61,7 +61,7 @@ def what_is_left(ledger: Ledger, heads: Iterable[Head] = ()) -> Recovery:
     kept = [h for p in files if (h := read_head(p, told)) is not None] + list(heads)
     read, faults = _prefix(ledger.path)
     damaged = bool(faults)  # lines after the good ones are lost, and only a head that counts them tells what they were
-    key = BookKey.of(_file(ledger, ".key"), make=False)
+    key = LedgerKey.of(_file(ledger, ".key"), make=False)
     if key is None:
         faults.append("the book's key is gone: no sealed head can be read, and nothing more can be signed with it")
     whose = read.key or ("" if key is None else key.public)
@@ -91,16 +91,16 @@ def what_is_left(ledger: Ledger, heads: Iterable[Head] = ()) -> Recovery:
     return Recovery(read.count, read.offset, (*told, *faults), known, spent, marks)
 
 
-def _has(read: Reading, head: Head) -> bool:
+def _has(read: LedgerReader, head: SignedHead) -> bool:
     """Whether a head is one of this book, or one that a gap owns up to."""
     if read.tally.owned_up(head.book, head.count, head.hash):
         return True
     return not head.count or (head.count <= read.count and read.hashes.get(head.count) == head.hash)
 
 
-def _before(path: Path, read: Reading, moment: float) -> Tally:
+def _before(path: Path, read: LedgerReader, moment: float) -> Balance:
     """What the lines add up to that are not newer than a moment (by this site's own clock)."""
-    made = Tally()
+    made = Balance()
     for line in path.read_bytes()[: read.offset].splitlines(keepends=True) if path.exists() else ():
         entry, _ = opened(line.removesuffix(b"\n"))
         if calendar.timegm(time.strptime(entry.time, "%Y-%m-%dT%H:%M:%SZ")) <= moment:
@@ -137,13 +137,13 @@ def recover(ledger: Ledger, found: Recovery, *, by: str, why: str) -> Gap:
     return gap
 
 
-def _prefix(path: Path) -> tuple[Reading, list[str]]:
+def _prefix(path: Path) -> tuple[LedgerReader, list[str]]:
     """As many lines from the start as hold, and the faults of the rest."""
-    whole = Reading()
+    whole = LedgerReader()
     faults = whole.all(path)[1]
     if not faults:
         return whole, []
-    good = Reading()
+    good = LedgerReader()
     for line in path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n") or good.take(line):
             break

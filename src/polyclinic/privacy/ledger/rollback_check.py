@@ -27,7 +27,7 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import verifier
 from polyclinic.privacy.ledger.witness import Known, Witness, vouch_words
 
-__all__ = ["Relay", "Seen", "Watch"]
+__all__ = ["Relay", "RollbackCheck", "Seen"]
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Seen:
         return cls(about, by, fresh, known, mark)
 
 
-class Watch:
+class RollbackCheck:
     """A site's side: it is a witness of all others, and is told what they know of its own book.
 
     Parameters

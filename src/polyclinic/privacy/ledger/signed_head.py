@@ -19,13 +19,13 @@ from polyclinic.errors import LedgerError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = ["BookKey", "Head", "heads_of"]
+__all__ = ["LedgerKey", "SignedHead", "heads_of"]
 
 SIZE: Final = 1024  # of the sealed summary, whatever is in it
 
 
 @dataclass(frozen=True)
-class Head:
+class SignedHead:
     """Number of lines and the hash of the last: keep it elsewhere to find a book that was put back.
 
     Attributes
@@ -35,7 +35,7 @@ class Head:
     key
         The book's public key.
     sealed
-        What was spent, for the owner's eyes: see :meth:`BookKey.unseal`.
+        What was spent, for the owner's eyes: see :meth:`LedgerKey.unseal`.
     """
 
     count: int
@@ -63,18 +63,18 @@ class Head:
         return True
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Head:
+    def from_json(cls, value: Mapping[str, Any]) -> SignedHead:
         """From plain values, those of version 1 too."""
         texts = {k: str(value.get(k, "")) for k in ("site", "book", "key", "sealed", "signature")}
         return cls(int(value["count"]), str(value["hash"]), **texts)
 
 
-def heads_of(told: object) -> dict[str, Head]:
+def heads_of(told: object) -> dict[str, SignedHead]:
     """Heads by the name of their site, from what somebody sent; what is not a signed head of that site is left out."""
-    found: dict[str, Head] = {}
+    found: dict[str, SignedHead] = {}
     for site, value in told.items() if isinstance(told, Mapping) else ():
         try:
-            head = Head.from_json(value)
+            head = SignedHead.from_json(value)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
         if head.valid and head.site == site:
@@ -90,7 +90,7 @@ def verifier(key: str) -> Ed25519PublicKey:
     return Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
 
 
-class BookKey:
+class LedgerKey:
     """The book's own signing key: beside the book, readable by its owner only, kept over all federations."""
 
     def __init__(self, raw: bytes) -> None:
@@ -101,7 +101,7 @@ class BookKey:
         self.public = self._key.public_key().public_bytes_raw().hex()
 
     @classmethod
-    def of(cls, path: Path, *, make: bool) -> BookKey | None:
+    def of(cls, path: Path, *, make: bool) -> LedgerKey | None:
         """The key in a file; a new one is made where there is none and ``make`` says so."""
         if path.exists():
             raw = path.read_bytes()

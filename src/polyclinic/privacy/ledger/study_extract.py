@@ -21,14 +21,14 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import verifier
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["StudyBook"]
+__all__ = ["StudyExtract"]
 
 LIMIT: Final = 64 * 2**20  # bytes of one book's lines, unpacked
 AT: Final = ("round", "number", "attempt")
 
 
 @dataclass(frozen=True)
-class StudyBook:
+class StudyExtract:
     """The charges of one order at one site.
 
     Attributes
@@ -47,7 +47,7 @@ class StudyBook:
     signature: bytes = b""
 
     @classmethod
-    def of(cls, ledger: Ledger, site: str, order: str, sign: Callable[[bytes], bytes]) -> StudyBook:
+    def of(cls, ledger: Ledger, site: str, order: str, sign: Callable[[bytes], bytes]) -> StudyExtract:
         """What a book says of an order, signed."""
         bare = cls(site, order, tuple(_public(c) for c in ledger.charges() if c.run == order))
         return replace(bare, signature=sign(bare._words()))
@@ -80,7 +80,7 @@ class StudyBook:
         return self.signature + zlib.compress(self._text())
 
     @classmethod
-    def read(cls, data: bytes) -> StudyBook:
+    def read(cls, data: bytes) -> StudyExtract:
         """Inverse of :meth:`pack`."""
         try:
             reader = zlib.decompressobj()
@@ -102,7 +102,7 @@ class StudyBook:
         )
 
     @classmethod
-    def several(cls, packed: Mapping[str, bytes], keys: Mapping[str, bytes], order: str) -> tuple[StudyBook, ...]:
+    def several(cls, packed: Mapping[str, bytes], keys: Mapping[str, bytes], order: str) -> tuple[StudyExtract, ...]:
         """Those of many sites that hold, by the names of the sites."""
         found = []
         for site, data in sorted(packed.items()):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import MessageRefused
-from polyclinic.privacy.ledger.signed_head import Head, verifier
+from polyclinic.privacy.ledger.signed_head import SignedHead, verifier
 
 __all__ = ["Known", "Witness", "vouch_words"]
 
@@ -34,7 +34,7 @@ def vouch_words(key: str) -> bytes:
 class Known:
     """A head, and the signature of the site's identity under the book's key."""
 
-    head: Head
+    head: SignedHead
     proof: str
 
     def holds(self, site: str, identity: bytes) -> bool:
@@ -56,7 +56,7 @@ class Known:
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Known:
         """Inverse of :meth:`plain`; errors of any kind mean that it is not one."""
-        return cls(Head.from_json(value["head"]), str(value["proof"]))
+        return cls(SignedHead.from_json(value["head"]), str(value["proof"]))
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Witness:
             book.sealed, news = known, True
         return news
 
-    def shorter(self, site: str, head: Head) -> str:
+    def shorter(self, site: str, head: SignedHead) -> str:
         """Whether a site now shows a book with fewer lines than it had."""
         self._read()
         book = self._books.get(site, {}).get(head.book)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
-from polyclinic.privacy.ledger.balance import Tally, cost
+from polyclinic.privacy.ledger.balance import Balance, cost
 from polyclinic.privacy.policy.differencing import alike, exposed
 
 __all__ = ["Policy", "price"]
@@ -111,7 +111,7 @@ class Policy(BaseModel):
 
     def study_faults(
         self,
-        tally: Tally,
+        tally: Balance,
         *,
         study: str,
         method: str,
@@ -148,7 +148,7 @@ class Policy(BaseModel):
             tally, more, study=study, cohort=cohort, order=order, margin=margin, beside=beside
         )
 
-    def evaluation_faults(self, tally: Tally, people: str, cohort: str) -> list[str]:
+    def evaluation_faults(self, tally: Balance, people: str, cohort: str) -> list[str]:
         """Why these people may not be evaluated exactly; the same set again tells nothing new, and is allowed."""
         sets = tally.evaluated
         before = sets.get(cohort, []) if self.cohorts_disjoint else [p for some in sets.values() for p in some]
@@ -162,7 +162,7 @@ class Policy(BaseModel):
             )
         ]
 
-    def repeat_faults(self, tally: Tally, sites: Sequence[str], people: str, cohort: str) -> list[str]:
+    def repeat_faults(self, tally: Balance, sites: Sequence[str], people: str, cohort: str) -> list[str]:
         """Why an exact secure sum over these sites may not be taken, after those of this book over almost the same patients."""
         if self.allow_repeat:
             return []
@@ -180,7 +180,7 @@ class Policy(BaseModel):
             )
         ]
 
-    def charge_faults(self, tally: Tally, charge: Charge, *, beside: tuple[str, ...] = ()) -> list[str]:
+    def charge_faults(self, tally: Balance, charge: Charge, *, beside: tuple[str, ...] = ()) -> list[str]:
         """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""
         faults = []
         if charge.how == "gather" and not self.allow_gather:
@@ -197,7 +197,7 @@ class Policy(BaseModel):
 
     def budget_faults(
         self,
-        tally: Tally,
+        tally: Balance,
         more: float,
         *,
         study: str,

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.protocol.interfaces import Message, Roster, Step, Total
 
-__all__ = ["Channel", "Envelope", "Identity", "Party", "agree", "digest", "introduce", "octets", "parties_digest"]
+__all__ = ["Channel", "Identity", "Party", "SealedMessage", "agree", "digest", "introduce", "octets", "parties_digest"]
 
 _LOG = logging.getLogger("polyclinic.protocol")
 _Put = Callable[[bytes | memoryview], None]
@@ -254,7 +254,7 @@ def _parties(roster: Roster) -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(parties), tuple(missing)
 
 
-class Envelope:
+class SealedMessage:
     """Seals and opens one party's letters of one attempt.
 
     Parameters
@@ -353,7 +353,7 @@ class Party:
     :class:`MessageRefused` (logged under ``polyclinic.protocol``) and goes on.
     """
 
-    def __init__(self, envelope: Envelope) -> None:
+    def __init__(self, envelope: SealedMessage) -> None:
         self.envelope = envelope
         self.me, self.roster, self.step = envelope.me, envelope.roster, envelope.step
         self._where = (self.step.round, self.step.name, self.roster.attempt)
